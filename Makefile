@@ -1,0 +1,50 @@
+# Every word here is also CI's. `make train` and `make test` need nothing but Python 3.11+, pip and git.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: train test lint bench docs clean
+.DELETE_ON_ERROR:
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp an extra: installed again only when what is asked for has changed.
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[$*]'
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e .
+	@touch $@
+
+train: $(VENV)/.installed
+	$(BIN)/python examples/record_market.py
+
+test: $(VENV)/.installed-test $(VENV)/.installed-lint
+	$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-timing 2>/dev/null || $(BIN)/lint-imports
+
+# The peers bring torch and much else, so they live in a venv of their own.
+.venv-bench/.installed: pyproject.toml benchmarks/constraints.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c benchmarks/constraints.txt torch==2.13.0
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c benchmarks/constraints.txt -e '.[bench]'
+	@touch $@
+
+bench: .venv-bench/.installed
+	.venv-bench/bin/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) .venv-bench build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,69 @@
+"""Replay for reinforcement learning: each distinct row once.
+
+The public surface; each name is imported when it is first used, so that `import lakepond` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from lakepond._version import __version__
+
+if TYPE_CHECKING:
+    from lakepond.adapters.trading import PrioritizedReplayBuffer, ReplayBuffer
+    from lakepond.errors import (
+        LakepondError,
+        RecordError,
+        ReplayClosed,
+        SampleError,
+        SpecError,
+        TooFewSteps,
+        UnknownStream,
+    )
+    from lakepond.replay import Replay, Stats
+    from lakepond.types import Batch, Field, RowSource, Spec, WindowRef
+
+_HOMES = {
+    "lakepond.replay": ("Replay", "Stats"),
+    "lakepond.types": ("Spec", "Field", "Batch", "RowSource", "WindowRef"),
+    "lakepond.adapters.trading": ("ReplayBuffer", "PrioritizedReplayBuffer"),
+    "lakepond.errors": (
+        "LakepondError",
+        "SpecError",
+        "RecordError",
+        "SampleError",
+        "TooFewSteps",
+        "UnknownStream",
+        "ReplayClosed",
+    ),
+}
+
+__all__ = [
+    "Replay",
+    "Spec",
+    "Field",
+    "Batch",
+    "Stats",
+    "RowSource",
+    "WindowRef",
+    "ReplayBuffer",
+    "PrioritizedReplayBuffer",
+    "LakepondError",
+    "SpecError",
+    "RecordError",
+    "SampleError",
+    "TooFewSteps",
+    "UnknownStream",
+    "ReplayClosed",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'lakepond' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

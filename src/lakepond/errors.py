@@ -1,0 +1,46 @@
+"""Everything lakepond raises on purpose.
+
+Each error is one sentence with the numbers in it and the next step, and is also the builtin
+that a stranger would catch::
+
+    LakepondError
+    ├── SpecError          (ValueError)    a declaration that cannot be: a shape, a dtype, a capacity
+    ├── RecordError        (ValueError)    what was handed to `record` does not fit; nothing was recorded
+    ├── SampleError        (ValueError)    what was asked of `sample` cannot be given
+    │   └── TooFewSteps    (LookupError)   not enough recorded yet
+    ├── UnknownStream      (LookupError)   no live step belongs to that stream
+    ├── ReplayClosed       (RuntimeError)  used after `close()`
+    └── MarketDataError    (ValueError)    a market panel that cannot be, or could not be had
+"""
+
+
+class LakepondError(Exception):
+    """The root: `except LakepondError` catches all of the below and nothing else."""
+
+
+class SpecError(LakepondError, ValueError):
+    """A declaration that cannot be: a shape, a dtype, a capacity."""
+
+
+class RecordError(LakepondError, ValueError):
+    """What was handed to `record` does not fit the spec; nothing was recorded."""
+
+
+class SampleError(LakepondError, ValueError):
+    """What was asked of `sample` cannot be given."""
+
+
+class TooFewSteps(SampleError, LookupError):
+    """Not enough steps have been recorded for what was asked."""
+
+
+class UnknownStream(LakepondError, LookupError):
+    """No live step belongs to that stream."""
+
+
+class ReplayClosed(LakepondError, RuntimeError):
+    """The replay was used after `close()`."""
+
+
+class MarketDataError(LakepondError, ValueError):
+    """A market panel that cannot be, or could not be had."""

@@ -1,0 +1,5 @@
+"""The arrows, one file and one verb each.
+
+agents ──record──▶ pond
+agents ◀──sample── pond
+"""

@@ -1,0 +1,263 @@
+"""The pond on the host: the newest `capacity` steps, whole.
+
+A step's id counts every step ever recorded and never wraps; its place in the ring is `id % capacity`
+and nobody else's business. The steps of a stream are linked, each to the one after it, so that n-step
+returns and sequences follow a stream through its interleaved neighbours.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from lakepond.errors import SpecError
+from lakepond.pond.observations import Observations
+from lakepond.pond.priorities import Priorities
+from lakepond.types import Array, Spec, WindowRef, leaves
+
+RESERVE_BYTES = 64 << 20
+"""a batch is taken in parts whose observations could take so much memory if nothing repeats"""
+
+
+class Steps(NamedTuple):
+    """Steps that have been checked against the spec, ready to be kept."""
+
+    streams: list[int]
+    obs: list[Array | WindowRef]
+    """one for each leaf of the observation, each with a leading batch axis"""
+    next_obs: list[Array | WindowRef]
+    columns: dict[str, Array]
+    """action leaves, reward, flags and extras by path"""
+
+
+class Pond:
+    """Recent steps in RAM. One thread may append while another reads."""
+
+    def __init__(self, spec: Spec, capacity: int, *, alpha: float | None = None) -> None:
+        self.spec = spec
+        self.capacity = capacity
+        self.recorded = 0
+        """steps ever recorded: the id of the next one"""
+        self.size = 0
+        self._change = threading.Condition(threading.RLock())
+        self._growing = False
+        self._part = max(1, min(capacity, RESERVE_BYTES // spec.step_nbytes))  # steps taken at a time
+        try:
+            self.leaves = [Observations(path, leaf, capacity) for path, leaf in leaves(spec.obs, "obs")]
+            fields = dict(leaves(spec.action, "action"))
+            fields["reward"] = spec.reward
+            fields.update(spec.extras)
+            self.columns: dict[str, Array] = {
+                path: np.zeros((capacity, *leaf.shape), leaf.dtype) for path, leaf in fields.items()
+            }
+            self.columns["terminated"] = np.zeros(capacity, np.bool_)
+            self.columns["truncated"] = np.zeros(capacity, np.bool_)
+            self.columns["stream"] = np.zeros(capacity, np.int32)
+            self._following = np.zeros(
+                capacity, np.int64
+            )  # how many ids on the stream's next step lies, or 0
+            self._lane = np.zeros(capacity, np.int32)  # the lane of each step
+            self.priorities = None if alpha is None else Priorities(capacity, alpha)
+        except (MemoryError, ValueError) as error:
+            raise SpecError(
+                f"A capacity of {capacity:,} steps needs more memory than there is ({error}); lower it."
+            ) from error
+        self._lanes: dict[int, int] = {}  # the lane of each stream that has live steps
+        self._streams: dict[int, int] = {}  # and back
+        self._free_lanes: list[int] = []
+        self._usual_streams: list[int] | None = None  # whose lanes were asked for last, and their lanes
+        self._usual_lanes: Array = np.zeros(0, np.int64)
+        self._newest: Array = np.zeros(0, np.int64)  # the id of each lane's newest step, or -1
+
+    # --- what is held ----------------------------------------------------------------------------
+
+    @property
+    def oldest(self) -> int:
+        """The id of the oldest step held."""
+        return self.recorded - self.size
+
+    @property
+    def streams(self) -> list[int]:
+        """The streams that have live steps."""
+        return sorted(self._lanes)
+
+    def ids(self) -> Array:
+        """The ids of all steps held, oldest first."""
+        return np.arange(self.oldest, self.recorded)
+
+    def places(self, ids: Array) -> Array:
+        """Where in the ring steps lie."""
+        return ids % self.capacity
+
+    def following(self, ids: Array) -> Array:
+        """The next step of each step's stream, or -1 where there is none yet."""
+        ahead = self._following[ids % self.capacity]
+        return np.where(ahead > 0, ids + ahead, -1)
+
+    @property
+    def nbytes(self) -> int:
+        """All memory held; untouched parts of the ring are counted only once they are used."""
+        used = min(self.recorded, self.capacity) / self.capacity
+        columns = sum(c.nbytes for c in [*self.columns.values(), self._following, self._lane])
+        priorities = 0 if self.priorities is None else self.priorities.nbytes
+        return int(columns * used) + priorities + sum(leaf.nbytes for leaf in self.leaves)
+
+    # --- recording -------------------------------------------------------------------------------
+
+    def append(self, steps: Steps) -> int:
+        """Keep steps, in their order; the oldest leave when the pond is full. Returns the first one's id."""
+        first = self.recorded
+        part = self._part
+        for at in range(0, len(steps.streams), part):
+            self._append(steps if len(steps.streams) <= part else _slice(steps, at, at + part))
+        return first
+
+    def _append(self, steps: Steps) -> None:
+        count = len(steps.streams)
+        with self._change:
+            while self._growing:
+                self._change.wait()
+            self._evict(self.size + count - self.capacity)
+            lanes = self._lanes_of(steps.streams)
+            self._make_room(count)
+            at = self.recorded % self.capacity
+            for leaf, obs, next_obs in zip(self.leaves, steps.obs, steps.next_obs, strict=True):
+                if not leaf.settled:
+                    self._settle(leaf, obs, next_obs, count)
+                leaf.write(at, lanes, obs, next_obs)
+            where = self._where(at, count)
+            for name, values in steps.columns.items():
+                self.columns[name][where] = values
+            self.columns["stream"][where] = steps.streams
+            self._lane[where] = lanes
+            link(self.recorded, lanes, self._newest, self._following)
+            if self.priorities is not None:
+                self.priorities.add(np.arange(at, at + count) % self.capacity)
+            self.recorded += count
+            self.size += count
+
+    def _where(self, at: int, count: int) -> slice | Array:
+        """So many places of the ring from one on."""
+        if at + count <= self.capacity:
+            return slice(at, at + count)
+        return np.arange(at, at + count) % self.capacity
+
+    def _lanes_of(self, streams: list[int]) -> Array:
+        """A small number for each stream that has live steps; the stores keep their place by it."""
+        if streams is self._usual_streams:
+            return self._usual_lanes
+        lanes = self._lanes
+        for stream in streams:
+            if stream not in lanes:
+                if not self._free_lanes:
+                    held = len(self._newest)
+                    more = max(8, held // 2)
+                    self._newest = np.concatenate([self._newest, np.full(more, -1)])
+                    self._free_lanes.extend(range(held + more - 1, held - 1, -1))
+                lane = lanes[stream] = self._free_lanes.pop()
+                self._streams[lane] = stream
+        self._usual_streams, self._usual_lanes = streams, np.array([lanes[stream] for stream in streams])
+        return self._usual_lanes
+
+    def _settle(
+        self, leaf: Observations, obs: Array | WindowRef, next_obs: Array | WindowRef, count: int
+    ) -> None:
+        axis = leaf.settle([(obs, next_obs)])
+        if axis != "open":
+            places = self.places(self.ids())
+            leaf.lay_out_anew(axis, places, self._lanes_of(self.columns["stream"][places].tolist()))
+            leaf.reserve(count, len(self._newest))
+
+    def _make_room(self, count: int) -> None:
+        """Growing moves rows, so it waits until nobody reads them; readers to come wait for it."""
+        lanes = len(self._newest)
+        if not any(leaf.must_grow(count, lanes) for leaf in self.leaves):
+            return
+        self._growing = True
+        try:
+            self._change.wait_for(lambda: not any(leaf.store and leaf.store.readers for leaf in self.leaves))
+            for leaf in self.leaves:
+                leaf.reserve(count, lanes)
+        finally:
+            self._growing = False
+            self._change.notify_all()
+
+    def _evict(self, count: int) -> None:
+        if count <= 0:
+            return
+        at = self.oldest % self.capacity
+        for leaf in self.leaves:
+            leaf.evict(at, count)
+        where = self._where(at, count)
+        for lane in unlink(self.oldest, self._lane[where], self._newest):  # streams without a live step
+            self._usual_streams = None
+            self._free_lanes.append(lane)
+            del self._lanes[self._streams.pop(lane)]
+        if self.priorities is not None:
+            self.priorities.remove(np.arange(at, at + count) % self.capacity)
+        self.size -= count
+
+    def clear(self) -> None:
+        """Forget all steps; ids go on counting."""
+        with self._change:
+            self._evict(self.size)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold the pond still, to choose and look up steps; rows are copied after it, in `Read.into`."""
+        with self._change:
+            self._change.wait_for(lambda: not self._growing)
+            yield
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """For `Read.done`: tells a recorder that waits to grow."""
+        with self._change:
+            yield
+            self._change.notify_all()
+
+
+def _slice(steps: Steps, start: int, stop: int) -> Steps:
+    def part(obs: Array | WindowRef) -> Array | WindowRef:
+        if isinstance(obs, WindowRef):
+            return WindowRef(obs.source, np.atleast_1d(obs.stop)[start:stop])
+        return obs[start:stop]
+
+    return Steps(
+        steps.streams[start:stop],
+        [part(obs) for obs in steps.obs],
+        [part(obs) for obs in steps.next_obs],
+        {name: values[start:stop] for name, values in steps.columns.items()},
+    )
+
+
+@njit(nogil=True, cache=True)
+def link(step: int, lanes: Array, newest: Array, following: Array) -> None:
+    """Link each new step to the one before it in its stream."""
+    capacity = len(following)
+    for lane in lanes:
+        following[step % capacity] = 0
+        before = newest[lane]
+        if before >= 0:
+            following[before % capacity] = step - before
+        newest[lane] = step
+        step += 1
+
+
+@njit(nogil=True, cache=True)
+def unlink(step: int, lanes: Array, newest: Array) -> list[int]:
+    """Of the lanes of the oldest steps, those that now have none."""
+    empty = [0 for _ in range(0)]
+    for lane in lanes:
+        if newest[lane] == step:
+            newest[lane] = -1
+            empty.append(lane)
+        step += 1
+    return empty

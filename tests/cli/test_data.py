@@ -1,0 +1,148 @@
+"""`lakepond data`: what it prints, where, and with which exit code."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lakepond
+from lakepond._version import __version__
+from lakepond.cli import main
+from lakepond.envs.market import Panel, synthetic
+
+
+@pytest.fixture
+def small(tmp_path) -> Path:
+    return synthetic(80, 4, seed=2).save(tmp_path / "small.npz")
+
+
+def test_synthetic_writes_the_panel_the_library_makes(tmp_path, capsys):
+    out = tmp_path / "made" / "panel.npz"
+    words = f"data synthetic --days 80 --instruments 4 --seed 2 --signal 0.2 --out {out} --json"
+    assert main(words.split()) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["days"], told["symbols"], told["first_day"]) == (80, 4, "2010-01-04")
+    np.testing.assert_array_equal(Panel.load(out).close, synthetic(80, 4, seed=2, signal=0.2).close)
+
+
+def test_synthetic_writes_below_data_unless_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", "synthetic", "--days", "30", "--instruments", "2"]) == 0
+    assert Panel.load("data/synthetic.npz").shape == (30, 2)
+
+
+def test_show_prints_a_table(small, capsys):
+    assert main(["data", "show", str(small)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = {line[:18].strip(): line[18:].strip() for line in out.splitlines()}
+    assert (lines["days"], lines["symbols"], lines["first day"]) == ("80", "4", "2010-01-04")
+    assert "distance to mean" in out
+    assert "%" in lines["coverage"]
+
+
+def test_show_prints_json_with_true_numbers(small, capsys):
+    assert main(["data", "show", str(small), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    panel = Panel.load(small)
+    assert told["coverage"]["all"] == pytest.approx(panel.traded.mean())
+    assert told["coverage"]["least_traded"] == pytest.approx(panel.traded.mean(axis=0).min())
+    assert told["features_finite"]["close"] >= told["coverage"]["all"]
+    assert told["features_finite"]["all_nine"] == told["features_finite"]["trix"]  # the slowest to warm up
+    assert told["bytes"] == small.stat().st_size
+
+
+def test_fetch_saves_and_tells_what_was_cleaned(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", "fetch", "sp500", "--json"]) == 0
+    out, err = capsys.readouterr()
+    told = json.loads(out)  # nothing but JSON on stdout
+    assert err == "asking pip for the wheel ...\n"
+    assert told["source"] == "skfolio 1.12.2"
+    assert told["cleaned"] == {"zeros": 0, "partial": 0, "contradictions": 0, "splits": 0, "jumps": 8}
+    assert Panel.load("data/sp500.npz").shape == (8313, 20)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("data show none.npz", "lakepond: none.npz: No such file or directory.\n"),
+        ("data show torn.npz", "lakepond: torn.npz is not a panel file; `lakepond data` makes one.\n"),
+        (
+            "data synthetic --days 0",
+            "lakepond: A panel needs at least one day and one instrument, not 0 x 108.\n",
+        ),
+        (
+            "data fetch pse --wheel torn.npz",
+            "lakepond: torn.npz is not the wheel of fastquant 0.1.8.1: File is not a zip file.\n",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence_and_exit_code_1(words, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torn.npz").write_bytes(b"PK and no more")
+    assert main(words.split()) == 1
+    assert capsys.readouterr() == ("", sentence)
+
+
+@pytest.mark.parametrize(
+    "words", ["", "data", "rain", "data fetch nyse", "data show", "data synthetic --days x"]
+)
+def test_wrong_usage_is_exit_code_2_and_nothing_on_stdout(words, capsys):
+    assert main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err
+
+
+@pytest.mark.parametrize("words", ["", "data", "data fetch", "data synthetic", "data show"])
+def test_every_help_has_an_example(words, capsys):
+    assert main([*words.split(), "--help"]) == 0
+    assert "Example: lakepond data" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lakepond {__version__}\n"
+
+
+def test_an_interrupt_is_quiet(small, monkeypatch, capsys):
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Panel, "load", interrupted)
+    assert main(["data", "show", str(small)]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(small, monkeypatch):
+    def broken(path):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Panel, "load", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["data", "show", str(small)])
+
+
+def test_help_answers_at_once_without_loading_the_market():
+    script = (
+        "import sys; from lakepond.cli import main; code = main(['--help']);"
+        "heavy = [m for m in ('lakepond.envs', 'scipy', 'gymnasium') if m in sys.modules];"
+        "sys.exit(code or (f'loaded {heavy}' if heavy else 0))"
+    )
+    source = str(Path(lakepond.__file__).parents[1])
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert time.perf_counter() - start < 3  # 0.25 s measured; room for a busy machine

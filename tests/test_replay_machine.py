@@ -1,0 +1,216 @@
+"""A random walk: record, sample, evict, clear; after each move the replay must be the plain list's twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import lakepond as lp
+from lakepond.testing import WORLDS, PlainReplay, same_bytes
+from lakepond.types import Tree, leaves, rebuild
+
+STREAMS = 3
+
+
+def stack(trees: list[Tree]) -> Tree:
+    columns = iter(zip(*[[leaf for _, leaf in leaves(tree)] for tree in trees], strict=True))
+    return rebuild(trees[0], lambda: np.stack(next(columns)))
+
+
+def item(tree: Tree, i: int) -> Tree:
+    values = iter([leaf for _, leaf in leaves(tree)])
+    return rebuild(tree, lambda: next(values)[i])
+
+
+class ReplayMachine(RuleBasedStateMachine):
+    world_name = "frames first"
+
+    @initialize(capacity=st.sampled_from([1, 2, 5, 17, 60]), alpha=st.sampled_from([None, 0.7]))
+    def start(self, capacity: int, alpha: float | None) -> None:
+        self.world = WORLDS[self.world_name]
+        spec = lp.Spec(
+            obs=self.world.fields,
+            action=lp.Field((2,), "float32"),
+            extras={"log_prob": lp.Field((), "float64")},
+        )
+        self.replay = lp.Replay(spec, capacity, alpha=alpha)
+        self.model = PlainReplay(capacity)
+        self.at = {stream: (stream, 0) for stream in range(STREAMS)}
+        self.episodes = STREAMS
+
+    # --- recording ---
+
+    def step_of(self, stream: int, terminated: bool, truncated: bool) -> dict:
+        """The next step of a stream; its reward is its own id."""
+        episode, t = self.at[stream]
+        step_id = self.model.recorded
+        step = {
+            "obs": self.world.observe(episode, t),
+            "next_obs": self.world.observe(episode, t + 1),
+            "action": np.array([step_id, stream], np.float32),
+            "reward": np.float32(step_id),
+            "terminated": terminated,
+            "truncated": truncated,
+            "log_prob": -float(step_id),
+            "stream": stream,
+        }
+        self.at[stream] = (episode, t + 1)
+        if terminated or truncated:
+            self.new_episode(stream)
+        self.model.record(step)
+        return step
+
+    def new_episode(self, stream: int) -> None:
+        self.at[stream] = (self.episodes, 0)
+        self.episodes += 1
+
+    def hand_over(self, steps: list[dict], stream: object) -> None:
+        """Record a batch, and overwrite the arrays afterwards: nothing may be kept by view."""
+        fields = {
+            name: stack([step[name] for step in steps])
+            for name in ("obs", "next_obs", "action", "reward", "terminated", "truncated", "log_prob")
+        }
+        ids = self.replay.record(**fields, stream=stream)
+        assert list(ids) == list(range(self.model.recorded - len(steps), self.model.recorded))
+        for _, leaf in [*leaves(fields["obs"]), *leaves(fields["next_obs"])]:
+            leaf[...] = 77
+
+    @rule(stream=st.integers(0, STREAMS - 1), terminated=st.booleans(), truncated=st.booleans())
+    def record_one(self, stream: int, terminated: bool, truncated: bool) -> None:
+        step = dict(self.step_of(stream, terminated, truncated))
+        assert self.replay.record(**step) == self.model.recorded - 1
+
+    @rule(count=st.integers(1, 9), stream=st.integers(0, STREAMS - 1))
+    def record_run_of_one_stream(self, count: int, stream: int) -> None:
+        self.hand_over([self.step_of(stream, False, False) for _ in range(count)], stream)
+
+    @rule(rounds=st.integers(1, 12), ends=st.lists(st.integers(0, 11), max_size=2))
+    def record_vector_environment(self, rounds: int, ends: list[int]) -> None:
+        for t in range(rounds):
+            self.hand_over([self.step_of(s, False, t in ends) for s in range(STREAMS)], None)
+
+    @rule(order=st.permutations(range(STREAMS)))
+    def record_out_of_order(self, order: list[int]) -> None:
+        self.hand_over([self.step_of(s, False, False) for s in order], np.array(order))
+
+    @rule(stream=st.integers(0, STREAMS - 1), episode=st.integers(0, 3), t=st.integers(0, 3))
+    def replay_an_old_episode(self, stream: int, episode: int, t: int) -> None:
+        self.at[stream] = (episode, t)
+
+    @rule(stream=st.integers(0, STREAMS - 1))
+    def stand_still(self, stream: int) -> None:
+        """An observation that repeats itself."""
+        episode, t = self.at[stream]
+        step = dict(self.step_of(stream, False, False))
+        self.at[stream] = (episode, t)
+        self.model.all[-1]["next_obs"] = step["next_obs"] = self.world.observe(episode, t)
+        self.replay.record(**step)
+
+    @rule()
+    def clear(self) -> None:
+        self.replay.clear()
+        self.model.clear()
+
+    # --- comparing ---
+
+    def agrees(self, batch: lp.Batch, i: int, step_id: int, last_id: int | None = None) -> None:
+        step = self.model.all[step_id]
+        last = self.model.all[step_id if last_id is None else last_id]
+        assert batch.step_id[i] == step_id
+        assert batch.stream[i] == step["stream"]
+        assert same_bytes(item(batch.obs, i), step["obs"])
+        assert same_bytes(item(batch.next_obs, i), last["next_obs"])
+        assert same_bytes(batch.action[i], step["action"])
+        assert batch.extras["log_prob"][i] == step["log_prob"]
+        assert batch.terminated[i] == last["terminated"]
+        assert batch.truncated[i] == last["truncated"]
+
+    @precondition(lambda self: self.model.live())
+    @rule(n=st.integers(1, 6), seed=st.integers(0, 9))
+    def sample(self, n: int, seed: int) -> None:
+        batch = self.replay.sample(n, rng=np.random.default_rng(seed))
+        again = self.replay.sample(n, rng=np.random.default_rng(seed), out=batch)
+        assert again.reward is batch.reward
+        for i, step_id in enumerate(batch.step_id.tolist()):
+            assert step_id in self.model.live()
+            assert batch.reward[i] == step_id
+            assert batch.discount[i] == (not self.model.all[step_id]["terminated"])
+            self.agrees(batch, i, step_id)
+
+    @precondition(lambda self: self.model.live())
+    @rule(n=st.integers(2, 5), seed=st.integers(0, 9))
+    def sample_n_step(self, n: int, seed: int) -> None:
+        batch = self.replay.sample(4, rng=np.random.default_rng(seed), n_step=n, gamma=0.5)
+        for i, step_id in enumerate(batch.step_id.tolist()):
+            last, total, discount = self.model.n_step(step_id, n, 0.5)
+            assert batch.reward[i] == pytest.approx(total)
+            assert batch.discount[i] == pytest.approx(discount)
+            self.agrees(batch, i, step_id, last)
+
+    @precondition(lambda self: self.model.live())
+    @rule(length=st.integers(1, 6), cross=st.booleans(), seed=st.integers(0, 9))
+    def sample_sequences(self, length: int, cross: bool, seed: int) -> None:
+        possible = self.model.sequences(length, cross)
+        rng = np.random.default_rng(seed)
+        if not possible:
+            with pytest.raises(lp.TooFewSteps):
+                self.replay.sample(3, rng=rng, length=length, cross=cross)
+            return
+        batch = self.replay.sample(3, rng=rng, length=length, cross=cross)
+        assert batch.weight.shape == (3,)
+        for b in range(3):
+            ids = tuple(batch.step_id[b].tolist())
+            assert ids in possible
+            for t, step_id in enumerate(ids):
+                assert same_bytes(item(item(batch.obs, b), t), self.model.all[step_id]["obs"])
+                assert batch.reward[b, t] == step_id
+
+    @precondition(lambda self: self.model.live())
+    @rule(share=st.floats(0, 1))
+    def recent(self, share: float) -> None:
+        live = self.model.live()
+        count = max(1, int(share * len(live)))
+        batch = self.replay.recent(count)
+        for i, step_id in enumerate(live[-count:]):
+            self.agrees(batch, i, step_id)
+
+    @precondition(lambda self: self.model.live() and self.replay._pond.priorities is not None)
+    @rule(seed=st.integers(0, 9))
+    def update_priorities(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        ids = rng.integers(0, self.model.recorded, 4)
+        self.replay.update_priorities(ids, rng.random(4))
+
+    @invariant()
+    def holds_what_is_live(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        live = self.model.live()
+        assert len(self.replay) == len(live)
+        if live:
+            batch = self.replay.steps(live)
+            for i, step_id in enumerate(live):
+                self.agrees(batch, i, step_id)
+
+    @invariant()
+    def counts_add_up(self) -> None:
+        """Every slot is either named by a track entry that is held, or free; every index entry is true."""
+        for leaf in self.replay._pond.leaves if hasattr(self, "replay") else []:
+            if leaf.store is not None:
+                leaf.store.check()
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_replay_is_the_twin_of_a_plain_list(world: str) -> None:
+    machine = type("Machine", (ReplayMachine,), {"world_name": world})
+    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=25))
