@@ -158,7 +158,7 @@ def _add_recording(section: Section, rows: np.ndarray, warm: int, turns: int, pa
         ("arrays", "record, arrays handed over", "memcpy", 0.7, None),
         ("memcpy of views", "memcpy, windows are views of the panel", "memcpy of views", None, None),
         ("views", "record, views of the panel", "memcpy of views", None, None),
-        ("refs", "record, WindowRef, a step a call", "memcpy", None, 20_000),
+        ("refs", "record, WindowRef, a step a call", "memcpy", None, None),
         ("batched", "record, WindowRef, 16 agents a call", "memcpy", None, 20_000),
     ):
         best, median = laps.rate(name, TURN)

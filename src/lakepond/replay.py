@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
@@ -68,6 +69,7 @@ class Replay:
         self._intake = Intake(spec)
         self._pool = ThreadPoolExecutor(1, "lakepond-gather") if threads > 1 else None
         self._closed = False
+        self._warned = False
 
     # --- recording -------------------------------------------------------------------------------
 
@@ -92,16 +94,16 @@ class Replay:
         """
         if self._closed:
             raise ReplayClosed("this replay is closed; make a new one to record more.")
-        fields = {
-            "obs": obs,
-            "action": action,
-            "reward": reward,
-            "next_obs": next_obs,
-            "terminated": terminated,
-            "truncated": truncated,
-        }
-        steps, batched = self._intake.check(fields, extras, stream)
+        given = (obs, next_obs, action, reward, terminated, truncated)
+        steps, batched = self._intake.check(given, extras, stream)
         first = self._pond.append(steps)
+        if self._pond.saw_nan and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "a recorded reward is NaN; it is kept as it is (said once): look at the environment",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return np.arange(first, first + len(steps.streams)) if batched else first
 
     def update_priorities(self, step_id: npt.ArrayLike, priority: npt.ArrayLike) -> None:

@@ -170,6 +170,7 @@ class RowSource:
             raise SpecError(f"RowSource needs an array of rows, not {array.dtype}{list(array.shape)}.")
         self.rows = array.view()
         self.rows.flags.writeable = False
+        self.address: int = array.__array_interface__["data"][0]
         self.token = next(_tokens)
         """tells it from all other sources"""
 

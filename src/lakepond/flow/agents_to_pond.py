@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from lakepond.errors import RecordError
-from lakepond.pond import Steps
+from lakepond.pond import Steps, column_fields
 from lakepond.pond.observations import check_window
 from lakepond.types import STREAM_MAX, Array, Field, Spec, Tree, WindowRef, leaves
 
+FIELDS = ("obs", "next_obs", "action", "reward", "terminated", "truncated")
 MISSING: Any = object()
 """Stands for a field that was not handed over."""
 
@@ -22,54 +22,66 @@ class Intake:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        flag = Field((), "bool")
-        self._obs: list[tuple[str, Field]] = list(leaves(spec.obs, "obs"))
-        self._next_obs: list[tuple[str, Field]] = list(leaves(spec.obs, "next_obs"))
-        self._columns: list[tuple[str, Field]] = [
-            *leaves(spec.action, "action"),
-            ("reward", spec.reward),
-            ("terminated", flag),
-            ("truncated", flag),
-            *spec.extras.items(),
-        ]
-        self._warned = False
-        self._usual: list[Any] = []  # what the last batch looked like
+        obs, next_obs = list(leaves(spec.obs, "obs")), list(leaves(spec.obs, "next_obs"))
+        self._fields: list[tuple[str, Field]] = [*obs, *next_obs, *column_fields(spec)]
+        self._windows = len(obs)
+        self._simple = isinstance(spec.obs, Field) and isinstance(spec.action, Field)
+        self._usual: list[tuple[Any, tuple[int, ...]]] = []  # dtypes and shapes of the last batch
         self._range: list[int] = []
 
     def check(
-        self, fields: Mapping[str, Tree], extras: Mapping[str, Any], stream: int | Array | None
+        self, given: tuple[Tree, ...], extras: dict[str, Any], stream: int | Array | None
     ) -> tuple[Steps, bool]:
-        """The steps, and whether they came as a batch."""
+        """The steps, and whether they came as a batch; `given` are the values in the order of `FIELDS`."""
+        values = self._flat(given, extras)
+        for value, (dtype, shape) in zip(values, self._usual, strict=False):
+            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                self._usual = []
+                break
+        if self._usual:  # they look like the last batch, which was right
+            count: int | None = len(values[0])
+        else:
+            count, values = self._fit(values)
+        w = self._windows
+        size = 1 if count is None else count
+        return Steps(
+            self._streams(stream, size), values[:w], values[w : 2 * w], values[2 * w :]
+        ), count is not None
+
+    def _flat(self, given: tuple[Tree, ...], extras: dict[str, Any]) -> list[Any]:
         spec = self.spec
-        for name, given in fields.items():
-            if given is MISSING:
-                everything = ", ".join([*fields, *spec.extras])
-                raise RecordError(f"record is missing {name!r}; hand over {everything}.")
+        for name, value in zip(FIELDS, given, strict=True):
+            if value is MISSING:
+                raise RecordError(
+                    f"record is missing {name!r}; hand over {', '.join([*FIELDS, *spec.extras])}."
+                )
         if extras.keys() != spec.extras.keys():
             raise RecordError(
                 f"record got the extra fields {sorted(extras) or 'none'}, the Spec declares "
                 f"{sorted(spec.extras) or 'none'}; hand over each declared one, or declare it in extras."
             )
-        obs = _along(spec.obs, fields["obs"], "obs")
-        next_obs = _along(spec.obs, fields["next_obs"], "next_obs")
-        values = _along(spec.action, fields["action"], "action")
-        values += [fields["reward"], fields["terminated"], fields["truncated"]]
-        values += [extras[name] for name in spec.extras]
-        looks = _looks(obs, next_obs, values)
-        if looks != self._usual:
-            self._usual = []
-            count = self._count(obs[0])
-            obs = [_window(p, f, v, count) for (p, f), v in zip(self._obs, obs, strict=True)]
-            next_obs = [_window(p, f, v, count) for (p, f), v in zip(self._next_obs, next_obs, strict=True)]
-            values = [_column(p, f, v, count) for (p, f), v in zip(self._columns, values, strict=True)]
-            if all(look[0] is np.ndarray for look in looks) and _looks(obs, next_obs, values) == looks:
-                self._usual = looks  # a batch of arrays, none of them converted: the next like it is right
-        else:
-            count = len(obs[0])
-        columns = {path: value for (path, _), value in zip(self._columns, values, strict=True)}
-        steps = Steps(self._streams(stream, 1 if count is None else count), obs, next_obs, columns)
-        self._warn_of_nan(columns["reward"])
-        return steps, count is not None
+        more = [extras[name] for name in spec.extras] if extras else []
+        if self._simple:
+            return [*given, *more]
+        obs, next_obs, action, *rest = given
+        return [
+            *_along(spec.obs, obs, "obs"),
+            *_along(spec.obs, next_obs, "next_obs"),
+            *_along(spec.action, action, "action"),
+            *rest,
+            *more,
+        ]
+
+    def _fit(self, values: list[Any]) -> tuple[int | None, list[Any]]:
+        """How many steps there are, and the values as arrays with a leading batch axis."""
+        count = self._count(values[0])
+        fitted: list[Any] = []
+        for i, ((path, field), value) in enumerate(zip(self._fields, values, strict=True)):
+            fit = _window if i < 2 * self._windows else _column
+            fitted.append(fit(path, field, value, count))
+        if all(one is other for one, other in zip(fitted, values, strict=True)):
+            self._usual = [(value.dtype, value.shape) for value in values]
+        return count, fitted
 
     def _streams(self, stream: int | Array | None, size: int) -> list[int]:
         if stream is not None:
@@ -80,31 +92,16 @@ class Intake:
 
     def _count(self, first: Any) -> int | None:
         """How many steps the first leaf of obs stands for; None for one step without a batch axis."""
-        path, field = self._obs[0]
+        path, field = self._fields[0]
         if isinstance(first, WindowRef):
-            return None if np.ndim(first.stop) == 0 else len(first.stop)  # type: ignore[arg-type]
+            stop = first.stop
+            return None if isinstance(stop, int) or np.ndim(stop) == 0 else len(stop)
         shape = np.shape(first)
         if shape == field.shape:
             return None
         if shape[1:] == field.shape:
             return int(shape[0])
         raise _misfit(path, field, shape, None)
-
-    def _warn_of_nan(self, reward: Array) -> None:
-        if self._warned or (total := reward.sum()) == total or not np.isnan(reward).any():
-            return
-        self._warned = True
-        warnings.warn(
-            "a recorded reward is NaN; it is kept as it is (said once): look at the environment",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-
-
-def _looks(*lists: list[Any]) -> list[Any]:
-    return [
-        (type(v), getattr(v, "dtype", None), getattr(v, "shape", None)) for values in lists for v in values
-    ]
 
 
 def _along(spec: Tree, value: Tree, path: str) -> list[Any]:
@@ -123,9 +120,8 @@ def _along(spec: Tree, value: Tree, path: str) -> list[Any]:
 
 
 def _window(path: str, field: Field, value: Any, count: int | None) -> Array | WindowRef:
-    if isinstance(value, WindowRef):
-        check_window(path, field, value)
-        stops = np.atleast_1d(value.stop)
+    if type(value) is WindowRef:
+        stops = check_window(path, field, value)
         if len(stops) != (1 if count is None else count):
             raise RecordError(
                 f"{path} has {len(stops)} windows, obs has {1 if count is None else count} steps."
@@ -140,10 +136,22 @@ def _window(path: str, field: Field, value: Any, count: int | None) -> Array | W
     return _batched(path, field, array, count)
 
 
+PLAIN_NUMBERS = {bool: "biufc", int: "iufc", float: "fc"}
+"""the kinds of dtype that a Python number can become without changing"""
+
+
 def _column(path: str, field: Field, value: Any, count: int | None) -> Array:
+    dtype: Any = field.dtype
+    if count is None and not field.shape and dtype.kind in PLAIN_NUMBERS.get(type(value), ""):
+        try:
+            return np.array([value], dtype)
+        except OverflowError:
+            raise RecordError(
+                f"{path} is {value}, which is no {dtype.name}; change it, or the Spec."
+            ) from None
     array = value if type(value) is np.ndarray else np.asarray(value)
-    if array.dtype != field.dtype:
-        array = _cast(path, array, np.dtype(field.dtype))
+    if array.dtype != dtype:
+        array = _cast(path, array, dtype)
     return _batched(path, field, array, count)
 
 

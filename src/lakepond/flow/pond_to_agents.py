@@ -16,6 +16,8 @@ from lakepond.pond import Pond
 from lakepond.pond.observations import Observations, Read
 from lakepond.types import Array, Batch, Tree, leaves, rebuild
 
+PARALLEL_BYTES = 4 << 20
+"""a batch smaller than this is not worth a second thread"""
 ROUNDS = 8
 """tries at drawing sequences before all that are possible are listed"""
 
@@ -148,13 +150,24 @@ def sample(
                 extras={name: into.take(f"extras[{name!r}]", columns[name], places) for name in spec.extras},
             )
             into.begin(reads)
-        for read, target in reads:
-            read.into(target, pool)
+        _copy(reads, pool)
     finally:
         with pond.finishing():
             for read, _ in reads:
                 read.done()
     return batch
+
+
+def _copy(reads: list[tuple[Read, Array]], pool: ThreadPoolExecutor | None) -> None:
+    """Copy what was looked up; if it is much, every other array on a second thread."""
+    second = reads[1::2] if pool is not None and sum(out.nbytes for _, out in reads) >= PARALLEL_BYTES else []
+    other = pool.submit(_copy, second, None) if pool is not None and second else None
+    try:
+        for read, target in reads[::2] if second else reads:
+            read.into(target)
+    finally:
+        if other is not None:
+            other.result()
 
 
 def _tree(spec: Tree, values: list[Array]) -> Tree:

@@ -6,7 +6,6 @@ once it is, the few steps held by then are laid out anew.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from lakepond.errors import RecordError
 from lakepond.rows import RowAxis, RowStore, find_row_axis, windows_of, windows_of_source
 from lakepond.rows.axis import AGAINST, PATIENCE, is_candidate
-from lakepond.rows.kernel import Windows
+from lakepond.rows.books import Windows
 from lakepond.types import Array, Field, RowSource, WindowRef
 
 PLAIN_BYTES = 256
@@ -48,6 +47,7 @@ class Observations:
         self.axis = axis
         length = 1 if axis is None else self.field.shape[axis]
         self.store = RowStore(length, self.field.nbytes // length)
+        self._room = 0  # steps that are sure to fit
 
     @property
     def layout(self) -> str:
@@ -87,37 +87,52 @@ class Observations:
         assert self.store is not None
         for k in range(len(places)):
             pair = np.empty((2, *self.field.shape), self.dtype)
-            old.gather(old.look_up(starts[places[k]].astype(np.int64)), pair, None)
-            self.reserve(1, int(lanes.max()) + 1)
-            self._record(int(places[k]), lanes[k : k + 1], pair[:1], pair[1:])
+            for which in (0, 1):
+                old.gather(old.look_up(starts, which, places[k : k + 1]), pair[which])
+            if not self.has_room(1, int(lanes.max()) + 1):
+                self.grow(1, int(lanes.max()) + 1)
+            self.turn(0, 0, lanes[k : k + 1], pair[:1], pair[1:], int(places[k]))
 
-    def must_grow(self, steps: int, lanes: int) -> bool:
-        """Whether so many steps might not fit into memory as it is."""
-        return self.store is not None and self.store.must_grow(2 * steps, lanes)
+    def has_room(self, steps: int, lanes: int) -> bool:
+        """Whether so many new steps, in lanes up to that number, are sure to fit into memory as it is."""
+        if self.store is None:
+            return True
+        if self._room < steps:
+            self._room = self.store.room() // 2
+        return self._room >= steps and lanes <= len(self.store.books.lanes)
 
-    def reserve(self, steps: int, lanes: int) -> None:
-        """Make room for so many steps, in lanes up to that number; nobody may be reading."""
-        if self.store is not None and self.store.must_grow(2 * steps, lanes):
+    def grow(self, steps: int, lanes: int) -> None:
+        """Make room for so many new steps, in lanes up to that number. Nobody may be reading."""
+        if self.store is not None:
             self.store.grow(2 * steps, lanes)
+            self._room = self.store.room() // 2
 
-    def write(self, place: int, lanes: Array, obs: Array | WindowRef, next_obs: Array | WindowRef) -> None:
-        """Keep the obs and next_obs of these steps, from that place of the ring on."""
-        if self._plain is not None:
+    def turn(
+        self,
+        oldest: int,
+        gone: int,
+        lanes: Array,
+        obs: Array | WindowRef,
+        next_obs: Array | WindowRef,
+        place: int,
+    ) -> None:
+        """Let go of so many of the oldest steps, from a place of the ring on; keep new ones at another."""
+        if self.store is None:
+            assert self._plain is not None
             places = np.arange(place, place + len(lanes)) % self.capacity
             self._plain[places, 0] = self._values(obs)
             self._plain[places, 1] = self._values(next_obs)
-        else:
-            self._record(place, lanes, obs, next_obs)
+            return
+        self._room -= len(lanes)
+        obs, next_obs = self._rows_first(obs), self._rows_first(next_obs)  # must live until they are copied
+        here, there = self._windows(obs), self._windows(next_obs)
+        self.store.turn(oldest, gone, lanes, here, there, place, self._starts)
 
-    def _record(self, place: int, lanes: Array, obs: Array | WindowRef, next_obs: Array | WindowRef) -> None:
-        assert self.store is not None
-        obs, next_obs = self._rows_first(obs), self._rows_first(next_obs)  # must live until the copy is made
-        self.store.record(lanes, self._windows(obs), self._windows(next_obs), place, self._starts)
-
-    def evict(self, place: int, steps: int) -> None:
-        """Let go of the oldest steps, from that place of the ring on."""
+    def let_go(self, oldest: int, gone: int) -> None:
+        """Let go of so many of the oldest steps and keep none."""
         if self.store is not None:
-            self.store.release(place, steps, self._starts)
+            nothing = windows_of(np.zeros((0, 1)))
+            self.store.turn(oldest, gone, np.zeros(0, np.int64), nothing, nothing, 0, self._starts)
 
     def _rows_first(self, obs: Array | WindowRef) -> Array | WindowRef:
         if isinstance(obs, WindowRef):
@@ -126,14 +141,14 @@ class Observations:
 
     def _windows(self, obs: Array | WindowRef) -> Windows:
         if isinstance(obs, WindowRef):
-            return windows_of_source(obs.source, np.atleast_1d(obs.stop))
+            return windows_of_source(obs.source, obs.stop)  # type: ignore[arg-type]  # an array by now
         return windows_of(obs)
 
     def _values(self, obs: Array | WindowRef) -> Array:
         if not isinstance(obs, WindowRef):
             return obs
         length = self.field.shape[0]
-        return np.stack([obs.source.rows[stop - length : stop] for stop in np.atleast_1d(obs.stop).tolist()])
+        return np.stack([obs.source.rows[stop - length : stop] for stop in obs.stop])  # type: ignore[union-attr]
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -149,8 +164,7 @@ class Observations:
         if self.store is None:
             assert self._plain is not None
             return Read(self, None, None, self._plain[places, which])
-        slots = self.store.look_up(self._starts[places, which].astype(np.int64))
-        return Read(self, self.store, slots, None)
+        return Read(self, self.store, self.store.look_up(self._starts, which, places), None)
 
     @property
     def nbytes(self) -> int:
@@ -170,7 +184,7 @@ class Read:
         if store is not None:
             store.readers += 1
 
-    def into(self, out: Array, pool: ThreadPoolExecutor | None) -> None:
+    def into(self, out: Array) -> None:
         """Copy them into `out`, whatever its layout; at the speed of memcpy if it came from `empty`."""
         if self.values is not None:
             out[...] = self.values.reshape(out.shape)
@@ -181,10 +195,10 @@ class Read:
         if self.axis == -1:
             target = np.moveaxis(out, -1, out.ndim - len(self.leaf.field.shape))
         if target.flags.c_contiguous:
-            self.store.gather(self.slots, target, pool)
+            self.store.gather(self.slots, target)
         else:
             straight = np.empty(target.shape, target.dtype)
-            self.store.gather(self.slots, straight, pool)
+            self.store.gather(self.slots, straight)
             target[...] = straight
 
     def done(self) -> None:
@@ -194,8 +208,8 @@ class Read:
             self.store.settle()
 
 
-def check_window(path: str, spec: Field, ref: WindowRef) -> None:
-    """Refuse a WindowRef that does not fit the field."""
+def check_window(path: str, spec: Field, ref: WindowRef) -> Array:
+    """The stops of a WindowRef, or why it does not fit the field."""
     if not isinstance(ref.source, RowSource):
         raise RecordError(f"{path}: WindowRef needs a RowSource, not {type(ref.source).__name__}.")
     rows = ref.source.rows
@@ -206,11 +220,13 @@ def check_window(path: str, spec: Field, ref: WindowRef) -> None:
         )
     if spec.rows == -1:
         raise RecordError(f"{path}: a WindowRef is rows along axis 0, but the Spec says rows=-1.")
-    stops = np.asarray(ref.stop)
+    stops = np.array([ref.stop] if isinstance(ref.stop, int) else ref.stop, ndmin=1)
     if stops.dtype.kind not in "iu" or stops.ndim > 1:
         raise RecordError(f"{path}: WindowRef stop must be an integer or an array of them, not {ref.stop!r}.")
-    if stops.size and (stops.min() < spec.shape[0] or stops.max() > len(rows)):
+    low, high = (stops[0], stops[0]) if len(stops) == 1 else (stops.min(initial=2**62), stops.max(initial=0))
+    if len(stops) and (low < spec.shape[0] or high > len(rows)):
         raise RecordError(
             f"{path}: WindowRef stop must lie in [{spec.shape[0]}, {len(rows)}] for windows of "
-            f"{spec.shape[0]} of {len(rows)} rows, but is {stops.min()}..{stops.max()}."
+            f"{spec.shape[0]} of {len(rows)} rows, but is {low}..{high}."
         )
+    return stops.astype(np.int64, copy=False)

@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from lakepond.errors import SpecError
 from lakepond.pond.observations import Observations
 from lakepond.pond.priorities import Priorities
-from lakepond.types import Array, Spec, WindowRef, leaves
+from lakepond.types import Array, Field, Spec, WindowRef, leaves
 
 RESERVE_BYTES = 64 << 20
 """a batch is taken in parts whose observations could take so much memory if nothing repeats"""
@@ -31,37 +30,42 @@ class Steps(NamedTuple):
     obs: list[Array | WindowRef]
     """one for each leaf of the observation, each with a leading batch axis"""
     next_obs: list[Array | WindowRef]
-    columns: dict[str, Array]
-    """action leaves, reward, flags and extras by path"""
+    columns: list[Array]
+    """in the order of `column_fields`"""
+
+
+def column_fields(spec: Spec) -> list[tuple[str, Field]]:
+    """What is kept in plain columns, in the order in which it is handed over."""
+    flag = Field((), "bool")
+    flags = [("terminated", flag), ("truncated", flag)]
+    return [*leaves(spec.action, "action"), ("reward", spec.reward), *flags, *spec.extras.items()]
 
 
 class Pond:
     """Recent steps in RAM. One thread may append while another reads."""
 
     def __init__(self, spec: Spec, capacity: int, *, alpha: float | None = None) -> None:
+        from lakepond.pond import links  # numba, not before it is needed
+
+        self._links = links
         self.spec = spec
         self.capacity = capacity
         self.recorded = 0
         """steps ever recorded: the id of the next one"""
         self.size = 0
-        self._change = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._change = threading.Condition(self._lock)
         self._growing = False
         self._part = max(1, min(capacity, RESERVE_BYTES // spec.step_nbytes))  # steps taken at a time
         try:
             self.leaves = [Observations(path, leaf, capacity) for path, leaf in leaves(spec.obs, "obs")]
-            fields = dict(leaves(spec.action, "action"))
-            fields["reward"] = spec.reward
-            fields.update(spec.extras)
             self.columns: dict[str, Array] = {
-                path: np.zeros((capacity, *leaf.shape), leaf.dtype) for path, leaf in fields.items()
+                path: np.zeros((capacity, *leaf.shape), leaf.dtype) for path, leaf in column_fields(spec)
             }
-            self.columns["terminated"] = np.zeros(capacity, np.bool_)
-            self.columns["truncated"] = np.zeros(capacity, np.bool_)
+            self._recorded_columns = list(self.columns.values())
             self.columns["stream"] = np.zeros(capacity, np.int32)
-            self._following = np.zeros(
-                capacity, np.int64
-            )  # how many ids on the stream's next step lies, or 0
             self._lane = np.zeros(capacity, np.int32)  # the lane of each step
+            self._following = np.zeros(capacity, np.int64)  # ids to its stream's next step, or 0
             self.priorities = None if alpha is None else Priorities(capacity, alpha)
         except (MemoryError, ValueError) as error:
             raise SpecError(
@@ -72,6 +76,11 @@ class Pond:
         self._free_lanes: list[int] = []
         self._usual_streams: list[int] | None = None  # whose lanes were asked for last, and their lanes
         self._usual_lanes: Array = np.zeros(0, np.int64)
+        self._usual_numbers: Array = np.zeros(0, np.int32)
+        reward = self.columns["reward"]
+        self._rewards = reward.reshape(capacity, -1) if reward.dtype.kind == "f" else np.zeros((capacity, 0))
+        self.saw_nan = False
+        """whether a reward has been NaN"""
         self._newest: Array = np.zeros(0, np.int64)  # the id of each lane's newest step, or -1
 
     # --- what is held ----------------------------------------------------------------------------
@@ -119,27 +128,40 @@ class Pond:
 
     def _append(self, steps: Steps) -> None:
         count = len(steps.streams)
-        with self._change:
+        with self._lock:
             while self._growing:
                 self._change.wait()
-            self._evict(self.size + count - self.capacity)
             lanes = self._lanes_of(steps.streams)
-            self._make_room(count)
-            at = self.recorded % self.capacity
             for leaf, obs, next_obs in zip(self.leaves, steps.obs, steps.next_obs, strict=True):
                 if not leaf.settled:
-                    self._settle(leaf, obs, next_obs, count)
-                leaf.write(at, lanes, obs, next_obs)
+                    self._settle(leaf, obs, next_obs)
+                if not leaf.has_room(count, len(self._newest)):
+                    self._grow(count)
+            gone = max(0, self.size + count - self.capacity)
+            oldest, at = self.oldest % self.capacity, self.recorded % self.capacity
+            for leaf, obs, next_obs in zip(self.leaves, steps.obs, steps.next_obs, strict=True):
+                leaf.turn(oldest, gone, lanes, obs, next_obs, at)
             where = self._where(at, count)
-            for name, values in steps.columns.items():
-                self.columns[name][where] = values
-            self.columns["stream"][where] = steps.streams
-            self._lane[where] = lanes
-            link(self.recorded, lanes, self._newest, self._following)
+            for column, values in zip(self._recorded_columns, steps.columns, strict=True):
+                column[where] = values
+            self.columns["stream"][where] = self._usual_numbers
+            self._advance(gone, lanes)
             if self.priorities is not None:
+                self.priorities.remove(np.arange(oldest, oldest + gone) % self.capacity)
                 self.priorities.add(np.arange(at, at + count) % self.capacity)
             self.recorded += count
-            self.size += count
+            self.size += count - gone
+
+    def _advance(self, gone: int, lanes: Array) -> None:
+        emptied, saw_nan = self._links.advance(
+            self.oldest, gone, self.recorded, lanes, self._lane, self._newest, self._following, self._rewards
+        )
+        self.saw_nan |= saw_nan
+        if emptied:
+            for lane in [lane for lane in self._streams if self._newest[lane] < 0]:  # no live step any more
+                self._usual_streams = None
+                self._free_lanes.append(lane)
+                del self._lanes[self._streams.pop(lane)]
 
     def _where(self, at: int, count: int) -> slice | Array:
         """So many places of the ring from one on."""
@@ -161,50 +183,40 @@ class Pond:
                     self._free_lanes.extend(range(held + more - 1, held - 1, -1))
                 lane = lanes[stream] = self._free_lanes.pop()
                 self._streams[lane] = stream
-        self._usual_streams, self._usual_lanes = streams, np.array([lanes[stream] for stream in streams])
+        self._usual_streams, self._usual_numbers = streams, np.array(streams, np.int32)
+        self._usual_lanes = np.array([lanes[stream] for stream in streams])
         return self._usual_lanes
 
-    def _settle(
-        self, leaf: Observations, obs: Array | WindowRef, next_obs: Array | WindowRef, count: int
-    ) -> None:
+    def _settle(self, leaf: Observations, obs: Array | WindowRef, next_obs: Array | WindowRef) -> None:
         axis = leaf.settle([(obs, next_obs)])
         if axis != "open":
             places = self.places(self.ids())
-            leaf.lay_out_anew(axis, places, self._lanes_of(self.columns["stream"][places].tolist()))
-            leaf.reserve(count, len(self._newest))
+            leaf.lay_out_anew(axis, places, self._lane[places].astype(np.int64))
 
-    def _make_room(self, count: int) -> None:
+    def _grow(self, count: int) -> None:
         """Growing moves rows, so it waits until nobody reads them; readers to come wait for it."""
-        lanes = len(self._newest)
-        if not any(leaf.must_grow(count, lanes) for leaf in self.leaves):
-            return
         self._growing = True
         try:
             self._change.wait_for(lambda: not any(leaf.store and leaf.store.readers for leaf in self.leaves))
             for leaf in self.leaves:
-                leaf.reserve(count, lanes)
+                if not leaf.has_room(count, len(self._newest)):
+                    leaf.grow(count, len(self._newest))
         finally:
             self._growing = False
             self._change.notify_all()
 
     def _evict(self, count: int) -> None:
-        if count <= 0:
-            return
-        at = self.oldest % self.capacity
+        none = np.zeros(0, np.int64)
         for leaf in self.leaves:
-            leaf.evict(at, count)
-        where = self._where(at, count)
-        for lane in unlink(self.oldest, self._lane[where], self._newest):  # streams without a live step
-            self._usual_streams = None
-            self._free_lanes.append(lane)
-            del self._lanes[self._streams.pop(lane)]
+            leaf.let_go(self.oldest % self.capacity, count)
+        self._advance(count, none)
         if self.priorities is not None:
-            self.priorities.remove(np.arange(at, at + count) % self.capacity)
+            self.priorities.remove(self.places(self.ids()[:count]))
         self.size -= count
 
     def clear(self) -> None:
         """Forget all steps; ids go on counting."""
-        with self._change:
+        with self.reading():
             self._evict(self.size)
 
     # --- reading ---------------------------------------------------------------------------------
@@ -212,14 +224,15 @@ class Pond:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Hold the pond still, to choose and look up steps; rows are copied after it, in `Read.into`."""
-        with self._change:
-            self._change.wait_for(lambda: not self._growing)
+        with self._lock:
+            while self._growing:
+                self._change.wait()
             yield
 
     @contextmanager
     def finishing(self) -> Iterator[None]:
         """For `Read.done`: tells a recorder that waits to grow."""
-        with self._change:
+        with self._lock:
             yield
             self._change.notify_all()
 
@@ -227,37 +240,12 @@ class Pond:
 def _slice(steps: Steps, start: int, stop: int) -> Steps:
     def part(obs: Array | WindowRef) -> Array | WindowRef:
         if isinstance(obs, WindowRef):
-            return WindowRef(obs.source, np.atleast_1d(obs.stop)[start:stop])
+            return WindowRef(obs.source, obs.stop[start:stop])  # type: ignore[index]  # an array by now
         return obs[start:stop]
 
     return Steps(
         steps.streams[start:stop],
         [part(obs) for obs in steps.obs],
         [part(obs) for obs in steps.next_obs],
-        {name: values[start:stop] for name, values in steps.columns.items()},
+        [values[start:stop] for values in steps.columns],
     )
-
-
-@njit(nogil=True, cache=True)
-def link(step: int, lanes: Array, newest: Array, following: Array) -> None:
-    """Link each new step to the one before it in its stream."""
-    capacity = len(following)
-    for lane in lanes:
-        following[step % capacity] = 0
-        before = newest[lane]
-        if before >= 0:
-            following[before % capacity] = step - before
-        newest[lane] = step
-        step += 1
-
-
-@njit(nogil=True, cache=True)
-def unlink(step: int, lanes: Array, newest: Array) -> list[int]:
-    """Of the lanes of the oldest steps, those that now have none."""
-    empty = [0 for _ in range(0)]
-    for lane in lanes:
-        if newest[lane] == step:
-            newest[lane] = -1
-            empty.append(lane)
-        step += 1
-    return empty

@@ -45,4 +45,6 @@ def is_candidate(shape: tuple[int, ...], nbytes: int, axis: int) -> bool:
 
 
 def _same(a: Array, b: Array) -> bool:
-    return a.tobytes() == b.tobytes()  # bytes, not values: rows hold NaN
+    """Bytes, not values: rows hold NaN. A look at the middle row spares most comparisons of the whole."""
+    middle = len(a) // 2
+    return a[middle].tobytes() == b[middle].tobytes() and a.tobytes() == b.tobytes()

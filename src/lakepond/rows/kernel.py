@@ -1,92 +1,47 @@
-"""The compiled heart: where rows lie, who names them, and how a window is found.
+"""The compiled heart of a row store: how a window is found, and what becomes of rows nobody names any more.
 
-All state is in arrays, the `Books`, so that one call into compiled code places a whole batch of steps;
-it runs without the interpreter lock. See docs/design/001-rows.md for the figures that called for it.
-
-A *slot* is a place for one row in the slab. A *track* is a stream's windows as overlapping slices of one
-sequence of slots; its entries lie in *extents*, blocks of one size that belong to one stream at a time,
-so that streams can interleave and leave in any order. Within an extent the starts of windows never go
-back: when the oldest step leaves, everything before its observation is free. A *lane* is a live stream.
+One call places a whole batch of steps, without the interpreter lock. numba takes 0.3 s to import, and about
+ten seconds to compile on a machine that has never done so, so this is imported with the first store.
+See docs/design/001-rows.md for the figures that called for it.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from lakepond.rows.books import (
+    ADDRESS,
+    ANYWHERE,
+    BARREN,
+    EXTENT,
+    FREE,
+    FREE_EXTENTS,
+    FRESH,
+    IN_USE,
+    LENGTH,
+    LIMBO_LENGTH,
+    PATIENCE,
+    PROBE_MASK,
+    PROBES,
+    QUEUE_AT,
+    QUEUE_LENGTH,
+    RESIDENT,
+    ROW_BYTES,
+    SLOT_LANE,
+    UNTOUCHED,
+    USED,
+    Books,
+    Windows,
+)
 from lakepond.types import Array
 
 memcmp = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
 memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
-
-# What `Books.counts` counts.
-LENGTH, ROW_BYTES, EXTENT = 0, 1, 2  # rows of a window, bytes of a row, entries of an extent
-ADDRESS = 3  # of the slab
-IN_USE, RESIDENT = 4, 5  # slots that hold a row; slots that take memory
-FRESH = 6  # slots from here on were never handed out in lanes
-QUEUE_AT, QUEUE_LENGTH, LIMBO_LENGTH, FREE_EXTENTS = 7, 8, 9, 10
-BARREN = 11  # windows since a repeat was last found
-COUNTS = 12
-
-USED, FREE, UNTOUCHED = 0, 1, 2  # what a slot can be; an untouched one is free and takes no memory
-ANYWHERE = 1 << 60
-SLOT_LANE = 16  # slots set apart for a stream when the slab is fresh, so that its rows lie side by side
-PROBES = 8  # places of the index in which a hash may stand
-PATIENCE = 16  # windows in which nothing was found before the search backs off
-PROBE_MASK = np.uint64(63)  # while it is backed off, one window in 64 is searched for, chosen by its content
-
-
-class Books(NamedTuple):
-    """Everything a store knows."""
-
-    counts: Array
-    # slots
-    refs: Array
-    """track entries that name each slot"""
-    keys: Array
-    """the hash of the row in each slot; 0 if it was never looked for"""
-    state: Array
-    queued: Array
-    queue: Array
-    """free slots in the order they came free, a ring; some have been taken meanwhile"""
-    limbo: Array
-    """slots that nothing names any more, not yet free because somebody may be reading them"""
-    table: Array
-    """which slots may hold a row, by its hash; may point to what is no longer there, so it is checked"""
-    # tracks
-    entries: Array
-    live: Array
-    """windows that live steps have in each extent"""
-    head: Array
-    """the oldest entry still held in each extent"""
-    tail: Array
-    """the position after the newest entry"""
-    owner: Array
-    """the lane that writes there, or -1"""
-    free_extents: Array
-    # lanes
-    extent: Array
-    """the extent a lane writes to, or -1"""
-    floor: Array
-    """the lowest start a new window may have: that of the newest obs"""
-    next: Array
-    """the start of the newest next_obs, or -1"""
-    source: Array
-    stop: Array
-    """if the newest next_obs came from a source: which, and where it stopped"""
-
-
-class Windows(NamedTuple):
-    """A batch of windows in memory: one after another, or parts of a source, told by where each stops."""
-
-    address: int
-    source: int
-    """0: from no source"""
-    stops: Array
 
 
 @intrinsic
@@ -116,7 +71,7 @@ MULTIPLY = np.uint64(0x9FB21C651E98DF25)
 SHIFT = np.uint64(29)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def hash_bytes(address: int, size: int) -> Any:
     """A hash of some bytes, never 0; four strands, so that the multiplications overlap."""
     a = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(size)
@@ -153,64 +108,64 @@ def hash_bytes(address: int, size: int) -> Any:
 # --- slots ---------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def take_slot(b: Books, after: int) -> int:
     """A free slot: the one after `after` if it can be had."""
     slot = after + 1
-    if slot >= b.counts[FRESH] or b.state[slot] == USED:
+    if slot >= b.counts[FRESH] or b.slots[slot].state == USED:
         slot = -1
         while b.counts[QUEUE_LENGTH] and slot < 0:
             slot = b.queue[b.counts[QUEUE_AT]]
             b.counts[QUEUE_AT] = (b.counts[QUEUE_AT] + 1) % len(b.queue)
             b.counts[QUEUE_LENGTH] -= 1
-            b.queued[slot] = 0
-            if b.state[slot] == USED:
+            b.slots[slot].queued = 0
+            if b.slots[slot].state == USED:
                 slot = -1
-        if slot < 0 and b.counts[FRESH] < len(b.state):
+        if slot < 0 and b.counts[FRESH] < len(b.slots):
             slot = b.counts[FRESH]
-            b.counts[FRESH] = min(slot + SLOT_LANE, len(b.state))
+            b.counts[FRESH] = min(slot + SLOT_LANE, len(b.slots))
         if slot < 0:  # only the unused ends of lanes are left
-            for s in range(len(b.state)):
-                if b.state[s] != USED:
+            for s in range(len(b.slots)):
+                if b.slots[s].state != USED:
                     enqueue(b, s)
             slot = b.queue[b.counts[QUEUE_AT]]
-    if b.state[slot] == UNTOUCHED:
+    if b.slots[slot].state == UNTOUCHED:
         b.counts[RESIDENT] += 1
-    b.state[slot] = USED
+    b.slots[slot].state = USED
     b.counts[IN_USE] += 1
     return slot
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def enqueue(b: Books, slot: int) -> None:
     """Let a free slot be found, once."""
-    if not b.queued[slot]:
-        b.queued[slot] = 1
+    if not b.slots[slot].queued:
+        b.slots[slot].queued = 1
         b.queue[(b.counts[QUEUE_AT] + b.counts[QUEUE_LENGTH]) % len(b.queue)] = slot
         b.counts[QUEUE_LENGTH] += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def unname(b: Books, start: int, stop: int) -> None:
     """Entries no longer name their slots."""
     for position in range(start, stop):
         slot = b.entries[position]
-        b.refs[slot] -= 1
-        if b.refs[slot] == 0:
+        b.slots[slot].refs -= 1
+        if b.slots[slot].refs == 0:
             if b.counts[LIMBO_LENGTH] == len(b.limbo):
                 settle(b)  # cannot be full of anything but slots that were named again
             b.limbo[b.counts[LIMBO_LENGTH]] = slot
             b.counts[LIMBO_LENGTH] += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def settle(b: Books) -> int:
     """What nothing names is free; returns how many slots could give their memory back, if that pays."""
     for i in range(b.counts[LIMBO_LENGTH]):
         slot = b.limbo[i]
-        if b.refs[slot] == 0 and b.state[slot] == USED:
-            b.state[slot] = FREE
-            b.keys[slot] = 0
+        if b.slots[slot].refs == 0 and b.slots[slot].state == USED:
+            b.slots[slot].state = FREE
+            b.slots[slot].keys = 0
             b.counts[IN_USE] -= 1
             enqueue(b, slot)
     b.counts[LIMBO_LENGTH] = 0
@@ -218,7 +173,7 @@ def settle(b: Books) -> int:
     return idle if idle > b.counts[IN_USE] else 0
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def intern(b: Books, address: int, after: int) -> int:
     """The slot that holds the row at an address; if it is new, kept next to the one before it."""
     row = b.counts[ROW_BYTES]
@@ -230,17 +185,17 @@ def intern(b: Books, address: int, after: int) -> int:
     for i in range(PROBES):
         at = (home + i) & mask
         slot = b.table[at]
-        if slot >= 0 and b.keys[slot] == key:
-            if b.state[slot] == USED and memcmp(base + slot * row, address, row) == 0:
+        if slot >= 0 and b.slots[slot].keys == key:
+            if b.slots[slot].state == USED and memcmp(base + slot * row, address, row) == 0:
                 return slot
             place = at
-        elif place < 0 and (slot < 0 or b.state[slot] != USED):
+        elif place < 0 and (slot < 0 or b.slots[slot].state != USED):
             place = at
     if place < 0:  # all taken: the one whose turn it is by the hash makes way and will be stored again
         place = (home + np.int64(key & np.uint64(PROBES - 1))) & mask
     slot = take_slot(b, after)
     memcpy(base + slot * row, address, row)
-    b.keys[slot] = key
+    b.slots[slot].keys = key
     b.table[place] = slot
     return slot
 
@@ -248,60 +203,60 @@ def intern(b: Books, address: int, after: int) -> int:
 # --- tracks --------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def take_extent(b: Books, lane: int) -> int:
     """A free extent, now the lane's."""
     b.counts[FREE_EXTENTS] -= 1
     extent = b.free_extents[b.counts[FREE_EXTENTS]]
     start = extent * b.counts[EXTENT]
-    b.head[extent] = start
-    b.tail[extent] = start
-    b.owner[extent] = lane
-    b.extent[lane] = extent
+    b.extents[extent].head = start
+    b.extents[extent].tail = start
+    b.extents[extent].owner = lane
+    b.lanes[lane].extent = extent
     return start
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def retire(b: Books, extent: int) -> None:
     """No live step has a window there any more."""
-    unname(b, b.head[extent], b.tail[extent])
-    if b.owner[extent] >= 0:
-        b.extent[b.owner[extent]] = -1
-        b.next[b.owner[extent]] = -1
-    b.head[extent] = b.tail[extent]
-    b.owner[extent] = -1
+    unname(b, b.extents[extent].head, b.extents[extent].tail)
+    if b.extents[extent].owner >= 0:
+        b.lanes[b.extents[extent].owner].extent = -1
+        b.lanes[b.extents[extent].owner].next = -1
+    b.extents[extent].head = b.extents[extent].tail
+    b.extents[extent].owner = -1
     b.free_extents[b.counts[FREE_EXTENTS]] = extent
     b.counts[FREE_EXTENTS] += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def room(b: Books, lane: int, start: int, more: int) -> int:
     """Make sure that `more` entries fit behind those from `start` on; returns where these lie now."""
-    extent = b.extent[lane]
-    end = b.tail[extent]
+    extent = b.lanes[lane].extent
+    end = b.extents[extent].tail
     if end + more <= (extent + 1) * b.counts[EXTENT]:
         return start
-    b.owner[extent] = -1
+    b.extents[extent].owner = -1
     moved = take_extent(b, lane)
     for k in range(end - start):
         slot = b.entries[start + k]
         b.entries[moved + k] = slot
-        b.refs[slot] += 1
-    b.tail[b.extent[lane]] = moved + end - start
-    b.floor[lane] = moved
+        b.slots[slot].refs += 1
+    b.extents[b.lanes[lane].extent].tail = moved + end - start
+    b.lanes[lane].floor = moved
     return moved
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def append(b: Books, lane: int, slot: int) -> None:
     """One more entry at the end of a lane's track, where there is room."""
-    extent = b.extent[lane]
-    b.entries[b.tail[extent]] = slot
-    b.tail[extent] += 1
-    b.refs[slot] += 1
+    extent = b.lanes[lane].extent
+    b.entries[b.extents[extent].tail] = slot
+    b.extents[extent].tail += 1
+    b.slots[slot].refs += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def holds(b: Books, start: int, rows: int, address: int) -> bool:
     """Whether the rows of some entries are, byte for byte, those at an address; neighbours at once."""
     row = b.counts[ROW_BYTES]
@@ -318,23 +273,23 @@ def holds(b: Books, start: int, rows: int, address: int) -> bool:
     return True
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def append_row(b: Books, lane: int, start: int, address: int) -> int:
     """A window that is what the track ends with from `start` on, and one row more."""
     b.counts[BARREN] = 0
-    end = b.tail[b.extent[lane]]
+    end = b.extents[b.lanes[lane].extent].tail
     slot = intern(b, address + (b.counts[LENGTH] - 1) * b.counts[ROW_BYTES], b.entries[end - 1])
     start = room(b, lane, start, 1)
     append(b, lane, slot)
     return start
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def search(b: Books, lane: int, address: int) -> int:
     """Look up every row of a window; use what the track's newest entries already spell."""
     length, row = b.counts[LENGTH], b.counts[ROW_BYTES]
-    end = b.tail[b.extent[lane]]
-    after = ANYWHERE if b.next[lane] < 0 else b.entries[end - 1]
+    end = b.extents[b.lanes[lane].extent].tail
+    after = ANYWHERE if b.lanes[lane].next < 0 else b.entries[end - 1]
     if b.counts[BARREN] >= PATIENCE and not is_probe(address, length * row):
         start = room(b, lane, end, length)
         for _ in range(length):
@@ -357,8 +312,8 @@ def search(b: Books, lane: int, address: int) -> int:
     found = b.counts[IN_USE] - before < length
     b.counts[BARREN] = 0 if found else b.counts[BARREN] + 1
     start = end
-    if found and b.next[lane] >= 0:
-        for at in range(b.floor[lane], end):
+    if found and b.lanes[lane].next >= 0:
+        for at in range(b.lanes[lane].floor, end):
             k = 0
             while k < length and at + k < end and b.entries[at + k] == slots[k]:
                 k += 1
@@ -373,7 +328,7 @@ def search(b: Books, lane: int, address: int) -> int:
     return start
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def is_probe(address: int, size: int) -> bool:
     """One window in 64, chosen by a few of its bytes, so that the same window is chosen again."""
     h = np.uint64(size)
@@ -386,57 +341,57 @@ def is_probe(address: int, size: int) -> bool:
 # --- what is called ------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def record(b: Books, lanes: Array, obs: Windows, next_obs: Windows, place: int, starts: Array) -> None:
     """Keep the obs and next_obs of these steps, and write where each starts to the ring, from `place` on."""
     length, row, size = b.counts[LENGTH], b.counts[ROW_BYTES], b.counts[EXTENT]
     overlap = (length - 1) * row
     for i in range(len(lanes)):
         lane = lanes[i]
-        if b.extent[lane] < 0:
-            b.floor[lane] = take_extent(b, lane)
-            b.next[lane] = -1
-            b.source[lane] = 0
+        if b.lanes[lane].extent < 0:
+            b.lanes[lane].floor = take_extent(b, lane)
+            b.lanes[lane].next = -1
+            b.lanes[lane].source = 0
         here = obs.address + (i * length if obs.source == 0 else obs.stops[i] - length) * row
         there = next_obs.address + (i * length if next_obs.source == 0 else next_obs.stops[i] - length) * row
-        newest = b.next[lane]
-        known = obs.source > 0 and obs.source == b.source[lane] and obs.stops[i] == b.stop[lane]
+        newest = b.lanes[lane].next
+        known = obs.source > 0 and obs.source == b.lanes[lane].source and obs.stops[i] == b.lanes[lane].stop
         if newest >= 0 and (known or holds(b, newest, length, here)):  # obs is the newest next_obs
             start = newest
             b.counts[BARREN] = 0
         elif (
             newest >= 0
             and overlap
-            and b.tail[b.extent[lane]] == newest + length
+            and b.extents[b.lanes[lane].extent].tail == newest + length
             and holds(b, newest + 1, length - 1, here)
         ):  # or that one moved on by a row
             start = append_row(b, lane, newest + 1, here)
         else:
             start = search(b, lane, here)
-        b.live[start // size] += 1
-        b.floor[lane] = start
-        b.next[lane] = start
+        b.extents[start // size].live += 1
+        b.lanes[lane].floor = start
+        b.lanes[lane].next = start
         known = obs.source > 0 and obs.source == next_obs.source and next_obs.stops[i] == obs.stops[i] + 1
         if (
             overlap
-            and b.tail[b.extent[lane]] == start + length
+            and b.extents[b.lanes[lane].extent].tail == start + length
             and (known or memcmp(here + row, there, overlap) == 0)
         ):  # next_obs is obs moved on by a row
             newest = append_row(b, lane, start + 1, there)
         else:
             newest = search(b, lane, there)
-        b.live[newest // size] += 1
-        b.next[lane] = newest
-        b.source[lane] = next_obs.source
+        b.extents[newest // size].live += 1
+        b.lanes[lane].next = newest
+        b.lanes[lane].source = next_obs.source
         if next_obs.source > 0:
-            b.stop[lane] = next_obs.stops[i]
+            b.lanes[lane].stop = next_obs.stops[i]
         starts[(place + i) % len(starts), 0] = start
         starts[(place + i) % len(starts), 1] = newest
 
 
-@njit(nogil=True, cache=True)
-def release(b: Books, place: int, steps: int, starts: Array, unread: bool) -> int:
-    """Let go of the windows of the oldest steps, which lie in the ring from `place` on; then `settle`."""
+@njit(nogil=True)
+def release(b: Books, place: int, steps: int, starts: Array) -> None:
+    """Let go of the windows of the oldest steps, which lie in the ring from `place` on."""
     size = b.counts[EXTENT]
     for i in range(steps):
         at = (place + i) % len(starts)
@@ -444,10 +399,65 @@ def release(b: Books, place: int, steps: int, starts: Array, unread: bool) -> in
         extent = obs // size
         for which in range(2):
             e = starts[at, which] // size
-            b.live[e] -= 1
-            if b.live[e] == 0:
+            b.extents[e].live -= 1
+            if b.extents[e].live == 0:
                 retire(b, e)
-        if b.live[extent] > 0 and obs > b.head[extent]:  # later windows start at obs or after it
-            unname(b, b.head[extent], obs)
-            b.head[extent] = obs
-    return settle(b) if unread else 0
+        if (
+            b.extents[extent].live > 0 and obs > b.extents[extent].head
+        ):  # later windows start at obs or after it
+            unname(b, b.extents[extent].head, obs)
+            b.extents[extent].head = obs
+
+
+@njit(nogil=True, cache=True)
+def turn(
+    b: Books,
+    oldest: int,
+    gone: int,
+    unread: bool,
+    lanes: Array,
+    obs: Windows,
+    next_obs: Windows,
+    place: int,
+    starts: Array,
+) -> int:
+    """Let go of so many of the oldest steps, then keep new ones; `oldest` and `place` are places in the ring.
+
+    Returns how many slots could give their memory back.
+    """
+    idle = 0
+    if gone:
+        release(b, oldest, gone, starts)
+        if unread:
+            idle = settle(b)
+    record(b, lanes, obs, next_obs, place, starts)
+    return idle
+
+
+@njit(nogil=True, cache=True)
+def settled(b: Books) -> int:
+    """`settle`, when the last reader has gone."""
+    return settle(b)
+
+
+@njit(nogil=True, cache=True)
+def look_up(b: Books, starts: Array, which: int, places: Array, slots: Array) -> None:
+    """The slots of the windows of some steps, one window after another."""
+    length = b.counts[LENGTH]
+    for i in range(len(places)):
+        start = starts[places[i], which]
+        for k in range(length):
+            slots[i * length + k] = b.entries[start + k]
+
+
+@njit(nogil=True, cache=True)
+def gather(address: int, row: int, slots: Array, out: int) -> None:
+    """Copy the rows in some slots to an address, neighbours at once."""
+    k = 0
+    while k < len(slots):
+        slot = slots[k]
+        n = 1
+        while k + n < len(slots) and slots[k + n] == slot + n:
+            n += 1
+        memcpy(out + k * row, address + np.int64(slot) * row, n * row)
+        k += n

@@ -1,19 +1,14 @@
-"""The memory rows lie in: one slab that grows without copying, and the copies in and out of it."""
+"""The memory rows lie in: one slab that grows without copying."""
 
 from __future__ import annotations
 
 import mmap
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from lakepond.types import Array
 
 PAGE = mmap.PAGESIZE
-LONG_SPAN = 8
-"""rows a span must have on average for span-wise copies to beat `np.take`"""
-PARALLEL_BYTES = 4 << 20
-"""a gather smaller than this is not worth a second thread"""
 
 
 def address_of(array: Array) -> int:
@@ -80,22 +75,3 @@ def spans(slots: Array) -> list[list[int]]:
         [slot, stop - start]
         for slot, start, stop in zip(first, starts, [*starts[1:], len(slots)], strict=True)
     ]
-
-
-def gather(rows: Array, slots: Array, out: Array, pool: ThreadPoolExecutor | None = None) -> None:
-    """Copy `rows[slots]` into `out`, contiguous and of that shape; with a pool, in two halves."""
-    if pool is not None and out.nbytes >= PARALLEL_BYTES:
-        half = len(slots) // 2
-        other = pool.submit(gather, rows, slots[half:], out[half:])
-        gather(rows, slots[:half], out[:half])
-        other.result()
-        return
-    if len(slots) >= LONG_SPAN and np.count_nonzero(slots[1:] == slots[:-1] + 1) >= len(slots) * (
-        1 - 1 / LONG_SPAN
-    ):
-        offset = 0
-        for slot, count in spans(slots):
-            out[offset : offset + count] = rows[slot : slot + count]
-            offset += count
-    else:
-        np.take(rows, slots, axis=0, out=out, mode="clip")  # any other mode copies `out` once more

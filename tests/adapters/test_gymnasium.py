@@ -1,0 +1,139 @@
+"""Gymnasium environments in every autoreset mode: the true last observation is kept."""
+
+import ale_py
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import lakepond as lp
+from lakepond.adapters.gymnasium import Recorder
+
+
+class Counter(gym.Env):
+    """Observes (episode, t) in a large image; terminates after 5 steps in even episodes, else truncates."""
+
+    observation_space = gym.spaces.Dict(
+        {"image": gym.spaces.Box(0, 255, (4, 12, 12), np.uint8), "t": gym.spaces.Discrete(1000)}
+    )
+    action_space = gym.spaces.Discrete(3)
+
+    def __init__(self, number: int = 0) -> None:
+        self.number, self.episode = number, -1
+
+    def _observe(self) -> dict:
+        rows = [max(0, self.t - 3 + k) for k in range(4)]
+        image = np.stack([np.full((12, 12), (50 * self.number + 10 * self.episode + t) % 256) for t in rows])
+        return {"image": image.astype(np.uint8), "t": np.int64(100 * self.episode + self.t)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        return self._observe(), {}
+
+    def step(self, action):
+        self.t += 1
+        end = self.t == 5 + self.number
+        even = self.episode % 2 == 0
+        return self._observe(), float(self.t), end and even, end and not even, {}
+
+
+def check(replay: lp.Replay) -> None:
+    """Every transition goes one step on within its episode, also the last, and ends are where they were."""
+    batch = replay.recent(len(replay))
+    assert (batch.next_obs["t"] == batch.obs["t"] + 1).all()
+    t = batch.next_obs["t"] % 100
+    assert (batch.reward == t).all()
+    ended = batch.terminated | batch.truncated
+    assert (ended == (t == 5 + batch.stream)).all()
+    assert ended.sum() >= 8
+    even = batch.obs["t"] // 100 % 2 == 0
+    assert (batch.terminated == (ended & even)).all()
+    for i in np.flatnonzero(ended):
+        newest = 50 * batch.stream[i] + 10 * (batch.obs["t"][i] // 100) + t[i]
+        assert (batch.next_obs["image"][i, -1] == newest % 256).all()
+
+
+def spec() -> lp.Spec:
+    return lp.Spec.from_spaces(Counter.observation_space, Counter.action_space)
+
+
+def test_spec_from_spaces():
+    assert spec().obs == {"image": lp.Field((4, 12, 12), "uint8"), "t": lp.Field((), "int64")}
+    assert spec().action == lp.Field((), "int64")
+    nested = gym.spaces.Tuple((gym.spaces.MultiBinary(3), gym.spaces.MultiDiscrete([2, 3])))
+    assert lp.Spec.from_spaces(nested, nested).obs == (lp.Field((3,), "int8"), lp.Field((2,), "int64"))
+    with pytest.raises(lp.SpecError, match="no fixed shape"):
+        lp.Spec.from_spaces(gym.spaces.Text(5), gym.spaces.Discrete(2))
+
+
+def test_single_environment():
+    replay = lp.Replay(spec(), 1000)
+    env = Recorder(Counter(), replay)
+    for _ in range(10):
+        env.reset()
+        done = False
+        while not done:
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            done = terminated or truncated
+    assert len(replay) == 50
+    check(replay)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("copy", [True, False])
+def test_vector_environment(mode, copy):
+    replay = lp.Replay(spec(), 1000)
+    envs = SyncVectorEnv([lambda i=i: Counter(i) for i in range(3)], autoreset_mode=mode, copy=copy)
+    env = Recorder(envs, replay)
+    env.reset(seed=0)
+    for _ in range(60):
+        env.step(env.action_space.sample())
+    ends = 60 // 5 + 60 // 6 + 60 // 7
+    if mode == AutoresetMode.SAME_STEP:
+        assert len(replay) == 180
+    else:  # the steps that only reset are no transitions
+        assert 180 - ends <= len(replay) < 180
+    check(replay)
+    env.close()
+
+
+def test_autoreset_disabled():
+    replay = lp.Replay(spec(), 1000)
+    envs = SyncVectorEnv([lambda: Counter(0)] * 2, autoreset_mode=AutoresetMode.DISABLED)
+    env = Recorder(envs, replay)
+    env.reset()
+    for _ in range(40):
+        _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        if (terminated | truncated).any():
+            env.reset(options={"reset_mask": terminated | truncated})
+    batch = replay.recent(len(replay))
+    assert len(replay) == 80
+    assert (batch.next_obs["t"] == batch.obs["t"] + 1).all()
+
+
+def test_step_before_reset():
+    with pytest.raises(lp.RecordError, match="reset"):
+        Recorder(Counter(), lp.Replay(spec(), 10)).step(0)
+
+
+def test_real_atari_through_the_vector_environment():
+    """Breakout in eight emulators: the stack of next_obs is the stack of obs moved on, at ends too."""
+    envs = ale_py.AtariVectorEnv("breakout", num_envs=8, stack_num=4, noop_max=0)
+    replay = lp.Replay(
+        lp.Spec.from_spaces(envs.single_observation_space, envs.single_action_space), capacity=4_000
+    )
+    env = Recorder(envs, replay)
+    rng = np.random.default_rng(0)
+    env.reset(seed=0)
+    for _ in range(500):
+        env.step(rng.integers(0, 4, 8))
+    stats = replay.stats()
+    assert stats.layout["obs"] == "4 rows of 7,056 B along axis 0"
+    batch = replay.recent(len(replay))
+    assert batch.terminated.sum() >= 8
+    assert np.array_equal(batch.obs[:, 1:], batch.next_obs[:, :-1])
+    assert 3_900 < len(replay) <= 4_000
+    # the issue's bar: one frame a step, and 5 % and 200 bytes for everything else
+    assert stats.bytes_held / len(replay) <= 1.05 * 7_056 + 200
+    env.close()

@@ -1,0 +1,81 @@
+"""The drop-in for the trading code's own replay buffers."""
+
+import numpy as np
+import pytest
+
+import lakepond as lp
+
+DAYS = np.random.default_rng(0).random((80, 6, 3), np.float32)
+
+
+def fill(buffer: lp.ReplayBuffer, steps: int = 50) -> None:
+    for t in range(steps):
+        action = np.full((6, 2), t, np.float32)
+        buffer.add(DAYS[t : t + 20], action, float(t), DAYS[t + 1 : t + 21], t % 10 == 9)
+
+
+def test_it_is_the_buffer_the_trading_code_knows():
+    buffer = lp.ReplayBuffer(capacity=40, min_size=30, seed=1)
+    assert len(buffer) == 0
+    assert not buffer.is_ready()
+    assert buffer.get_stats() == {"size": 0, "capacity": 40, "utilization": 0.0, "total_added": 0}
+    fill(buffer)
+    assert buffer.is_ready()
+    batch = buffer.sample(16)
+    shapes = {name: values.shape for name, values in batch.items()}
+    assert shapes == {
+        "states": (16, 20, 6, 3),
+        "actions": (16, 6, 2),
+        "rewards": (16, 1),
+        "next_states": (16, 20, 6, 3),
+        "dones": (16, 1),
+    }
+    assert all(values.dtype == np.float32 for values in batch.values())
+    for i, t in enumerate(batch["rewards"][:, 0].astype(int)):
+        assert batch["states"][i].tobytes() == DAYS[t : t + 20].tobytes()
+        assert batch["next_states"][i].tobytes() == DAYS[t + 1 : t + 21].tobytes()
+        assert batch["dones"][i, 0] == (t % 10 == 9)
+    assert len(set(batch["rewards"][:, 0])) == 16  # without replacement, as it was
+    stats = buffer.get_stats()
+    assert (stats["size"], stats["total_added"], stats["utilization"]) == (40, 50, 1.0)
+    assert stats["ratio"] > 5
+    buffer.clear()
+    assert len(buffer) == 0
+    assert buffer.total_added == 50
+
+
+def test_the_default_is_the_storys():
+    buffer = lp.ReplayBuffer()
+    assert buffer.capacity == 50_000
+    assert buffer.min_size == 10_000
+
+
+def test_too_few():
+    buffer = lp.ReplayBuffer(10)
+    with pytest.raises(ValueError, match="holds 0"):
+        buffer.sample(4)
+    fill(buffer, 3)
+    with pytest.raises(ValueError, match="holds 3"):
+        buffer.sample(4)
+    with pytest.raises(lp.RecordError, match="alike"):
+        buffer.add(DAYS[:20], np.zeros((6, 2)), 0.0, DAYS[:19], False)
+    with pytest.raises(lp.SpecError):
+        lp.ReplayBuffer(0)
+
+
+def test_prioritised():
+    buffer = lp.PrioritizedReplayBuffer(capacity=40, alpha=1.0, beta=0.5, seed=2)
+    with pytest.raises(lp.TooFewSteps):
+        buffer.update_priorities([0], [1.0])
+    fill(buffer, 40)
+    batch, indices, weights = buffer.sample(20)
+    assert batch["states"].shape == (20, 20, 6, 3)
+    assert (batch["rewards"][:, 0] == indices).all()
+    assert (weights == 1).all()
+    buffer.update_priorities(np.arange(40), np.full(40, -1e-3))
+    buffer.update_priorities([7, 11], [100.0, -100.0])
+    drawn = [set(buffer.sample(2)[1].tolist()) for _ in range(20)]
+    assert all(ids == {7, 11} for ids in drawn)
+    _, indices, weights = buffer.sample(40)
+    assert weights[np.isin(indices, [7, 11])].max() < 0.01
+    assert weights.max() == 1

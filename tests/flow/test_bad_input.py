@@ -1,0 +1,233 @@
+"""Bad input: one clear sentence with the numbers and the next step, and nothing recorded by half."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import lakepond as lp
+
+SPEC = lp.Spec(
+    obs={"image": lp.Field((4, 8, 8), "uint8"), "speed": lp.Field((3,), "float32")},
+    action=lp.Field((2,), "float32"),
+    extras={"log_prob": lp.Field((), "float32")},
+)
+
+
+def step(**changes: object) -> dict:
+    fields = {
+        "obs": {"image": np.zeros((4, 8, 8), np.uint8), "speed": np.zeros(3, np.float32)},
+        "action": np.zeros(2, np.float32),
+        "reward": 1.0,
+        "next_obs": {"image": np.ones((4, 8, 8), np.uint8), "speed": np.zeros(3, np.float32)},
+        "terminated": False,
+        "truncated": False,
+        "log_prob": 0.5,
+    }
+    fields.update(changes)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def batch_of(n: int, **changes: object) -> dict:
+    fields = {
+        "obs": {"image": np.zeros((n, 4, 8, 8), np.uint8), "speed": np.zeros((n, 3), np.float32)},
+        "action": np.zeros((n, 2), np.float32),
+        "reward": np.zeros(n, np.float32),
+        "next_obs": {"image": np.ones((n, 4, 8, 8), np.uint8), "speed": np.zeros((n, 3), np.float32)},
+        "terminated": np.zeros(n, bool),
+        "truncated": np.zeros(n, bool),
+        "log_prob": np.zeros(n, np.float32),
+    }
+    return fields | changes
+
+
+IMAGE, SPEED = np.zeros((4, 8, 8), np.uint8), np.zeros(3, np.float32)
+
+BAD = {
+    "missing field": (step(reward=None), "missing 'reward'"),
+    "missing extra": (step(log_prob=None), r"extra fields none, the Spec declares \['log_prob'\]"),
+    "unknown extra": (step(entropy=1.0), r"\['entropy', 'log_prob'\]"),
+    "missing key": (step(obs={"image": IMAGE}), r"keys \['image', 'speed'\]"),
+    "no dict": (step(obs=IMAGE), "must be a dict"),
+    "shape": (step(obs={"image": IMAGE[:3], "speed": SPEED}), r"\[3, 8, 8\].*\[4, 8, 8\]"),
+    "shape of next_obs": (step(next_obs={"image": IMAGE[:3], "speed": SPEED}), r"next_obs\['image'\]"),
+    "dtype": (step(obs={"image": IMAGE.astype(float), "speed": SPEED}), "float64, the Spec says uint8"),
+    "action shape": (step(action=np.zeros(3)), r"action has the shape \[3\]"),
+    "float for bool": (step(terminated=0.5), "terminated is float64, the Spec says bool"),
+    "text": (step(reward="high"), "reward is str"),
+    "lengths": (batch_of(4, reward=np.zeros(5, np.float32)), r"reward has the shape \[5\].*4 steps"),
+    "stream": (step(stream=-1), r"\[0, 2147483647\]"),
+    "stream name": (step(stream="agent"), "whole number"),
+    "streams": (batch_of(4, stream=np.arange(3)), "array of 4"),
+}
+
+
+@pytest.mark.parametrize(("fields", "says"), BAD.values(), ids=BAD)
+def test_record_refuses_and_changes_nothing(fields, says):
+    replay = lp.Replay(SPEC, 10)
+    replay.record(**step())
+    before = replay.recent(1)
+    with pytest.raises(lp.RecordError, match=says) as caught:
+        replay.record(**fields)
+    assert isinstance(caught.value, ValueError)
+    assert str(caught.value).endswith(".")
+    assert len(replay) == 1
+    assert replay.recent(1).obs["image"].tobytes() == before.obs["image"].tobytes()
+    replay.record(**step())
+    assert len(replay) == 2
+
+
+def test_a_bad_batch_after_many_good_ones_is_refused_too():
+    """Batches that look like the last one are not looked at again; one that does not look like it is."""
+    replay = lp.Replay(SPEC, 100)
+    for _ in range(3):
+        replay.record(**batch_of(4))
+    with pytest.raises(lp.RecordError):
+        replay.record(**batch_of(4, reward=np.zeros(3, np.float32)))
+    with pytest.raises(lp.RecordError):
+        replay.record(**batch_of(4, action=np.zeros((4, 3), np.float32)))
+    assert len(replay) == 12
+
+
+def test_numbers_of_one_kind_are_converted_and_values_never_changed():
+    replay = lp.Replay(lp.Spec(obs=lp.Field((), "int64"), action=lp.Field((), "int8")), 10)
+    good = {"obs": 1, "next_obs": 2, "reward": 1, "terminated": False, "truncated": np.False_}
+    replay.record(action=5, **good)
+    with pytest.raises(lp.RecordError, match="action is 300, which is no int8"):
+        replay.record(action=300, **good)
+    with pytest.raises(lp.RecordError, match="action is int64, the Spec says int8"):
+        replay.record(action=np.int64(300), **good)
+    with pytest.raises(lp.RecordError, match="action is float64"):
+        replay.record(action=1.5, **good)
+    assert replay.recent(1).action.tolist() == [5]
+
+
+def test_nan_rewards_are_kept_and_told_once():
+    replay = lp.Replay(SPEC, 10)
+    with pytest.warns(RuntimeWarning, match="NaN"):
+        replay.record(**step(reward=np.nan))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        replay.record(**step(reward=np.nan))
+        replay.record(**step(reward=np.inf))
+    assert np.isnan(replay.recent(3).reward[:2]).all()
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 2.5, "many"])
+def test_capacity(capacity):
+    with pytest.raises(lp.SpecError, match="at least 1"):
+        lp.Replay(SPEC, capacity)
+
+
+def test_a_capacity_that_cannot_be():
+    with pytest.raises(lp.SpecError, match="lower it"):
+        lp.Replay(SPEC, 10**15)
+
+
+def test_an_empty_replay():
+    replay = lp.Replay(SPEC, 10)
+    rng = np.random.default_rng(0)
+    with pytest.raises(lp.TooFewSteps, match="nothing has been recorded"):
+        replay.sample(1, rng=rng)
+    with pytest.raises(lp.TooFewSteps, match="0 are held"):
+        replay.recent(1)
+
+
+def test_a_replay_too_small():
+    replay = lp.Replay(SPEC, 10)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        replay.record(**step())
+    with pytest.raises(lp.TooFewSteps, match=r"4 different steps.*only 3"):
+        replay.sample(4, rng=rng, replace=False)
+    with pytest.raises(lp.TooFewSteps, match="4 steps of one stream within an episode"):
+        replay.sample(1, rng=rng, length=4)
+    with pytest.raises(lp.TooFewSteps, match=r"holds \[0, 3\)"):
+        replay.steps([1, 3])
+    with pytest.raises(lp.UnknownStream, match=r"stream 7; live are \[0\]"):
+        replay.recent(1, stream=7)
+
+
+def test_arguments_of_sample():
+    replay = lp.Replay(SPEC, 10)
+    replay.record(**step())
+    rng = np.random.default_rng(0)
+    for changes, says in [
+        ({"batch_size": 0}, "batch_size"),
+        ({"rng": 7}, "Generator"),
+        ({"n_step": 0}, "n_step"),
+        ({"gamma": 1.5}, "gamma"),
+        ({"length": 0}, "length"),
+        ({"length": 2, "n_step": 2}, "stands alone"),
+        ({"beta": 0.4}, "alpha"),
+    ]:
+        with pytest.raises(lp.SampleError, match=says):
+            replay.sample(**({"batch_size": 1, "rng": rng} | changes))
+    with pytest.raises(lp.SampleError, match="no priorities"):
+        replay.update_priorities([0], [1.0])
+
+
+def test_out_of_another_shape():
+    replay = lp.Replay(SPEC, 10)
+    replay.record(**step())
+    rng = np.random.default_rng(0)
+    with pytest.raises(lp.SampleError, match=r"out\..*\[4.*needs.*\[5"):
+        replay.sample(5, rng=rng, out=replay.sample(4, rng=rng))
+
+
+def test_priorities():
+    replay = lp.Replay(SPEC, 10, alpha=0.6)
+    replay.record(**step())
+    for ids, values, says in [
+        ([0], [-1.0], "at least 0"),
+        ([0], [np.nan], "finite"),
+        ([0, 1], [1.0], "one priority for each"),
+        ([1], [1.0], "never recorded"),
+    ]:
+        with pytest.raises(lp.SampleError, match=says):
+            replay.update_priorities(ids, values)
+
+
+def test_after_close():
+    with lp.Replay(SPEC, 10) as replay:
+        replay.record(**step())
+    with pytest.raises(lp.ReplayClosed, match="closed"):
+        replay.record(**step())
+    assert replay.recent(1).reward.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: lp.Field((0, 3)), "empty axis"),
+        (lambda: lp.Field((3,), object), "Python objects"),
+        (lambda: lp.Field((3,), "no such"), "no shape and dtype"),
+        (lambda: lp.Field((3, 4, 5), rows=1), "must be 0"),
+        (lambda: lp.Field((), rows=0), "no axis"),
+        (lambda: lp.Spec(obs={}), "no field"),
+        (lambda: lp.Spec(obs=np.zeros(3)), "give a Field"),
+        (lambda: lp.Spec(obs=lp.Field(()), extras={"reward": lp.Field(())}), "none of"),
+        (lambda: lp.RowSource(np.array([None])), "array of rows"),
+    ],
+)
+def test_specs(make, says):
+    with pytest.raises(lp.SpecError, match=says):
+        make()
+
+
+def test_window_refs():
+    replay = lp.Replay(lp.Spec(obs=lp.Field((5, 3), "float32", rows=0)), 10)
+    source = lp.RowSource(np.zeros((20, 3), np.float32))
+    other = {"action": 0, "reward": 0, "terminated": False, "truncated": False}
+    for obs, says in [
+        (lp.WindowRef(source, 4), r"\[5, 20\]"),
+        (lp.WindowRef(source, 21), r"\[5, 20\]"),
+        (lp.WindowRef(source, 5.5), "integer"),
+        (lp.WindowRef(lp.RowSource(np.zeros((20, 4), np.float32)), 5), r"rows of float32\[4\]"),
+        (lp.WindowRef(np.zeros((20, 3)), 5), "RowSource"),
+    ]:
+        with pytest.raises(lp.RecordError, match=says):
+            replay.record(obs=obs, next_obs=lp.WindowRef(source, 6), **other)
+    with pytest.raises(lp.RecordError, match="2 windows"):
+        replay.record(obs=lp.WindowRef(source, 5), next_obs=lp.WindowRef(source, np.array([6, 7])), **other)
+    assert len(replay) == 0

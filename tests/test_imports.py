@@ -1,0 +1,45 @@
+"""The core imports fast, alone, and in one direction."""
+
+import subprocess
+import sys
+
+import lakepond as lp
+
+
+def run(code: str) -> str:
+    return subprocess.check_output([sys.executable, "-c", code], text=True)
+
+
+def test_the_core_needs_no_framework_and_no_cloud_client():
+    heavy = [
+        "jax",
+        "torch",
+        "tensorflow",
+        "gymnasium",
+        "ale_py",
+        "pandas",
+        "pyarrow",
+        "obstore",
+        "tyro",
+        "rich",
+    ]
+    code = f"import sys, lakepond as lp; lp.Replay; print([m for m in {heavy!r} if m in sys.modules])"
+    assert run(code).strip() == "[]"
+
+
+def test_importing_the_package_imports_nothing_else():
+    assert run("import sys, lakepond; print('numpy' in sys.modules)").strip() == "False"
+
+
+def test_every_public_name_is_there():
+    for name in lp.__all__:
+        assert getattr(lp, name) is not None
+    assert set(dir(lp)) == set(lp.__all__)
+
+
+def test_errors_are_what_strangers_catch():
+    assert issubclass(lp.TooFewSteps, lp.LakepondError)
+    assert issubclass(lp.TooFewSteps, LookupError)
+    assert issubclass(lp.TooFewSteps, ValueError)
+    assert issubclass(lp.UnknownStream, LookupError)
+    assert issubclass(lp.ReplayClosed, RuntimeError)
