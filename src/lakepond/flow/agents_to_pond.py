@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,27 +27,25 @@ class Intake:
         self._fields: list[tuple[str, Field]] = [*obs, *next_obs, *column_fields(spec)]
         self._windows = len(obs)
         self._simple = isinstance(spec.obs, Field) and isinstance(spec.action, Field)
-        self._usual: list[tuple[Any, tuple[int, ...]]] = []  # dtypes and shapes of the last batch
+        self._usual: list[Any] = []  # what the last steps looked like, if nothing had to be converted
+        self._usual_count: int | None = None
+        self._fits: list[Any] = []  # how each of its values gets a batch axis, if they are one step
         self._range: list[int] = []
 
     def check(
         self, given: tuple[Tree, ...], extras: dict[str, Any], stream: int | Array | None
     ) -> tuple[Steps, bool]:
         """The steps, and whether they came as a batch; `given` are the values in the order of `FIELDS`."""
-        values = self._flat(given, extras)
-        for value, (dtype, shape) in zip(values, self._usual, strict=False):
-            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
-                self._usual = []
-                break
-        if self._usual:  # they look like the last batch, which was right
-            count: int | None = len(values[0])
+        values: Any = given if self._simple and not extras else self._flat(given, extras)
+        if [_look(value) for value in values] == self._usual:  # they look like the last, which were right
+            count = self._usual_count
+            if count is None:
+                values = [fit(value) for fit, value in zip(self._fits, values, strict=True)]
         else:
-            count, values = self._fit(values)
+            count, values = self._fit(self._flat(given, extras))
         w = self._windows
-        size = 1 if count is None else count
-        return Steps(
-            self._streams(stream, size), values[:w], values[w : 2 * w], values[2 * w :]
-        ), count is not None
+        streams = self._streams(stream, 1 if count is None else count)
+        return Steps(streams, values[:w], values[w : 2 * w], values[2 * w :]), count is not None
 
     def _flat(self, given: tuple[Tree, ...], extras: dict[str, Any]) -> list[Any]:
         spec = self.spec
@@ -74,13 +73,17 @@ class Intake:
 
     def _fit(self, values: list[Any]) -> tuple[int | None, list[Any]]:
         """How many steps there are, and the values as arrays with a leading batch axis."""
+        self._usual = []
         count = self._count(values[0])
         fitted: list[Any] = []
         for i, ((path, field), value) in enumerate(zip(self._fields, values, strict=True)):
             fit = _window if i < 2 * self._windows else _column
             fitted.append(fit(path, field, value, count))
-        if all(one is other for one, other in zip(fitted, values, strict=True)):
-            self._usual = [(value.dtype, value.shape) for value in values]
+        # what only had to be given a batch axis need not be looked at when it comes like this again
+        self._fits = [_axis_adder(value, fit) for value, fit in zip(values, fitted, strict=True)]
+        as_they_came = all(one is other for one, other in zip(fitted, values, strict=True))
+        if as_they_came or (count is None and None not in self._fits):
+            self._usual, self._usual_count = [_look(value) for value in values], count
         return count, fitted
 
     def _streams(self, stream: int | Array | None, size: int) -> list[int]:
@@ -102,6 +105,29 @@ class Intake:
         if shape[1:] == field.shape:
             return int(shape[0])
         raise _misfit(path, field, shape, None)
+
+
+def _look(value: Any) -> Any:
+    """What tells whether a value is like another: dtype and shape of an array, or the type of a number."""
+    return (value.dtype, value.shape) if type(value) is np.ndarray else type(value)
+
+
+def _axis_adder(value: Any, fitted: Any) -> Callable[[Any], Array] | None:
+    """How values like this one get a batch axis, if that is all they need."""
+    if type(value) is np.ndarray and value.dtype == fitted.dtype:
+        return _ADD_AXIS
+    if type(value) in PLAIN_NUMBERS and type(fitted) is np.ndarray:
+        dtype = fitted.dtype
+        # an int may be too large for its dtype: that needs a look each time
+        return None if type(value) is int and dtype.kind in "iu" and dtype.itemsize < 8 else _number(dtype)
+    return None
+
+
+_ADD_AXIS = operator.itemgetter(np.newaxis)
+
+
+def _number(dtype: np.dtype[Any]) -> Callable[[Any], Array]:
+    return lambda value: np.array([value], dtype)
 
 
 def _along(spec: Tree, value: Tree, path: str) -> list[Any]:

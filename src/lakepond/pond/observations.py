@@ -23,7 +23,9 @@ PLAIN_BYTES = 256
 class Observations:
     """The obs and next_obs of one leaf, for each place in the ring."""
 
-    def __init__(self, path: str, spec: Field, capacity: int) -> None:
+    def __init__(self, path: str, spec: Field, capacity: int, following: Array) -> None:
+        """`following`: how many places on in the ring the next step of each step's stream lies, or 0."""
+        self._following = following
         self.path = path
         self.field = spec
         self.capacity = capacity
@@ -126,13 +128,14 @@ class Observations:
         self._room -= len(lanes)
         obs, next_obs = self._rows_first(obs), self._rows_first(next_obs)  # must live until they are copied
         here, there = self._windows(obs), self._windows(next_obs)
-        self.store.turn(oldest, gone, lanes, here, there, place, self._starts)
+        self.store.turn(oldest, gone, lanes, here, there, place, self._starts, self._following)
 
     def let_go(self, oldest: int, gone: int) -> None:
         """Let go of so many of the oldest steps and keep none."""
         if self.store is not None:
             nothing = windows_of(np.zeros((0, 1)))
-            self.store.turn(oldest, gone, np.zeros(0, np.int64), nothing, nothing, 0, self._starts)
+            none = np.zeros(0, np.int64)
+            self.store.turn(oldest, gone, none, nothing, nothing, 0, self._starts, self._following)
 
     def _rows_first(self, obs: Array | WindowRef) -> Array | WindowRef:
         if isinstance(obs, WindowRef):

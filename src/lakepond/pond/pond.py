@@ -8,7 +8,7 @@ returns and sequences follow a stream through its interleaved neighbours.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -27,10 +27,10 @@ class Steps(NamedTuple):
     """Steps that have been checked against the spec, ready to be kept."""
 
     streams: list[int]
-    obs: list[Array | WindowRef]
+    obs: Sequence[Array | WindowRef]
     """one for each leaf of the observation, each with a leading batch axis"""
-    next_obs: list[Array | WindowRef]
-    columns: list[Array]
+    next_obs: Sequence[Array | WindowRef]
+    columns: Sequence[Array]
     """in the order of `column_fields`"""
 
 
@@ -58,14 +58,16 @@ class Pond:
         self._growing = False
         self._part = max(1, min(capacity, RESERVE_BYTES // spec.step_nbytes))  # steps taken at a time
         try:
-            self.leaves = [Observations(path, leaf, capacity) for path, leaf in leaves(spec.obs, "obs")]
+            self._following = np.zeros(capacity, np.int64)  # ids to its stream's next step, or 0
+            self.leaves = [
+                Observations(path, leaf, capacity, self._following) for path, leaf in leaves(spec.obs, "obs")
+            ]
             self.columns: dict[str, Array] = {
                 path: np.zeros((capacity, *leaf.shape), leaf.dtype) for path, leaf in column_fields(spec)
             }
             self._recorded_columns = list(self.columns.values())
             self.columns["stream"] = np.zeros(capacity, np.int32)
             self._lane = np.zeros(capacity, np.int32)  # the lane of each step
-            self._following = np.zeros(capacity, np.int64)  # ids to its stream's next step, or 0
             self.priorities = None if alpha is None else Priorities(capacity, alpha)
         except (MemoryError, ValueError) as error:
             raise SpecError(
@@ -120,10 +122,12 @@ class Pond:
 
     def append(self, steps: Steps) -> int:
         """Keep steps, in their order; the oldest leave when the pond is full. Returns the first one's id."""
-        first = self.recorded
-        part = self._part
-        for at in range(0, len(steps.streams), part):
-            self._append(steps if len(steps.streams) <= part else _slice(steps, at, at + part))
+        first, part = self.recorded, self._part
+        if len(steps.streams) <= part:
+            self._append(steps)
+        else:
+            for at in range(0, len(steps.streams), part):
+                self._append(_slice(steps, at, at + part))
         return first
 
     def _append(self, steps: Steps) -> None:
@@ -132,15 +136,15 @@ class Pond:
             while self._growing:
                 self._change.wait()
             lanes = self._lanes_of(steps.streams)
-            for leaf, obs, next_obs in zip(self.leaves, steps.obs, steps.next_obs, strict=True):
+            for i, leaf in enumerate(self.leaves):
                 if not leaf.settled:
-                    self._settle(leaf, obs, next_obs)
+                    self._settle(leaf, steps.obs[i], steps.next_obs[i])
                 if not leaf.has_room(count, len(self._newest)):
                     self._grow(count)
             gone = max(0, self.size + count - self.capacity)
             oldest, at = self.oldest % self.capacity, self.recorded % self.capacity
-            for leaf, obs, next_obs in zip(self.leaves, steps.obs, steps.next_obs, strict=True):
-                leaf.turn(oldest, gone, lanes, obs, next_obs, at)
+            for i, leaf in enumerate(self.leaves):
+                leaf.turn(oldest, gone, lanes, steps.obs[i], steps.next_obs[i], at)
             where = self._where(at, count)
             for column, values in zip(self._recorded_columns, steps.columns, strict=True):
                 column[where] = values

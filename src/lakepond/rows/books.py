@@ -21,11 +21,11 @@ IN_USE, RESIDENT = 4, 5  # slots that hold a row; slots that take memory
 FRESH = 6  # slots from here on were never handed out in lanes
 QUEUE_AT, QUEUE_LENGTH, LIMBO_LENGTH, FREE_EXTENTS = 7, 8, 9, 10
 BARREN = 11  # windows since a repeat was last found
-COUNTS = 12
+LANE = 12  # slots set apart for a stream when the slab is fresh, so that its rows lie side by side
+COUNTS = 13
 
 USED, FREE, UNTOUCHED = 0, 1, 2  # what a slot can be; an untouched one is free and takes no memory
 ANYWHERE = 1 << 60
-SLOT_LANE = 16  # slots set apart for a stream when the slab is fresh, so that its rows lie side by side
 PROBES = 8  # places of the index in which a hash may stand
 PATIENCE = 16  # windows in which nothing was found before the search backs off
 PROBE_MASK = np.uint64(63)  # while it is backed off, one window in 64 is searched for, chosen by its content

@@ -32,7 +32,7 @@ from lakepond.rows.books import (
     QUEUE_LENGTH,
     RESIDENT,
     ROW_BYTES,
-    SLOT_LANE,
+    LANE,
     UNTOUCHED,
     USED,
     Books,
@@ -123,7 +123,7 @@ def take_slot(b: Books, after: int) -> int:
                 slot = -1
         if slot < 0 and b.counts[FRESH] < len(b.slots):
             slot = b.counts[FRESH]
-            b.counts[FRESH] = min(slot + SLOT_LANE, len(b.slots))
+            b.counts[FRESH] = min(slot + b.counts[LANE], len(b.slots))
         if slot < 0:  # only the unused ends of lanes are left
             for s in range(len(b.slots)):
                 if b.slots[s].state != USED:
@@ -390,23 +390,25 @@ def record(b: Books, lanes: Array, obs: Windows, next_obs: Windows, place: int, 
 
 
 @njit(nogil=True)
-def release(b: Books, place: int, steps: int, starts: Array) -> None:
-    """Let go of the windows of the oldest steps, which lie in the ring from `place` on."""
+def release(b: Books, place: int, steps: int, starts: Array, following: Array) -> None:
+    """Let go of the windows of the oldest steps, which lie in the ring from `place` on.
+
+    `following` tells how many places on the next step of the stream lies, or 0.
+    """
     size = b.counts[EXTENT]
     for i in range(steps):
         at = (place + i) % len(starts)
-        obs = starts[at, 0]
-        extent = obs // size
+        extent = starts[at, 0] // size
         for which in range(2):
             e = starts[at, which] // size
             b.extents[e].live -= 1
             if b.extents[e].live == 0:
                 retire(b, e)
-        if (
-            b.extents[extent].live > 0 and obs > b.extents[extent].head
-        ):  # later windows start at obs or after it
-            unname(b, b.extents[extent].head, obs)
-            b.extents[extent].head = obs
+        # later windows of the stream start where the next step's obs does, or after it
+        needed = starts[(at + following[at]) % len(starts), 0]
+        if needed // size == extent and b.extents[extent].live > 0 and needed > b.extents[extent].head:
+            unname(b, b.extents[extent].head, needed)
+            b.extents[extent].head = needed
 
 
 @njit(nogil=True, cache=True)
@@ -420,6 +422,7 @@ def turn(
     next_obs: Windows,
     place: int,
     starts: Array,
+    following: Array,
 ) -> int:
     """Let go of so many of the oldest steps, then keep new ones; `oldest` and `place` are places in the ring.
 
@@ -427,7 +430,7 @@ def turn(
     """
     idle = 0
     if gone:
-        release(b, oldest, gone, starts)
+        release(b, oldest, gone, starts, following)
         if unread:
             idle = settle(b)
     record(b, lanes, obs, next_obs, place, starts)

@@ -20,6 +20,8 @@ from lakepond.types import Array, RowSource
 
 TRIM_BYTES = 16 << 20
 """less free memory than this is not worth returning to the system"""
+LANE_BYTES = 256 << 10
+"""memory set apart for a stream when the slab is fresh"""
 NO_STOPS = np.zeros(0, np.int64)
 
 
@@ -48,6 +50,7 @@ class RowStore:
         count = np.zeros(names.COUNTS, np.int64)
         count[names.LENGTH], count[names.ROW_BYTES] = length, row_bytes
         count[names.EXTENT] = max(256, 4 * length)
+        count[names.LANE] = max(1, min(16, LANE_BYTES // row_bytes))
         ints = np.zeros(0, np.int32)
         self.books = Books(
             counts=count,
@@ -105,14 +108,25 @@ class RowStore:
         self.books = books
 
     def turn(
-        self, oldest: int, gone: int, lanes: Array, obs: Windows, next_obs: Windows, place: int, starts: Array
+        self,
+        oldest: int,
+        gone: int,
+        lanes: Array,
+        obs: Windows,
+        next_obs: Windows,
+        place: int,
+        starts: Array,
+        following: Array,
     ) -> None:
         """Let go of the windows of so many of the oldest steps, and keep those of new ones.
 
-        `starts` is the ring that tells where the windows of each step start; `oldest` and `place` are in it.
+        `starts` is the ring that tells where the windows of each step start, `following` how many places on
+        the next step of the stream lies; `oldest` and `place` are places in it.
         """
         unread = self.readers == 0
-        idle = self._kernel.turn(self.books, oldest, gone, unread, lanes, obs, next_obs, place, starts)
+        idle = self._kernel.turn(
+            self.books, oldest, gone, unread, lanes, obs, next_obs, place, starts, following
+        )
         if idle * self.row_bytes > TRIM_BYTES:
             self._give_back()
 
