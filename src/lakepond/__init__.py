@@ -11,7 +11,12 @@ from lakepond._version import __version__
 if TYPE_CHECKING:
     from lakepond.adapters.trading import PrioritizedReplayBuffer, ReplayBuffer
     from lakepond.errors import (
+        LakeCorrupt,
+        LakeError,
+        LakeLocked,
+        LakeNotFound,
         LakepondError,
+        LakeTooNew,
         RecordError,
         ReplayClosed,
         SampleError,
@@ -19,11 +24,13 @@ if TYPE_CHECKING:
         TooFewSteps,
         UnknownStream,
     )
-    from lakepond.replay import Replay, Stats
+    from lakepond.lake.lake import Lake, LakeStats
+    from lakepond.replay import Replay, Stats, fill
     from lakepond.types import Batch, Field, RowSource, Spec, WindowRef
 
 _HOMES = {
-    "lakepond.replay": ("Replay", "Stats"),
+    "lakepond.replay": ("Replay", "Stats", "fill"),
+    "lakepond.lake.lake": ("Lake", "LakeStats"),
     "lakepond.types": ("Spec", "Field", "Batch", "RowSource", "WindowRef"),
     "lakepond.adapters.trading": ("ReplayBuffer", "PrioritizedReplayBuffer"),
     "lakepond.errors": (
@@ -34,15 +41,23 @@ _HOMES = {
         "TooFewSteps",
         "UnknownStream",
         "ReplayClosed",
+        "LakeError",
+        "LakeNotFound",
+        "LakeLocked",
+        "LakeCorrupt",
+        "LakeTooNew",
     ),
 }
 
 __all__ = [
     "Replay",
+    "Lake",
+    "fill",
     "Spec",
     "Field",
     "Batch",
     "Stats",
+    "LakeStats",
     "RowSource",
     "WindowRef",
     "ReplayBuffer",
@@ -54,6 +69,11 @@ __all__ = [
     "TooFewSteps",
     "UnknownStream",
     "ReplayClosed",
+    "LakeError",
+    "LakeNotFound",
+    "LakeLocked",
+    "LakeCorrupt",
+    "LakeTooNew",
     "__version__",
 ]
 

@@ -10,6 +10,11 @@ that a stranger would catch::
     │   └── TooFewSteps    (LookupError)   not enough recorded yet
     ├── UnknownStream      (LookupError)   no live step belongs to that stream
     ├── ReplayClosed       (RuntimeError)  used after `close()`
+    ├── LakeError
+    │   ├── LakeNotFound   (FileNotFoundError)  no lake there, or no such commit
+    │   ├── LakeLocked     (BlockingIOError)    another process is writing it
+    │   ├── LakeCorrupt    (ValueError)         a file is missing or not what was written
+    │   └── LakeTooNew     (ValueError)         written by a later version of the format
     └── MarketDataError    (ValueError)    a market panel that cannot be, or could not be had
 """
 
@@ -40,6 +45,26 @@ class UnknownStream(LakepondError, LookupError):
 
 class ReplayClosed(LakepondError, RuntimeError):
     """The replay was used after `close()`."""
+
+
+class LakeError(LakepondError):
+    """Something about a lake."""
+
+
+class LakeNotFound(LakeError, FileNotFoundError):
+    """There is no lake there, or no such commit."""
+
+
+class LakeLocked(LakeError, BlockingIOError):
+    """Another process is writing the lake."""
+
+
+class LakeCorrupt(LakeError, ValueError):
+    """A file of the lake is missing, or not what was written."""
+
+
+class LakeTooNew(LakeError, ValueError):
+    """The lake was written by a later version of the format."""
 
 
 class MarketDataError(LakepondError, ValueError):

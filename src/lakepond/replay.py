@@ -1,20 +1,27 @@
-"""Replay: record steps, sample batches. In memory; each distinct row once."""
+"""Replay: record steps, sample batches; in memory, or with a lake on disk. Each distinct row once."""
 
 from __future__ import annotations
 
+import json
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from lakepond.errors import ReplayClosed, SampleError, SpecError, TooFewSteps, UnknownStream
+from lakepond.errors import RecordError, ReplayClosed, SampleError, SpecError, TooFewSteps, UnknownStream
 from lakepond.flow import pond_to_agents
 from lakepond.flow.agents_to_pond import MISSING, Intake
 from lakepond.pond import Pond
 from lakepond.types import Array, Batch, Spec, Tree
+
+if TYPE_CHECKING:
+    from lakepond.lake.background import Background
+    from lakepond.lake.commits import Commit
+    from lakepond.lake.lake import Lake
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,84 @@ class Replay:
         self._pool = ThreadPoolExecutor(1, "lakepond-gather") if threads > 1 else None
         self._closed = False
         self._warned = False
+        self._background: Background | None = None  # writes to the lake, if there is one
+        self._poured = 0  # the id of the first step that was not handed over yet
+        self._next_rows: list[int] = []
+        self._told: BaseException | None = None
+
+    # --- on disk -----------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        spec: Spec | None = None,
+        capacity: int = 50_000,
+        *,
+        commit: int | None = None,
+        alpha: float | None = None,
+        threads: int = 2,
+        codec: str = "zstd",
+    ) -> Self:
+        """A replay whose steps are kept in a lake at `path`: a new one, or one that goes on where it stopped.
+
+        The newest steps are in memory again, with their priorities; ids and streams go on. With `commit` it
+        goes on from that one. `spec` may be left out where a lake is; `codec="none"` keeps rows plain.
+        """
+        from lakepond.flow import lake_to_pond
+        from lakepond.lake import description, writer
+        from lakepond.lake.background import Background
+        from lakepond.lake.lake import Lake, newest_whole
+
+        path = Path(path)
+        if (path / description.NAME).exists():
+            known = description.read(path)
+            if spec is not None and spec != known:
+                raise SpecError(f"{path} was made for another spec; leave it out to take that of the lake.")
+            spec = known
+        elif spec is None:
+            raise SpecError(f"there is no lake at {path}; give the spec to make one.")
+        else:
+            writer.create(path, description.describe(spec))
+        replay = cls(spec, capacity, alpha=alpha, threads=threads)
+        pond = replay._pond
+        lake_writer = writer.LakeWriter(path, None, len(pond.leaves), codec=codec)
+        try:
+            last = Lake.open(path, commit).commit if commit is not None else newest_whole(path)
+            if last is not None:
+                lake_writer.go_on_from(last)
+                with Lake(path, spec, last) as lake:
+                    begin = max(last.oldest, last.recorded - capacity)
+                    pond.begin_at(begin)
+                    lake_to_pond.fill(lake, pond, np.arange(begin, last.recorded), linked=True)
+                    lake_to_pond.restore_priorities(lake, pond)
+        except BaseException:
+            lake_writer.close()
+            raise
+        replay._next_rows = lake_writer.next_rows()
+        replay._poured = pond.recorded
+        replay._background = Background(lake_writer)
+        return replay
+
+    @overload
+    def commit(self, note: dict[str, Any] | None = None, *, wait: Literal[True] = True) -> Commit: ...
+    @overload
+    def commit(self, note: dict[str, Any] | None = None, *, wait: bool) -> Commit | Future[Commit]: ...
+    def commit(self, note: dict[str, Any] | None = None, *, wait: bool = True) -> Commit | Future[Commit]:
+        """Make all that was recorded durable; what is new is written, nothing else.
+
+        `note`: JSON to find it by. With `wait=False` it is handed over in milliseconds, written in the
+        background, and a future is returned. What cannot be written is kept and tried again with the next.
+        """
+        from lakepond.flow.pond_to_lake import hand_over
+
+        if self._background is None:
+            raise ReplayClosed("this replay is in memory only, or closed; Replay.open keeps one on disk.")
+        json.dumps(note)  # refuse now what cannot be written later
+        new = hand_over(self._pond, self._poured, self._next_rows)
+        self._poured = new.first + new.steps
+        done = self._background.submit(new, note or {})
+        return done.result() if wait else done
 
     # --- recording -------------------------------------------------------------------------------
 
@@ -96,6 +181,8 @@ class Replay:
             raise ReplayClosed("this replay is closed; make a new one to record more.")
         given = (obs, next_obs, action, reward, terminated, truncated)
         steps, batched = self._intake.check(given, extras, stream)
+        if self._background is not None:
+            self._save_what_would_leave(len(steps.streams))
         first = self._pond.append(steps)
         if self._pond.saw_nan and not self._warned:
             self._warned = True
@@ -105,6 +192,21 @@ class Replay:
                 stacklevel=2,
             )
         return np.arange(first, first + len(steps.streams)) if batched else first
+
+    def _save_what_would_leave(self, count: int) -> None:
+        """Commit before steps that are not in the lake yet make room for new ones."""
+        if self._pond.recorded + count - self._poured > self.capacity:
+            if count > self.capacity:
+                raise RecordError(f"{count:,} steps at once do not fit a capacity of {self.capacity:,}.")
+            self.commit({"automatic": True})
+        failure = self._background.failure if self._background is not None else None
+        if failure is not None and failure is not self._told:
+            self._told = failure
+            warnings.warn(
+                f"a commit failed and will be tried again with the next one: {failure}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def update_priorities(self, step_id: npt.ArrayLike, priority: npt.ArrayLike) -> None:
         """Set the priority of steps, usually their absolute TD error; those that have left are ignored."""
@@ -270,7 +372,16 @@ class Replay:
             )
 
     def close(self) -> None:
-        """Record no more; sampling goes on."""
+        """Commit what is new and record no more; sampling goes on."""
+        background = self._background
+        if background is not None and not self._closed:
+            try:
+                if self._poured < self._pond.recorded:
+                    self.commit()
+            finally:
+                self._closed = True
+                self._background = None
+                background.close()
         self._closed = True
 
     def __enter__(self) -> Self:
@@ -281,3 +392,14 @@ class Replay:
 
     def __repr__(self) -> str:
         return f"Replay({self.stats()})"
+
+
+def fill(lake: Lake, replay: Replay, count: int, *, rng: np.random.Generator) -> None:
+    """Append exactly `count` of a lake's live steps to a replay, every choice as likely as any other."""
+    from lakepond.flow import lake_to_pond
+
+    if not 1 <= count <= len(lake):
+        raise TooFewSteps(f"{count:,} steps were asked for, but {lake.path} holds {len(lake):,}.")
+    if lake.spec != replay.spec:
+        raise SpecError(f"{lake.path} and the replay have different specs.")
+    lake_to_pond.fill(lake, replay._pond, lake_to_pond.draw(lake, count, rng), linked=False)

@@ -17,6 +17,7 @@ def advance(
     newest: Array,
     following: Array,
     rewards: Array,
+    linked: bool,
 ) -> tuple[int, bool]:
     """Unlink so many of the oldest steps, and link each new one to the one before it in its stream.
 
@@ -39,7 +40,7 @@ def advance(
         before = newest[lane]
         if before >= 0:
             following[before % capacity] = step - before
-        newest[lane] = step
+        newest[lane] = step if linked else -1
         for k in range(rewards.shape[1]):
             strange |= rewards[place, k] != rewards[place, k]
     return emptied, strange

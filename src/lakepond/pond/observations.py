@@ -6,7 +6,7 @@ once it is, the few steps held by then are laid out anew.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,19 @@ from lakepond.types import Array, Field, RowSource, WindowRef
 
 PLAIN_BYTES = 256
 """an observation up to this size is kept plainly: its references would cost what they save"""
+
+
+class Spelled(NamedTuple):
+    """The windows of some steps as parts of a track of slots, whose rows are in the pond and held."""
+
+    track: Array
+    starts: Array
+    """(steps, 2): where obs and next_obs start in the track"""
+    held: Array
+
+
+Handed = Array | WindowRef | Spelled
+"""the observations of some steps, as they are handed over"""
 
 
 class Observations:
@@ -114,11 +127,19 @@ class Observations:
         oldest: int,
         gone: int,
         lanes: Array,
-        obs: Array | WindowRef,
-        next_obs: Array | WindowRef,
+        obs: Handed,
+        next_obs: Handed,
         place: int,
     ) -> None:
         """Let go of so many of the oldest steps, from a place of the ring on; keep new ones at another."""
+        if isinstance(obs, Spelled):
+            assert self.store is not None
+            self._room -= len(lanes)
+            self.store.turn_spelled(
+                oldest, gone, lanes, obs.track, obs.starts, place, self._starts, self._following
+            )
+            return
+        assert not isinstance(next_obs, Spelled)
         if self.store is None:
             assert self._plain is not None
             places = np.arange(place, place + len(lanes)) % self.capacity
@@ -152,6 +173,23 @@ class Observations:
             return obs
         length = self.field.shape[0]
         return np.stack([obs.source.rows[stop - length : stop] for stop in obs.stop])  # type: ignore[union-attr]
+
+    # --- to and from a lake ------------------------------------------------------------------------
+
+    def starts(self, places: Array) -> Array:
+        """Where the windows of some steps start, (steps, 2)."""
+        return self._starts[places].astype(np.int64)
+
+    def plain(self, places: Array) -> Array:
+        """The values of some steps of a leaf that is kept plainly, (steps, 2, *shape)."""
+        assert self._plain is not None
+        return self._plain[places]
+
+    def settle_on(self, axis: RowAxis) -> None:
+        """Take a row axis for granted, before anything is recorded."""
+        if not self.settled:
+            self.settled = True
+            self._lay_out(axis)
 
     # --- reading ---------------------------------------------------------------------------------
 

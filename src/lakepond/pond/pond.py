@@ -15,10 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from lakepond.errors import SpecError
-from lakepond.pond.observations import Observations
+from lakepond.pond.observations import Handed, Observations, Spelled
 from lakepond.pond.priorities import Priorities
+from lakepond.rows import RowAxis
 from lakepond.types import Array, Field, Spec, WindowRef, leaves
 
+STRAYS = -1
+"""stands for the streams of steps that follow nothing"""
 RESERVE_BYTES = 64 << 20
 """a batch is taken in parts whose observations could take so much memory if nothing repeats"""
 
@@ -27,11 +30,13 @@ class Steps(NamedTuple):
     """Steps that have been checked against the spec, ready to be kept."""
 
     streams: list[int]
-    obs: Sequence[Array | WindowRef]
+    obs: Sequence[Handed]
     """one for each leaf of the observation, each with a leading batch axis"""
-    next_obs: Sequence[Array | WindowRef]
+    next_obs: Sequence[Handed]
     columns: Sequence[Array]
     """in the order of `column_fields`"""
+    linked: bool = True
+    """whether each follows the one before it in its stream"""
 
 
 def column_fields(spec: Spec) -> list[tuple[str, Field]]:
@@ -95,7 +100,7 @@ class Pond:
     @property
     def streams(self) -> list[int]:
         """The streams that have live steps."""
-        return sorted(self._lanes)
+        return sorted(stream for stream in self._lanes if stream != STRAYS)
 
     def ids(self) -> Array:
         """The ids of all steps held, oldest first."""
@@ -135,7 +140,7 @@ class Pond:
         with self._lock:
             while self._growing:
                 self._change.wait()
-            lanes = self._lanes_of(steps.streams)
+            lanes = self._lanes_of(steps.streams if steps.linked else [STRAYS] * count)
             for i, leaf in enumerate(self.leaves):
                 if not leaf.settled:
                     self._settle(leaf, steps.obs[i], steps.next_obs[i])
@@ -148,17 +153,25 @@ class Pond:
             where = self._where(at, count)
             for column, values in zip(self._recorded_columns, steps.columns, strict=True):
                 column[where] = values
-            self.columns["stream"][where] = self._usual_numbers
-            self._advance(gone, lanes)
+            self.columns["stream"][where] = self._usual_numbers if steps.linked else steps.streams
+            self._advance(gone, lanes, steps.linked)
             if self.priorities is not None:
                 self.priorities.remove(np.arange(oldest, oldest + gone) % self.capacity)
                 self.priorities.add(np.arange(at, at + count) % self.capacity)
             self.recorded += count
             self.size += count - gone
 
-    def _advance(self, gone: int, lanes: Array) -> None:
+    def _advance(self, gone: int, lanes: Array, linked: bool = True) -> None:
         emptied, saw_nan = self._links.advance(
-            self.oldest, gone, self.recorded, lanes, self._lane, self._newest, self._following, self._rewards
+            self.oldest,
+            gone,
+            self.recorded,
+            lanes,
+            self._lane,
+            self._newest,
+            self._following,
+            self._rewards,
+            linked,
         )
         self.saw_nan |= saw_nan
         if emptied:
@@ -191,7 +204,9 @@ class Pond:
         self._usual_lanes = np.array([lanes[stream] for stream in streams])
         return self._usual_lanes
 
-    def _settle(self, leaf: Observations, obs: Array | WindowRef, next_obs: Array | WindowRef) -> None:
+    def _settle(self, leaf: Observations, obs: Handed, next_obs: Handed) -> None:
+        if isinstance(obs, Spelled) or isinstance(next_obs, Spelled):
+            return
         axis = leaf.settle([(obs, next_obs)])
         if axis != "open":
             places = self.places(self.ids())
@@ -223,6 +238,44 @@ class Pond:
         with self.reading():
             self._evict(self.size)
 
+    # --- to and from a lake ------------------------------------------------------------------------
+
+    def begin_at(self, step: int) -> None:
+        """Let the first step have that id; nothing may have been recorded."""
+        self.recorded = step
+
+    def takes_rows(self, leaf: int, length: int, axis: RowAxis) -> bool:
+        """Whether the windows of a leaf are laid out like that, or can be since none is held yet."""
+        observations = self.leaves[leaf]
+        if not self.size:
+            observations.settle_on(axis)
+        store = observations.store
+        return store is not None and store.length == length and observations.axis == axis
+
+    def load_rows(self, leaf: int, rows: Array, numbers: Array) -> Array:
+        """Keep rows of a lake for a leaf; returns their slots, held until `let_go_of_rows`."""
+        with self.reading():
+            observations = self.leaves[leaf]
+            store = observations.store
+            assert store is not None
+            windows = -(-len(rows) // store.length)
+            if store.room() < windows:
+                self._growing = True
+                try:
+                    self._change.wait_for(lambda: not store.readers)
+                    observations.grow(windows, len(self._newest))
+                finally:
+                    self._growing = False
+                    self._change.notify_all()
+            return store.load(rows, numbers)
+
+    def let_go_of_rows(self, leaf: int, slots: Array) -> None:
+        """Hold them no more."""
+        with self.reading():
+            store = self.leaves[leaf].store
+            assert store is not None
+            store.unpin(slots)
+
     # --- reading ---------------------------------------------------------------------------------
 
     @contextmanager
@@ -242,7 +295,9 @@ class Pond:
 
 
 def _slice(steps: Steps, start: int, stop: int) -> Steps:
-    def part(obs: Array | WindowRef) -> Array | WindowRef:
+    def part(obs: Handed) -> Handed:
+        if isinstance(obs, Spelled):
+            return obs._replace(starts=obs.starts[start:stop])
         if isinstance(obs, WindowRef):
             return WindowRef(obs.source, obs.stop[start:stop])  # type: ignore[index]  # an array by now
         return obs[start:stop]
@@ -252,4 +307,5 @@ def _slice(steps: Steps, start: int, stop: int) -> Steps:
         [part(obs) for obs in steps.obs],
         [part(obs) for obs in steps.next_obs],
         [values[start:stop] for values in steps.columns],
+        steps.linked,
     )

@@ -51,6 +51,11 @@ class Priorities:
             self._set(positions, np.maximum(priorities, SMALLEST) ** self.alpha)
             self.largest = max(self.largest, float(priorities.max()))
 
+    def restore(self, positions: Array, weights: Array, largest: float) -> None:
+        """Set weights as `weights` told them."""
+        self._set(positions, weights)
+        self.largest = largest
+
     def _set(self, positions: Array, weight: Array | float) -> None:
         self._sums[0].reshape(-1)[positions] = weight
         self._least[0].reshape(-1)[positions] = np.where(np.equal(weight, 0), np.inf, weight)

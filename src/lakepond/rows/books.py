@@ -33,6 +33,7 @@ PROBE_MASK = np.uint64(63)  # while it is backed off, one window in 64 is search
 
 SLOT_BOOK = np.dtype(
     [
+        ("lake", np.int64),  # the number of its row in the lake, or -1
         ("keys", np.uint64),  # the hash of its row; 0 if it was never looked for
         ("refs", np.int32),  # track entries that name it
         ("state", np.uint8),

@@ -23,6 +23,7 @@ from lakepond.rows.books import (
     FREE_EXTENTS,
     FRESH,
     IN_USE,
+    LANE,
     LENGTH,
     LIMBO_LENGTH,
     PATIENCE,
@@ -32,7 +33,6 @@ from lakepond.rows.books import (
     QUEUE_LENGTH,
     RESIDENT,
     ROW_BYTES,
-    LANE,
     UNTOUCHED,
     USED,
     Books,
@@ -146,16 +146,21 @@ def enqueue(b: Books, slot: int) -> None:
 
 
 @njit(nogil=True)
+def drop(b: Books, slot: int) -> None:
+    """One less names this slot."""
+    b.slots[slot].refs -= 1
+    if b.slots[slot].refs == 0:
+        if b.counts[LIMBO_LENGTH] == len(b.limbo):
+            settle(b)  # cannot be full of anything but slots that were named again
+        b.limbo[b.counts[LIMBO_LENGTH]] = slot
+        b.counts[LIMBO_LENGTH] += 1
+
+
+@njit(nogil=True)
 def unname(b: Books, start: int, stop: int) -> None:
     """Entries no longer name their slots."""
     for position in range(start, stop):
-        slot = b.entries[position]
-        b.slots[slot].refs -= 1
-        if b.slots[slot].refs == 0:
-            if b.counts[LIMBO_LENGTH] == len(b.limbo):
-                settle(b)  # cannot be full of anything but slots that were named again
-            b.limbo[b.counts[LIMBO_LENGTH]] = slot
-            b.counts[LIMBO_LENGTH] += 1
+        drop(b, b.entries[position])
 
 
 @njit(nogil=True)
@@ -166,6 +171,7 @@ def settle(b: Books) -> int:
         if b.slots[slot].refs == 0 and b.slots[slot].state == USED:
             b.slots[slot].state = FREE
             b.slots[slot].keys = 0
+            b.slots[slot].lake = -1
             b.counts[IN_USE] -= 1
             enqueue(b, slot)
     b.counts[LIMBO_LENGTH] = 0
@@ -285,6 +291,28 @@ def append_row(b: Books, lane: int, start: int, address: int) -> int:
 
 
 @njit(nogil=True)
+def spell(b: Books, lane: int, slots: Array, first: int) -> int:
+    """A window given by its slots: use what the track's newest entries already spell, append the rest."""
+    length = b.counts[LENGTH]
+    end = b.extents[b.lanes[lane].extent].tail
+    start = end
+    if b.lanes[lane].next >= 0:
+        for at in range(b.lanes[lane].floor, end):
+            k = 0
+            while k < length and at + k < end and b.entries[at + k] == slots[first + k]:
+                k += 1
+            if k == length or at + k == end:
+                start = at
+                break
+    have = end - start
+    if have < length:
+        start = room(b, lane, start, length - have)
+        for k in range(have, length):
+            append(b, lane, slots[first + k])
+    return start
+
+
+@njit(nogil=True)
 def search(b: Books, lane: int, address: int) -> int:
     """Look up every row of a window; use what the track's newest entries already spell."""
     length, row = b.counts[LENGTH], b.counts[ROW_BYTES]
@@ -311,21 +339,7 @@ def search(b: Books, lane: int, address: int) -> int:
         slots[k] = after
     found = b.counts[IN_USE] - before < length
     b.counts[BARREN] = 0 if found else b.counts[BARREN] + 1
-    start = end
-    if found and b.lanes[lane].next >= 0:
-        for at in range(b.lanes[lane].floor, end):
-            k = 0
-            while k < length and at + k < end and b.entries[at + k] == slots[k]:
-                k += 1
-            if k == length or at + k == end:
-                start = at
-                break
-    have = end - start
-    if have < length:
-        start = room(b, lane, start, length - have)
-        for k in range(have, length):
-            append(b, lane, slots[k])
-    return start
+    return spell(b, lane, slots, 0)
 
 
 @njit(nogil=True)
@@ -464,3 +478,65 @@ def gather(address: int, row: int, slots: Array, out: int) -> None:
             n += 1
         memcpy(out + k * row, address + np.int64(slot) * row, n * row)
         k += n
+
+
+# --- to and from a lake --------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True)
+def pin(b: Books, slots: Array) -> None:
+    """Hold rows, whoever lets go of them."""
+    for slot in slots:
+        b.slots[slot].refs += 1
+
+
+@njit(nogil=True, cache=True)
+def unpin(b: Books, slots: Array) -> None:
+    """Hold them no more."""
+    for slot in slots:
+        drop(b, slot)
+
+
+@njit(nogil=True, cache=True)
+def load(b: Books, address: int, slots: Array) -> None:
+    """Keep and hold the rows that lie at an address, one after another; `slots` says where they are then."""
+    after = ANYWHERE
+    for k in range(len(slots)):
+        after = intern(b, address + k * b.counts[ROW_BYTES], after)
+        b.slots[after].refs += 1
+        slots[k] = after
+
+
+@njit(nogil=True, cache=True)
+def turn_spelled(
+    b: Books,
+    oldest: int,
+    gone: int,
+    unread: bool,
+    lanes: Array,
+    track: Array,
+    windows: Array,
+    place: int,
+    starts: Array,
+    following: Array,
+) -> int:
+    """`turn` for windows that are given as parts of a track of slots."""
+    idle = 0
+    if gone:
+        release(b, oldest, gone, starts, following)
+        if unread:
+            idle = settle(b)
+    for i in range(len(lanes)):
+        lane = lanes[i]
+        if b.lanes[lane].extent < 0:
+            b.lanes[lane].floor = take_extent(b, lane)
+            b.lanes[lane].next = -1
+        b.lanes[lane].source = 0
+        for which in range(2):
+            start = spell(b, lane, track, windows[i, which])
+            b.extents[start // b.counts[EXTENT]].live += 1
+            b.lanes[lane].next = start
+            if which == 0:
+                b.lanes[lane].floor = start
+            starts[(place + i) % len(starts), which] = start
+    return idle

@@ -83,6 +83,7 @@ class RowStore:
             more = total - len(books.slots)
             slots = _longer(books.slots, more)
             slots["state"][-more:] = names.UNTOUCHED
+            slots["lake"][-more:] = -1
             # a ring does not grow in place: laid out from its head on
             queue = _longer(np.roll(books.queue, -int(counts[names.QUEUE_AT])), more)
             counts[names.QUEUE_AT] = 0
@@ -129,6 +130,41 @@ class RowStore:
         )
         if idle * self.row_bytes > TRIM_BYTES:
             self._give_back()
+
+    def turn_spelled(
+        self,
+        oldest: int,
+        gone: int,
+        lanes: Array,
+        track: Array,
+        windows: Array,
+        place: int,
+        starts: Array,
+        following: Array,
+    ) -> None:
+        """`turn` for windows that are given as parts of a track of slots."""
+        unread = self.readers == 0
+        idle = self._kernel.turn_spelled(
+            self.books, oldest, gone, unread, lanes, track, windows, place, starts, following
+        )
+        if idle * self.row_bytes > TRIM_BYTES:
+            self._give_back()
+
+    def load(self, rows: Array, numbers: Array) -> Array:
+        """Keep rows of a lake, (n, row_bytes) uint8 with these numbers there; returns their slots, held."""
+        slots = np.empty(len(rows), np.int32)
+        self._kernel.load(self.books, address_of(rows), slots)
+        self.books.slots["lake"][slots] = numbers
+        return slots
+
+    def pin(self, slots: Array) -> None:
+        """Hold rows, whoever lets go of them."""
+        self._kernel.pin(self.books, slots)
+
+    def unpin(self, slots: Array) -> None:
+        """Hold them no more."""
+        self._kernel.unpin(self.books, slots)
+        self.settle()
 
     def settle(self) -> None:
         """When nobody reads: what was let go may be used again, and the system gets back what is too much."""

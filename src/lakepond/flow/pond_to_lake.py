@@ -1,0 +1,94 @@
+"""pond ──pour──▶ lake: hand over the steps since the last commit, in milliseconds.
+
+Columns are copied. Rows are not: they are held where they lie, and read in pieces by whoever writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from lakepond.lake.handover import HandOver, Layout, Windows
+from lakepond.pond import Pond
+from lakepond.pond.observations import Observations
+from lakepond.types import Array
+
+PIECE_BYTES = 8 << 20
+"""rows read at a time"""
+
+
+def hand_over(pond: Pond, since: int, next_rows: list[int]) -> HandOver:
+    """The steps from `since` on; `next_rows` tells the next row number of each leaf, and is counted up."""
+    with pond.reading():
+        if since < pond.oldest:
+            raise AssertionError(f"steps [{since}, {pond.oldest}) have left the pond before they were poured")
+        places = pond.places(np.arange(since, pond.recorded))
+        columns = {name: column[places] for name, column in pond.columns.items()}
+        held: list[tuple[Observations, Array]] = []
+        parts: list[Windows | Array] = []
+        for i, leaf in enumerate(pond.leaves):
+            if leaf.store is None:
+                parts.append(leaf.plain(places))
+                continue
+            windows, new_slots = _windows(pond, leaf, places, next_rows[i])
+            next_rows[i] += len(new_slots)
+            held.append((leaf, new_slots))
+            parts.append(windows)
+        priorities, largest = None, 1.0
+        if pond.priorities is not None:
+            priorities = pond.priorities.weights(pond.places(pond.ids()))
+            largest = pond.priorities.largest
+        for leaf, slots in held:
+            assert leaf.store is not None
+            leaf.store.pin(slots)
+        stores = [leaf.store for leaf, _ in held]
+
+    def release() -> None:
+        with pond.finishing():
+            for store, (_, slots) in zip(stores, held, strict=True):
+                assert store is not None
+                store.unpin(slots)
+
+    return HandOver(since, pond.oldest, columns, tuple(parts), priorities, largest, release)
+
+
+def _windows(pond: Pond, leaf: Observations, places: Array, first: int) -> tuple[Windows, Array]:
+    """The windows of these steps as parts of one track, and the slots of the rows the lake does not have."""
+    store = leaf.store
+    assert store is not None
+    length, books = store.length, store.books
+    starts = leaf.starts(places)
+    flat = starts.reshape(-1)
+    # windows that overlap or touch in the pond's tracks are one range of the segment's track
+    known = np.unique(flat)
+    breaks = np.flatnonzero(known[1:] > known[:-1] + length) + 1
+    low = known[np.concatenate([[0], breaks]).astype(np.int64)] if len(known) else known
+    high = known[np.append(breaks - 1, len(known) - 1)] + length if len(known) else known
+    sizes = high - low
+    offsets = np.cumsum(sizes) - sizes
+    slots = books.entries[np.repeat(low - offsets, sizes) + np.arange(sizes.sum())]
+    group = np.searchsorted(low, flat, "right") - 1
+    moved = (flat - low[group] + offsets[group]).reshape(starts.shape)
+    numbers = books.slots["lake"]
+    unknown, at = np.unique(slots[numbers[slots] < 0], return_index=True)
+    new_slots = unknown[np.argsort(at)]  # in the order of the track: as in time, so on disk
+    numbers[new_slots] = first + np.arange(len(new_slots))
+    layout = Layout(length, store.row_bytes, leaf.axis)
+
+    def rows() -> Iterator[Array]:
+        size = max(1, PIECE_BYTES // store.row_bytes)
+        buffer = np.empty((min(size, len(new_slots)), store.row_bytes), np.uint8)
+        for start in range(0, len(new_slots), size):
+            part = new_slots[start : start + size]
+            with pond.reading():
+                store.readers += 1
+            try:
+                store.gather(part, buffer[: len(part)])
+            finally:
+                with pond.finishing():
+                    store.readers -= 1
+                    store.settle()
+            yield buffer[: len(part)]
+
+    return Windows(layout, numbers[slots], moved, first, len(new_slots), rows), new_slots

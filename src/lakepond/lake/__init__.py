@@ -1,0 +1,1 @@
+"""All experience, on disk."""

@@ -1,0 +1,86 @@
+"""`lake.json`: what a lake is, written once: the format's version and the spec."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lakepond.errors import LakeCorrupt, LakeNotFound, LakeTooNew
+from lakepond.lake.checksum import new_digest
+from lakepond.types import Field, Spec, Tree
+
+FORMAT = 1
+NAME = "lake.json"
+
+
+def describe(spec: Spec) -> bytes:
+    """The file for a new lake."""
+    told: dict[str, Any] = {
+        "format": FORMAT,
+        "spec": {
+            "obs": _tree(spec.obs),
+            "action": _tree(spec.action),
+            "reward": _field(spec.reward),
+            "extras": {name: _field(extra) for name, extra in spec.extras.items()},
+        },
+    }
+    told["checksum"] = _checksum(told["spec"])
+    return json.dumps(told, indent=1).encode()
+
+
+def _checksum(spec: Any) -> str:
+    digest = new_digest()
+    digest.update(json.dumps(spec, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def read(path: Path) -> Spec:
+    """The spec of the lake at a path."""
+    file = path / NAME
+    try:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise LakeNotFound(f"there is no lake at {path} (no {NAME}); Replay.open makes one.") from None
+    try:
+        told = json.loads(data)
+        version = told["format"]
+        if isinstance(version, int) and version > FORMAT:
+            raise LakeTooNew(
+                f"{path} was written in format {version}, this version reads up to {FORMAT}; update it."
+            )
+        spec = told["spec"]
+        if told["checksum"] != _checksum(spec):
+            raise ValueError("its checksum does not match")
+        return Spec(
+            obs=_from_tree(spec["obs"]),
+            action=_from_tree(spec["action"]),
+            reward=_from_tree(spec["reward"]),
+            extras={name: _from_tree(extra) for name, extra in spec["extras"].items()},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        if isinstance(error, LakeTooNew):
+            raise
+        raise LakeCorrupt(f"{file} is not what was written: {error}; restore it from a copy.") from error
+
+
+def _field(field: Field) -> dict[str, Any]:
+    return {"shape": list(field.shape), "dtype": np.dtype(field.dtype).str, "rows": field.rows}
+
+
+def _tree(tree: Tree) -> Any:
+    if isinstance(tree, Field):
+        return _field(tree)
+    if isinstance(tree, dict):
+        return {"dict": [[key, _tree(sub)] for key, sub in tree.items()]}
+    return {"tuple": [_tree(sub) for sub in tree]}
+
+
+def _from_tree(told: Any) -> Tree:
+    if "dict" in told:
+        return {key: _from_tree(sub) for key, sub in told["dict"]}
+    if "tuple" in told:
+        return tuple(_from_tree(sub) for sub in told["tuple"])
+    return Field(tuple(told["shape"]), told["dtype"], told["rows"])

@@ -1,0 +1,66 @@
+"""Whole, then named: write aside, sync, rename, sync the folder. And a lock that dies with its process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Self, TypeVar
+
+from lakepond.errors import LakeLocked
+
+T = TypeVar("T")
+ASIDE = ".aside"
+"""the ending of a file that is not whole yet; the next writer deletes those of one that was killed"""
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames and deletions in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(folder: Path, write: Callable[[BinaryIO], T], name: Callable[[T], str]) -> T:
+    """Let `write` fill a new file in `folder`; it appears there, durable, as `name(what write returned)`.
+
+    Whatever goes wrong, nothing appears and nothing stays behind.
+    """
+    aside = folder / f"{os.getpid()}-{os.urandom(4).hex()}{ASIDE}"
+    try:
+        with aside.open("xb", buffering=0) as file:
+            written = write(file)
+            os.fsync(file.fileno())
+        aside.rename(folder / name(written))
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync_folder(folder)  # or a power cut undoes the rename
+    return written
+
+
+class WriterLock:
+    """At most one process, and one place in it, writes a lake."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise LakeLocked(
+                f"{path.parent} is being written by another process; close that, or open the lake to read."
+            ) from None
+
+    def close(self) -> None:
+        """Let others write."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,77 @@
+"""What a pond hands over to be committed: columns as they were, and rows held until they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lakepond.types import Array
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the observations of one leaf are made of rows."""
+
+    length: int
+    """rows of a window"""
+    row_bytes: int
+    axis: Literal[0, -1] | None
+    """along which the rows lie; None: the whole observation is one row"""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of new steps: a track of row numbers, where each window starts in it, and the new rows."""
+
+    layout: Layout
+    track: Array
+    """row numbers, int64"""
+    starts: Array
+    """(steps, 2) int64: where obs and next_obs start in the track"""
+    first: int
+    """the number of the first new row"""
+    count: int
+    rows: Callable[[], Iterator[Array]]
+    """the new rows, in order, as arrays of (n, row_bytes) uint8; each is valid until the next"""
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """Steps [first, first + steps), not changed by anything that happens later."""
+
+    first: int
+    oldest: int
+    """the oldest step that stays live"""
+    columns: dict[str, Array]
+    leaves: tuple[Windows | Array, ...]
+    """for each leaf of the observations its windows, or the plain values, (steps, 2, *shape)"""
+    priorities: Array | None
+    """the priority of each live step, to the power of alpha"""
+    largest_priority: float
+    release: Callable[[], None]
+    """call it when all is written: the rows need no longer be held"""
+
+    @property
+    def steps(self) -> int:
+        """How many."""
+        return len(self.columns["stream"])
+
+
+def encode_track(track: Array) -> bytes:
+    """Runs of consecutive numbers: int64 pairs of first number and count."""
+    starts = np.flatnonzero(np.diff(track, prepend=track[:1] - 2) != 1)
+    counts = np.diff(np.append(starts, len(track)))
+    return np.stack([track[starts], counts], axis=1).astype("<i8").tobytes()
+
+
+def decode_track(data: bytes) -> Array:
+    """What was encoded; ValueError if it cannot be."""
+    runs = np.frombuffer(data, "<i8").reshape(-1, 2)
+    if len(runs) and (runs.min() < 0 or runs[:, 1].sum() > 1 << 40):
+        raise ValueError("a track with impossible runs")
+    first, counts = runs[:, 0], runs[:, 1]
+    offsets = np.cumsum(counts) - counts
+    return np.repeat(first - offsets, counts) + np.arange(counts.sum())

@@ -1,0 +1,154 @@
+"""The steps of one segment: an Arrow IPC file, which anything that knows Arrow opens.
+
+    schema │ batch 0, each column zstd'ed by itself │ batch 1 │ ... │ footer
+             and with its xxh3-64 in the metadata
+
+A column is (steps, *shape) of any fixed-width dtype and comes back bit for bit, NaN payloads and all:
+
+    dtype                            Arrow type           with a shape
+    bool, (u)int8-64, float16-64     the same             a fixed_size_list of it, flat, in C order
+    complex, datetime, S, U, V, >    fixed_size_binary    one value a step
+
+Dtype and shape are in the field's metadata. Arrow has no checksums: here every column of every batch has one,
+over its plain bytes and what they mean (name, dtype, shape, place), and so has the schema. A read of some
+steps or columns decodes and checks only those. A batch is 8,192 steps, or fewer if they make a megabyte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lakepond.errors import LakeCorrupt, SpecError
+from lakepond.lake.checksum import Tally
+from lakepond.lake.columns import Layout
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class StepsInfo:
+    """All that is true of a file of steps and that the commit keeps."""
+
+    steps: int
+    bytes: int
+    """size of the file"""
+    digest: str
+    """BLAKE2b of the file's bytes, 40 hex digits: its name"""
+
+
+def write_steps(
+    file: BinaryIO, columns: Mapping[str, Array], notes: Mapping[str, bytes] | None = None
+) -> StepsInfo:
+    """Write columns of equal length to `file`, neither flushed nor synced. Equal columns, equal bytes.
+
+    `notes` are kept in the schema's metadata. Memory: a few batches beside the caller's arrays, which are
+    not copied.
+    """
+    import pyarrow as pa
+
+    lengths = {name: len(column) if column.ndim else None for name, column in columns.items()}
+    if len(set(lengths.values())) != 1 or None in lengths.values():
+        raise SpecError(f"steps are one or more columns of equal length, not of {lengths}.")
+    layout = Layout.of(columns, notes)
+    tally = Tally(file)
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+    with pa.ipc.new_file(tally, layout.schema(), options=options) as writer:
+        for start in range(0, max(1, layout.steps), layout.batch):  # no steps: one empty batch
+            sums, arrays = [], []
+            for column, values in zip(layout.columns, columns.values(), strict=True):
+                part = np.ascontiguousarray(values[start : start + layout.batch])
+                if part.dtype == bool:
+                    part = part.view(np.uint8) != 0  # a bool may be any byte; an Arrow bool is a bit
+                sums.append(layout.checksum(column, start, part))
+                arrays.append(column.to_arrow(part))
+            batch = pa.record_batch(arrays, schema=layout.schema())
+            writer.write_batch(batch, {"lakepond.xxh3": json.dumps(sums)})
+    return StepsInfo(layout.steps, tally.bytes, tally.digest())
+
+
+def read_steps(
+    source: str | os.PathLike[str] | bytes | memoryview,
+    columns: Sequence[str] | None = None,
+    start: int | None = None,
+    stop: int | None = None,
+) -> dict[str, Array]:
+    """Steps [start, stop) of these columns (all, if not told) as fresh arrays, every batch touched checked.
+
+    Anything that is not as it was written raises `LakeCorrupt`. Memory: the result and one batch.
+    """
+    import pyarrow as pa
+
+    what = os.fspath(source) if isinstance(source, str | os.PathLike) else "this buffer"
+    # not mapped: as fast, and a file cut by another process is an error and not a SIGBUS
+    with pa.OSFile(what) if isinstance(source, str | os.PathLike) else pa.BufferReader(source) as file:
+        with _blaming(what):
+            layout = Layout.from_schema(pa.ipc.open_file(file).schema)
+        known = [column.name for column in layout.columns]
+        wanted = known if columns is None else list(columns)
+        begin, end = 0 if start is None else start, layout.steps if stop is None else stop
+        if not set(wanted) <= set(known):
+            raise SpecError(f"{what} has the columns {known}; asked for {wanted}.")
+        if not 0 <= begin <= end <= layout.steps:
+            raise IndexError(f"{what} has steps [0, {layout.steps}); asked for [{begin}, {end}).")
+        out = {name: layout.columns[known.index(name)].empty(end - begin) for name in wanted}
+        with _blaming(what):
+            _read_into(out, file, layout, begin, end)
+    return out
+
+
+def read_notes(source: str | os.PathLike[str] | bytes | memoryview) -> dict[str, bytes]:
+    """The notes of a file of steps, checked."""
+    import pyarrow as pa
+
+    what = os.fspath(source) if isinstance(source, str | os.PathLike) else "this buffer"
+    opened = pa.OSFile(what) if isinstance(source, str | os.PathLike) else pa.BufferReader(source)
+    with opened as file, _blaming(what):
+        return dict(Layout.from_schema(pa.ipc.open_file(file).schema).notes)
+
+
+def _read_into(out: dict[str, Array], file: Any, layout: Layout, begin: int, end: int) -> None:
+    import pyarrow as pa
+
+    places = [place for place, column in enumerate(layout.columns) if column.name in out]
+    reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=places))
+    if reader.num_record_batches != -(-max(1, layout.steps) // layout.batch):
+        raise ValueError(f"{reader.num_record_batches} batches cannot hold {layout.steps} steps")
+    if begin == end or not places:  # Arrow would take "no columns" for "all columns"
+        return
+    for number in range(begin // layout.batch, -(-end // layout.batch)):
+        batch, metadata = reader.get_batch_with_custom_metadata(number)
+        sums = json.loads(metadata[b"lakepond.xxh3"])
+        first = number * layout.batch
+        steps = min(layout.batch, layout.steps - first)
+        if batch.num_rows != steps or len(sums) != len(layout.columns):
+            raise ValueError(f"batch {number} has {batch.num_rows} steps and {len(sums)} checksums")
+        low, high = max(begin, first), min(end, first + steps)
+        for place, array in zip(places, batch.columns, strict=True):
+            column = layout.columns[place]
+            part = column.from_arrow(array, steps)
+            if layout.checksum(column, first, part) != sums[place]:
+                raise ValueError(f"column {column.name!r} of batch {number} does not match its checksum")
+            out[column.name][low - begin : high - begin] = part[low - first : high - first]
+
+
+@contextmanager
+def _blaming(what: str) -> Iterator[None]:
+    """Whatever goes wrong in reading is the file's fault, but for a failing disk and want of memory."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        if isinstance(error, MemoryError):
+            bytearray(64 << 20)  # raises when memory is short indeed; else a length in the file is wrong
+        raise LakeCorrupt(
+            f"{what} is not what was written: {error}. Restore it from a copy or repair."
+        ) from error

@@ -1,0 +1,148 @@
+"""Writing a lake: what is new goes into new files, then a commit names them.
+
+The order is the promise: rows and steps first, written aside, synced and renamed; then the commit, likewise.
+Killed at any moment, a lake holds its last commit whole, and at most some files that nobody names.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lakepond.lake import commits
+from lakepond.lake.blocks import ShardInfo, block_rows_for
+from lakepond.lake.commits import Commit, RowsFile, Segment
+from lakepond.lake.files import ASIDE, WriterLock, sync_folder, write_whole
+from lakepond.lake.handover import HandOver, Windows, encode_track
+from lakepond.lake.shard_writer import write_shard
+from lakepond.lake.steps import StepsInfo, write_steps
+from lakepond.types import Array
+
+
+class LakeWriter:
+    """The one writer of a lake. What it is handed is durable when `commit` returns."""
+
+    def __init__(self, path: Path, last: Commit | None, leaves: int, *, codec: str = "zstd") -> None:
+        self.path = path
+        self._lock = WriterLock(path / "lock")
+        self._segments, self._commits = path / "segments", path / "commits"
+        self._codec = codec
+        self.last = last
+        """the newest commit"""
+        self._number = max(commits.numbers(self._commits), default=-1) + 1
+        self._leaves = leaves
+        for folder in (self._segments, self._commits):
+            for aside in folder.glob(f"*{ASIDE}"):  # of a process that was killed: nobody names them
+                aside.unlink(missing_ok=True)
+
+    def go_on_from(self, commit: Commit) -> None:
+        """What is written next follows that commit, under a number that no commit has had."""
+        self.last = commit
+        self._number = max([commit.number, *commits.numbers(self._commits)]) + 1
+
+    def next_rows(self) -> list[int]:
+        """The number of the next new row, for each leaf."""
+        return [0] * self._leaves if self.last is None else list(self.last.next_rows)
+
+    def commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
+        """Make these steps durable, under the next number."""
+        began = time.perf_counter()
+        last = self.last
+        segments = [] if last is None else list(last.segments)
+        rows = [] if last is None else list(last.rows)
+        next_rows = self.next_rows()
+        written = 0
+        if new.steps:
+            fresh = self._write_rows(new)
+            for file in fresh:
+                next_rows[file.leaf] = file.first + file.shard.rows
+            written += sum(file.shard.bytes for file in fresh)
+            rows += fresh
+            steps = self._write_steps(new)
+            written += steps.bytes
+            segments.append(Segment(new.first, steps, self._needs(new, rows)))
+        priorities = None
+        if new.priorities is not None:
+            priorities = self._store_steps({"weight": new.priorities})
+            written += priorities.bytes
+        commit = Commit(
+            number=self._number,
+            parent=None if last is None else last.number,
+            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            note=note,
+            oldest=0 if last is None else last.oldest,
+            recorded=new.first + new.steps,
+            segments=tuple(segments),
+            rows=tuple(rows),
+            next_rows=tuple(next_rows),
+            priorities=priorities,
+            largest_priority=new.largest_priority,
+            bytes_written=written,
+            seconds=time.perf_counter() - began,
+        )
+        commits.write(self._commits, commit)
+        self.last = commit
+        self._number += 1
+        return commit
+
+    def _write_rows(self, new: HandOver) -> list[RowsFile]:
+        files = []
+        for i, leaf in enumerate(new.leaves):
+            if isinstance(leaf, Windows) and leaf.count:
+                row = leaf.layout.row_bytes
+
+                def fill(file: Any, leaf: Windows = leaf, row: int = row) -> ShardInfo:
+                    return write_shard(
+                        file, leaf.rows(), row_bytes=row, block_rows=block_rows_for(row), codec=self._codec
+                    )
+
+                shard = write_whole(self._segments, fill, lambda shard: f"{shard.digest}.rows")
+                files.append(RowsFile(i, leaf.first, shard))
+        return files
+
+    def _write_steps(self, new: HandOver) -> StepsInfo:
+        columns, notes = dict(new.columns), {}
+        for i, leaf in enumerate(new.leaves):
+            if isinstance(leaf, Windows):
+                columns[f"windows[{i}]"] = leaf.starts
+                layout = [leaf.layout.length, leaf.layout.row_bytes, leaf.layout.axis]
+                notes[f"layout[{i}]"] = repr(layout).replace("None", "null").encode()
+                notes[f"track[{i}]"] = encode_track(leaf.track)
+            else:
+                columns[f"values[{i}]"] = leaf
+        return self._store_steps(columns, notes)
+
+    def _store_steps(self, columns: dict[str, Array], notes: dict[str, bytes] | None = None) -> StepsInfo:
+        return write_whole(
+            self._segments,
+            lambda file: write_steps(file, columns, notes),
+            lambda info: f"{info.digest}.steps",
+        )
+
+    @staticmethod
+    def _needs(new: HandOver, rows: list[RowsFile]) -> tuple[str, ...]:
+        """The files of rows that the new tracks name."""
+        needed = []
+        for i, leaf in enumerate(new.leaves):
+            if isinstance(leaf, Windows):
+                own = [file for file in rows if file.leaf == i]
+                first = np.array([file.first for file in own])
+                used = np.unique(np.searchsorted(first, np.unique(leaf.track), "right") - 1)
+                needed += [own[k].name for k in used.tolist()]
+        return tuple(needed)
+
+    def close(self) -> None:
+        """Let others write."""
+        self._lock.close()
+
+
+def create(path: Path, description: bytes) -> None:
+    """Make an empty lake: the folders, and `lake.json`, which is written once."""
+    for folder in (path, path / "segments", path / "commits"):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_whole(path, lambda file: file.write(description), lambda _: "lake.json")
+    sync_folder(path.parent)

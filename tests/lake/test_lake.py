@@ -1,0 +1,393 @@
+"""The lake: what was committed comes back bit for bit, whatever happened to the process."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import lakepond as lp
+from lakepond.testing import WORLDS, same_bytes
+from lakepond.types import Tree, leaves, rebuild
+
+
+def item(tree: Tree, i: int) -> Tree:
+    values = iter([leaf for _, leaf in leaves(tree)])
+    return rebuild(tree, lambda: next(values)[i])
+
+
+def step_of(world: str, n: int, streams: int = 3) -> dict:
+    """Step n of a run: stream n % streams goes on; episodes last 7 steps; its reward is its id."""
+    stream, turn = n % streams, n // streams
+    episode, t = stream + streams * (turn // 7), turn % 7
+    observe = WORLDS[world].observe
+    return {
+        "obs": observe(episode, t),
+        "next_obs": observe(episode, t + 1),
+        "action": np.array([n, stream], np.float32),
+        "reward": float(n),
+        "terminated": t == 6 and episode % 2 == 0,
+        "truncated": t == 6 and episode % 2 == 1,
+        "log_prob": -float(n),
+        "stream": stream,
+    }
+
+
+def spec_of(world: str) -> lp.Spec:
+    return lp.Spec(
+        obs=WORLDS[world].fields,
+        action=lp.Field((2,), "float32"),
+        extras={"log_prob": lp.Field((), "float64")},
+    )
+
+
+def record(replay: lp.Replay, world: str, start: int, stop: int) -> None:
+    for n in range(start, stop):
+        assert replay.record(**step_of(world, n)) == n
+
+
+def agrees(batch: lp.Batch, i: int, world: str) -> None:
+    step = step_of(world, int(batch.step_id[i]))
+    for name in ("obs", "next_obs", "action"):
+        assert same_bytes(item(getattr(batch, name), i), step[name])
+    for name in ("reward", "terminated", "truncated", "stream"):
+        assert getattr(batch, name)[i] == step[name]
+    assert batch.extras["log_prob"][i] == step["log_prob"]
+
+
+def same_batch(a: lp.Batch, b: lp.Batch) -> bool:
+    return all(same_bytes(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_was_committed_comes_back(tmp_path, world):
+    with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=60) as replay:
+        for k, stop in enumerate([1, 40, 41, 150, 150]):  # more than the pond holds, and a commit of nothing
+            record(replay, world, replay.stats().recorded, stop)
+            assert replay.commit(note={"k": k}).recorded == stop
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert len(lake) == 150
+        lake.verify()
+        batch = lake.steps(0, 150)
+        for i in range(150):
+            agrees(batch, i, world)
+        some = lake.sample(20, rng=np.random.default_rng(0))
+        for i in range(20):
+            agrees(some, i, world)
+        kept = [lp.Lake.open(tmp_path / "lake", commit=n) for n in lake.commits()]
+        assert {len(old) for old in kept} == {1, 40, 41, 101, 150}  # at 101 the pond would have overflowed
+        for old in kept:
+            agrees(old.steps(0, len(old)), len(old) - 1, world)
+            old.close()
+        assert lake.query(stream=1).tolist() == list(range(1, 150, 3))
+
+
+@pytest.mark.parametrize("alpha", [None, 0.6])
+@pytest.mark.parametrize(
+    "world", ["frames first", "frames last", "market window", "dict and tuple", "vector"]
+)
+def test_a_resumed_replay_samples_as_one_that_never_stopped(tmp_path, world, alpha):
+    plain = lp.Replay(spec_of(world), 50, alpha=alpha)
+    record(plain, world, 0, 120)
+    with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=50, alpha=alpha) as replay:
+        record(replay, world, 0, 120)
+        if alpha:
+            for each in (plain, replay):
+                each.update_priorities(np.arange(80, 120), np.linspace(0.1, 5, 40))
+        replay.commit()
+    again = lp.Replay.open(tmp_path / "lake", capacity=50, alpha=alpha)
+    assert len(again) == 50
+    for each in (plain, again):
+        record(each, world, 120, 130)
+    for kind in ({}, {"n_step": 3, "gamma": 0.9}, {"length": 3}, {"replace": False}):
+        a, b = (each.sample(16, rng=np.random.default_rng(7), **kind) for each in (plain, again))
+        assert same_batch(a, b)
+    assert same_batch(plain.recent(50), again.recent(50))
+    again.close()
+    assert len(lp.Lake.open(tmp_path / "lake")) == 130  # close() commits what is new
+
+
+def test_going_on_writes_only_what_is_new(tmp_path):
+    world = "market window"
+    replay = lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=500)
+    record(replay, world, 0, 300)
+    first = replay.commit()
+    rows = lp.Lake.open(tmp_path / "lake").stats().rows
+    replay.close()
+    again = lp.Replay.open(tmp_path / "lake", capacity=500)
+    for n in range(300, 330):  # episodes that have been seen before, by the same agents
+        again.record(**(step_of(world, n - 300) | {"reward": float(n)}))
+    second = again.commit()
+    again.close()
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert lake.stats().rows == rows  # the days are there
+        assert second.bytes_written < 0.5 * first.bytes_written
+        assert lake.steps(300, 330).obs.tobytes() == lake.steps(0, 30).obs.tobytes()
+
+
+def test_a_commit_in_the_background(tmp_path):
+    world = "frames first"
+    with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=100) as replay:
+        record(replay, world, 0, 50)
+        pending = replay.commit(wait=False)
+        record(replay, world, 50, 180)  # goes on, and round the ring, while it is written
+        assert pending.result(timeout=60).recorded == 50
+        last = replay.commit()
+        assert last.recorded == 180
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        batch = lake.steps(0, 180)
+        for i in range(180):
+            agrees(batch, i, world)
+
+
+def test_readers_are_free_and_writers_are_one(tmp_path):
+    world = "vector"
+    replay = lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=100)
+    record(replay, world, 0, 10)
+    replay.commit()
+    with lp.Lake.open(tmp_path / "lake") as reader:
+        with pytest.raises(lp.LakeLocked, match="another process"):
+            lp.Replay.open(tmp_path / "lake", capacity=100)
+        record(replay, world, 10, 20)
+        replay.commit()
+        assert len(reader) == 10  # a reader stays at its commit
+        agrees(reader.steps(0, 10), 9, world)
+    replay.close()
+    lp.Replay.open(tmp_path / "lake", capacity=100).close()
+
+
+def test_opening_what_is_not_there(tmp_path):
+    with pytest.raises(lp.LakeNotFound, match="no lake"):
+        lp.Lake.open(tmp_path / "nowhere")
+    with pytest.raises(lp.SpecError, match="no lake"):
+        lp.Replay.open(tmp_path / "nowhere", capacity=10)
+    replay = lp.Replay.open(tmp_path / "lake", spec_of("vector"), capacity=10)
+    with pytest.raises(lp.LakeNotFound, match="no commit yet"):
+        lp.Lake.open(tmp_path / "lake")
+    replay.commit()
+    replay.close()
+    with pytest.raises(lp.LakeNotFound, match="no commit 7"):
+        lp.Lake.open(tmp_path / "lake", commit=7)
+    with pytest.raises(lp.SpecError, match="another spec"):
+        lp.Replay.open(tmp_path / "lake", spec_of("image"), capacity=10)
+
+
+def test_a_lake_of_a_later_format(tmp_path):
+    lp.Replay.open(tmp_path / "lake", spec_of("vector"), capacity=10).close()
+    file = tmp_path / "lake" / "lake.json"
+    file.write_text(file.read_text().replace('"format": 1', '"format": 99'))
+    with pytest.raises(lp.LakeTooNew, match="format 99"):
+        lp.Lake.open(tmp_path / "lake")
+
+
+def test_a_commit_that_is_broken_is_stepped_over_and_said(tmp_path, caplog):
+    world = "frames first"
+    with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=100) as replay:
+        for stop in (20, 40, 60):
+            record(replay, world, replay.stats().recorded, stop)
+            replay.commit()
+    newest = sorted((tmp_path / "lake" / "commits").iterdir())[-1]
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(bytes(data))
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert len(lake) == 40
+        agrees(lake.steps(0, 40), 39, world)
+    assert "stepping back over commit 2" in caplog.text
+
+
+def test_every_flipped_byte_of_a_small_lake_is_found(tmp_path):
+    """Each file in turn: open, verify and read everything; wrong data is never returned."""
+    world = "frames first"
+    with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=100) as replay:
+        record(replay, world, 0, 9)
+        replay.commit()
+    right = lp.Lake.open(tmp_path / "lake").steps(0, 9)
+    harmless = flips = 0
+    rng = random.Random(0)
+    for file in sorted((tmp_path / "lake").rglob("*.*")):
+        if file.is_dir():
+            continue
+        whole = file.read_bytes()
+        for at in rng.sample(range(len(whole)), min(len(whole), 250)):
+            broken = bytearray(whole)
+            broken[at] ^= 1 << rng.randrange(8)
+            file.write_bytes(bytes(broken))
+            flips += 1
+            try:
+                with lp.Lake.open(tmp_path / "lake") as lake:
+                    lake.verify()
+                    assert same_batch(lake.steps(0, 9), right)
+                    harmless += 1  # padding, or a comment in the JSON
+            except lp.LakepondError:
+                pass
+        file.write_bytes(whole)
+    assert flips > 500
+    assert harmless < 0.1 * flips
+
+
+def test_a_file_cut_short_or_gone_is_found(tmp_path):
+    world = "frames first"
+    with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=100) as replay:
+        record(replay, world, 0, 20)
+        replay.commit()
+        record(replay, world, 20, 30)
+        replay.commit()
+    for file in sorted((tmp_path / "lake" / "segments").iterdir()):
+        whole = file.read_bytes()
+        for broken in (whole[:-1], whole[: len(whole) // 2], b""):
+            file.write_bytes(broken)
+            with pytest.raises(lp.LakepondError):
+                lp.Lake.open(tmp_path / "lake", commit=1)
+        file.unlink()
+        with pytest.raises(lp.LakeCorrupt, match="missing"):
+            lp.Lake.open(tmp_path / "lake", commit=1)
+        file.write_bytes(whole)
+
+
+def test_fill_is_exactly_uniform_and_without_replacement(tmp_path):
+    world = "frames first"
+    with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=50) as replay:
+        for stop in range(20, 201, 20):
+            record(replay, world, replay.stats().recorded, stop)
+            replay.commit()
+    lake = lp.Lake.open(tmp_path / "lake")
+    counts = np.zeros(200, int)
+    for seed in range(150):
+        pond = lp.Replay(spec_of(world), 40)
+        lp.fill(lake, pond, 40, rng=np.random.default_rng(seed))
+        batch = pond.recent(40)
+        ids = batch.reward.astype(int)
+        assert len(set(ids.tolist())) == 40
+        counts[ids] += 1
+        if seed == 0:
+            for i, n in enumerate(ids):
+                step = step_of(world, int(n))
+                assert same_bytes(batch.obs[i], step["obs"])
+                assert same_bytes(batch.next_obs[i], step["next_obs"])
+                assert batch.stream[i] == step["stream"]
+            # steps that were not neighbours must not be taken for such
+            three = pond.sample(40, rng=np.random.default_rng(0), n_step=3, gamma=0.5)
+            assert (three.reward == pond.steps(three.step_id).reward).all()
+    assert stats.chisquare(counts).pvalue > 0.01
+    with pytest.raises(lp.TooFewSteps):
+        lp.fill(lake, lp.Replay(spec_of(world), 500), 201, rng=np.random.default_rng(0))
+    lake.close()
+
+
+WRITER = """
+import sys, numpy as np, lakepond as lp
+sys.path.insert(0, {tests!r})
+from test_lake import record, spec_of
+replay = lp.Replay.open({path!r}, spec_of({world!r}), capacity=90)
+n = replay.stats().recorded
+print("ready", n, flush=True)
+rng = np.random.default_rng(n)
+while True:
+    stop = n + int(rng.integers(1, 60))
+    record(replay, {world!r}, n, stop)
+    if rng.random() < 0.3:
+        replay.commit(wait=False)
+    print("durable", replay.commit(note={{"stop": stop}}).recorded, flush=True)
+    n = stop
+"""
+
+
+def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path):
+    """Killed at random moments and resumed, again and again; LAKEPOND_KILLS says how often."""
+    world, path = "frames first", tmp_path / "lake"
+    code = WRITER.format(tests=str(Path(__file__).parent), path=str(path), world=world)
+    chance = random.Random(5)
+    durable = 0
+    for _ in range(int(os.environ.get("LAKEPOND_KILLS", "6"))):
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        said, resumed = process.stdout.readline().split()
+        assert said == b"ready"
+        assert int(resumed) >= durable
+        time.sleep(chance.uniform(0.02, 0.6))
+        process.send_signal(signal.SIGKILL)
+        text = process.communicate()[0]
+        for line in text.splitlines():
+            if line.startswith(b"durable "):
+                durable = max(durable, int(line.split()[1]))
+        if not (path / "commits").exists() or not list((path / "commits").glob("*.json")):
+            continue
+        with lp.Lake.open(path) as lake:
+            assert lake.commit.recorded >= durable
+            lake.verify()
+            batch = lake.steps(max(0, len(lake) - 200), len(lake))
+            for i in range(len(batch.step_id)):
+                agrees(batch, i, world)
+    assert durable > 0
+
+
+FULL_DISK = """
+import resource, sys, numpy as np, lakepond as lp
+sys.path.insert(0, {tests!r})
+from test_lake import record, spec_of
+replay = lp.Replay.open({path!r}, spec_of("noise"), capacity=2000)
+record(replay, "noise", 0, 50)
+replay.commit()
+record(replay, "noise", 50, 800)
+soft = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, soft[1]))
+for attempt in range(2):
+    try:
+        replay.commit()
+        print("committed?")
+    except OSError as error:
+        print("refused", flush=True)
+record(replay, "noise", 800, 900)          # training goes on
+assert len(lp.Lake.open({path!r})) == 50   # the last commit is whole
+resource.setrlimit(resource.RLIMIT_FSIZE, soft)
+print("then", replay.commit().recorded)
+replay.close()
+"""
+
+
+def test_a_full_disk_loses_nothing_and_training_goes_on(tmp_path):
+    code = FULL_DISK.format(tests=str(Path(__file__).parent), path=str(tmp_path / "lake"))
+    said = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    assert said == ["refused", "refused", "then", "900"]
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        lake.verify()
+        batch = lake.steps(0, 900)
+        for i in range(0, 900, 7):
+            agrees(batch, i, "noise")
+    assert not list((tmp_path / "lake" / "segments").glob("*.aside"))
+
+
+def test_a_commit_needs_a_bounded_amount_of_memory(tmp_path):
+    """300 MB of rows are committed and read back within 100 MB more than the pond itself takes."""
+    code = f"""
+import numpy as np, lakepond as lp
+def peak():
+    return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmHWM")) * 1024
+spec = lp.Spec(obs=lp.Field((300_000,), "uint8", rows=None))
+replay = lp.Replay.open({str(tmp_path / "lake")!r}, spec, capacity=600)
+rng = np.random.default_rng(0)
+def fill(n):
+    for i in range(n):
+        obs, nxt = rng.integers(0, 255, (2, 300_000), dtype=np.uint8)
+        replay.record(obs=obs, action=0, reward=i, next_obs=nxt, terminated=False, truncated=False)
+fill(2); replay.commit()
+fill(500)
+before = peak()
+replay.commit()
+print(peak() - before)
+"""
+    extra = int(subprocess.check_output([sys.executable, "-c", code]))
+    assert extra < 100 << 20
+
+
+assert resource  # used by the scripts above
