@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lakepond.errors import (
         LakeCorrupt,
         LakeError,
+        LakeFull,
         LakeLocked,
         LakeNotFound,
         LakepondError,
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
         UnknownStream,
     )
     from lakepond.lake.lake import Lake, LakeStats
+    from lakepond.lake.repair import repair
     from lakepond.replay import Replay, Stats, fill
     from lakepond.types import Batch, Field, RowSource, Spec, WindowRef
 
 _HOMES = {
     "lakepond.replay": ("Replay", "Stats", "fill"),
     "lakepond.lake.lake": ("Lake", "LakeStats"),
+    "lakepond.lake.repair": ("repair",),
     "lakepond.types": ("Spec", "Field", "Batch", "RowSource", "WindowRef"),
     "lakepond.adapters.trading": ("ReplayBuffer", "PrioritizedReplayBuffer"),
     "lakepond.errors": (
@@ -45,6 +48,7 @@ _HOMES = {
         "LakeNotFound",
         "LakeLocked",
         "LakeCorrupt",
+        "LakeFull",
         "LakeTooNew",
     ),
 }
@@ -53,6 +57,7 @@ __all__ = [
     "Replay",
     "Lake",
     "fill",
+    "repair",
     "Spec",
     "Field",
     "Batch",
@@ -73,6 +78,7 @@ __all__ = [
     "LakeNotFound",
     "LakeLocked",
     "LakeCorrupt",
+    "LakeFull",
     "LakeTooNew",
     "__version__",
 ]

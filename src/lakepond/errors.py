@@ -14,6 +14,7 @@ that a stranger would catch::
     │   ├── LakeNotFound   (FileNotFoundError)  no lake there, or no such commit
     │   ├── LakeLocked     (BlockingIOError)    another process is writing it
     │   ├── LakeCorrupt    (ValueError)         a file is missing or not what was written
+    │   ├── LakeFull       (OSError)            the disk has reached the floor; the last commit is whole
     │   └── LakeTooNew     (ValueError)         written by a later version of the format
     └── MarketDataError    (ValueError)    a market panel that cannot be, or could not be had
 """
@@ -61,6 +62,10 @@ class LakeLocked(LakeError, BlockingIOError):
 
 class LakeCorrupt(LakeError, ValueError):
     """A file of the lake is missing, or not what was written."""
+
+
+class LakeFull(LakeError, OSError):
+    """The disk has reached the floor; the last commit is whole."""
 
 
 class LakeTooNew(LakeError, ValueError):

@@ -18,10 +18,14 @@ from lakepond.flow.agents_to_pond import MISSING, Intake
 from lakepond.pond import Pond
 from lakepond.types import Array, Batch, Spec, Tree
 
+KEPT_SAVES = 2
+"""how many saves of a replay are kept: the newest, and the one before it"""
+
 if TYPE_CHECKING:
     from lakepond.lake.background import Background
     from lakepond.lake.commits import Commit
     from lakepond.lake.lake import Lake
+    from lakepond.lake.writer import LakeWriter
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Replay:
         self._background: Background | None = None  # writes to the lake, if there is one
         self._poured = 0  # the id of the first step that was not handed over yet
         self._next_rows: list[int] = []
+        self._keeps_all = True  # whether steps are committed before they leave
         self._told: BaseException | None = None
 
     # --- on disk -----------------------------------------------------------------------------------
@@ -95,15 +100,20 @@ class Replay:
         alpha: float | None = None,
         threads: int = 2,
         codec: str = "zstd",
+        max_steps: int | None = None,
+        keep_last: int | None = None,
+        min_free: int | str = 0,
     ) -> Self:
         """A replay whose steps are kept in a lake at `path`: a new one, or one that goes on where it stopped.
 
         The newest steps are in memory again, with their priorities; ids and streams go on. With `commit` it
         goes on from that one. `spec` may be left out where a lake is; `codec="none"` keeps rows plain.
+        `max_steps` bounds the lake, whose oldest steps then leave; `keep_last` bounds the commits that are
+        kept; with less than `min_free` ("20GB") on the disk nothing more is written.
         """
         from lakepond.flow import lake_to_pond
         from lakepond.lake import description, writer
-        from lakepond.lake.background import Background
+        from lakepond.lake.guard import parse_bytes
         from lakepond.lake.lake import Lake, newest_whole
 
         path = Path(path)
@@ -118,7 +128,14 @@ class Replay:
             writer.create(path, description.describe(spec))
         replay = cls(spec, capacity, alpha=alpha, threads=threads)
         pond = replay._pond
-        lake_writer = writer.LakeWriter(path, None, len(pond.leaves), codec=codec)
+        lake_writer = writer.LakeWriter(
+            path,
+            len(pond.leaves),
+            codec=codec,
+            max_steps=max_steps,
+            keep_last=keep_last,
+            min_free=parse_bytes(min_free),
+        )
         try:
             last = Lake.open(path, commit).commit if commit is not None else newest_whole(path)
             if last is not None:
@@ -131,10 +148,46 @@ class Replay:
         except BaseException:
             lake_writer.close()
             raise
-        replay._next_rows = lake_writer.next_rows()
+        replay._attach(lake_writer)
         replay._poured = pond.recorded
-        replay._background = Background(lake_writer)
         return replay
+
+    @classmethod
+    def open_saved(cls, path: str | Path, capacity: int, *, alpha: float | None = None) -> Self:
+        """What `save` saved, to go on with."""
+        replay = cls.open(path, capacity=capacity, alpha=alpha, max_steps=capacity, keep_last=KEPT_SAVES)
+        replay._keeps_all = False
+        return replay
+
+    def save(self, path: str | Path, *, codec: str = "zstd") -> Commit:
+        """Save the steps that are held now to a lake of their own; saving again writes only what is new.
+
+        Steps that leave between two saves are not kept: for all experience, `Replay.open` a lake.
+        """
+        from lakepond.lake import description, writer
+
+        path = Path(path)
+        if self._background is None:
+            if path.exists():
+                raise SpecError(f"{path} is there already; load it to go on with it, or save elsewhere.")
+            writer.create(path, description.describe(self.spec))
+            self._keeps_all = False
+            self._attach(
+                writer.LakeWriter(
+                    path, len(self._pond.leaves), codec=codec, max_steps=self.capacity, keep_last=KEPT_SAVES
+                )
+            )
+        elif self._background.writer.path != path:
+            raise SpecError(f"this replay is saved to {self._background.writer.path}, not to {path}.")
+        priorities = self._pond.priorities
+        alpha = None if priorities is None else priorities.alpha
+        return self.commit({"capacity": self.capacity, "alpha": alpha})
+
+    def _attach(self, writer: LakeWriter) -> None:
+        from lakepond.lake.background import Background
+
+        self._next_rows = writer.next_rows()
+        self._background = Background(writer)
 
     @overload
     def commit(self, note: dict[str, Any] | None = None, *, wait: Literal[True] = True) -> Commit: ...
@@ -151,7 +204,8 @@ class Replay:
         if self._background is None:
             raise ReplayClosed("this replay is in memory only, or closed; Replay.open keeps one on disk.")
         json.dumps(note)  # refuse now what cannot be written later
-        new = hand_over(self._pond, self._poured, self._next_rows)
+        since = self._poured if self._keeps_all else max(self._poured, self._pond.oldest)
+        new = hand_over(self._pond, since, self._next_rows)
         self._poured = new.first + new.steps
         done = self._background.submit(new, note or {})
         return done.result() if wait else done
@@ -195,7 +249,7 @@ class Replay:
 
     def _save_what_would_leave(self, count: int) -> None:
         """Commit before steps that are not in the lake yet make room for new ones."""
-        if self._pond.recorded + count - self._poured > self.capacity:
+        if self._keeps_all and self._pond.recorded + count - self._poured > self.capacity:
             if count > self.capacity:
                 raise RecordError(f"{count:,} steps at once do not fit a capacity of {self.capacity:,}.")
             self.commit({"automatic": True})
@@ -376,7 +430,7 @@ class Replay:
         background = self._background
         if background is not None and not self._closed:
             try:
-                if self._poured < self._pond.recorded:
+                if self._keeps_all and self._poured < self._pond.recorded:
                     self.commit()
             finally:
                 self._closed = True

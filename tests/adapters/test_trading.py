@@ -79,3 +79,86 @@ def test_prioritised():
     _, indices, weights = buffer.sample(40)
     assert weights[np.isin(indices, [7, 11])].max() < 0.01
     assert weights.max() == 1
+
+
+def test_save_and_load(tmp_path):
+    path = tmp_path / "replay_buffer"
+    buffer = lp.ReplayBuffer(capacity=40, seed=1)
+    with pytest.raises(lp.TooFewSteps):
+        buffer.save(path)
+    fill(buffer, 30)
+    first = buffer.save(path)
+    assert first.transitions == 30
+    assert first.bytes_on_disk < 0.3 * first.bytes_plain
+    fill(buffer, 25)  # the ring has wrapped
+    second = buffer.save(path)
+    assert second.transitions == 40
+    assert "x smaller" in str(second)
+    expected = buffer.replay.recent(40)
+    buffer.close()
+    again = lp.ReplayBuffer.load(path)
+    assert (len(again), again.capacity, again.total_added) == (40, 40, 55)
+    found = again.replay.recent(40)
+    assert found.obs.tobytes() == expected.obs.tobytes()
+    assert found.next_obs.tobytes() == expected.next_obs.tobytes()
+    fill(again, 55)  # more than it holds, between two saves: what has left is not kept
+    assert again.save(path).transitions == 40
+    again.close()
+    assert len(lp.Lake.open(path)) == 40
+    other = lp.ReplayBuffer(capacity=40)
+    fill(other, 3)
+    with pytest.raises(lp.SpecError, match="there already"):
+        other.save(path)
+
+
+def test_uncompressed_is_plain(tmp_path):
+    buffer = lp.ReplayBuffer(capacity=40)
+    fill(buffer, 30)
+    buffer.save(tmp_path / "plain", compress=False)
+    buffer.close()
+    with lp.Lake.open(tmp_path / "plain") as lake:
+        assert {file.shard.codec for file in lake.commit.rows} == {"none"}
+    again = lp.ReplayBuffer.load(tmp_path / "plain")
+    assert again.replay.recent(1).obs[0].tobytes() == DAYS[29:49].tobytes()
+    again.close()
+
+
+def test_prioritised_buffers_come_back_with_their_priorities(tmp_path):
+    buffer = lp.PrioritizedReplayBuffer(capacity=40, alpha=1.0, seed=3)
+    fill(buffer, 40)
+    buffer.update_priorities(np.arange(40), np.full(40, 1e-3))
+    buffer.update_priorities([7, 11], [100.0, 100.0])
+    buffer.save(tmp_path / "buffer")
+    buffer.close()
+    again = lp.PrioritizedReplayBuffer.load(tmp_path / "buffer")
+    assert again.alpha == 1.0
+    assert all(set(again.sample(2)[1].tolist()) == {7, 11} for _ in range(20))
+    again.close()
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_an_old_pickle_is_read(tmp_path, compress):
+    import gzip
+    import pickle
+    from collections import deque
+
+    old = deque(maxlen=100)
+    for t in range(25):
+        old.append(
+            {
+                "state": DAYS[t : t + 20].copy(),
+                "action": np.full((6, 2), t, np.float32),
+                "reward": float(t),
+                "next_state": DAYS[t + 1 : t + 21].copy(),
+                "done": t == 24,
+            }
+        )
+    data = pickle.dumps({"capacity": 100, "buffer": old}, protocol=pickle.HIGHEST_PROTOCOL)
+    path = tmp_path / "replay_buffer.pkl"
+    path.write_bytes(gzip.compress(data) if compress else data)
+    buffer = lp.ReplayBuffer.load(path)
+    assert (len(buffer), buffer.capacity) == (25, 100)
+    batch = buffer.replay.recent(25)
+    assert batch.obs.tobytes() == np.stack([DAYS[t : t + 20] for t in range(25)]).tobytes()
+    assert batch.terminated.tolist() == [False] * 24 + [True]
+    assert buffer.get_stats()["ratio"] > 4

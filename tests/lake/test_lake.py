@@ -391,3 +391,112 @@ print(peak() - before)
 
 
 assert resource  # used by the scripts above
+
+
+# --- retention, repair, the disk guard ---
+
+
+def test_a_bounded_lake_lets_the_oldest_go_with_their_files(tmp_path):
+    world, path = "frames first", tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(world), capacity=60, max_steps=100, keep_last=2) as replay:
+        sizes = []
+        for stop in range(50, 1001, 50):
+            record(replay, world, stop - 50, stop)
+            replay.commit()
+            sizes.append(sum(file.stat().st_size for file in (path / "segments").iterdir()))
+    assert sizes[-1] < 1.3 * sizes[4]  # flat
+    with lp.Lake.open(path) as lake:
+        assert (lake.commit.oldest, lake.commit.recorded) == (900, 1000)
+        assert len(lake.commits()) == 2
+        lake.verify()
+        batch = lake.steps(900, 1000)
+        for i in range(100):
+            agrees(batch, i, world)
+        kept = set(lake.commit.files())
+        kept |= set(lp.Lake.open(path, commit=lake.commits()[0]).commit.files())
+        assert {file.name for file in (path / "segments").iterdir()} == kept
+    again = lp.Replay.open(path, capacity=60)
+    assert again.recent(60).step_id[0] == 940
+    again.close()
+
+
+def test_rows_that_live_steps_share_outlive_the_segment_that_brought_them(tmp_path):
+    """All episodes walk over the same days: the first segment's rows are needed for ever."""
+    path, spec = tmp_path / "lake", spec_of("market window")
+    with lp.Replay.open(path, spec, capacity=40, max_steps=40, keep_last=1) as replay:
+        for n in range(200):
+            replay.record(**(step_of("market window", n % 21) | {"reward": float(n)}))
+            if n % 40 == 39:
+                replay.commit()
+    with lp.Lake.open(path) as lake:
+        lake.verify()
+        batch = lake.steps(160, 200)
+        for i, n in enumerate(range(160, 200)):
+            assert same_bytes(batch.obs[i], step_of("market window", n % 21)["obs"])
+
+
+def test_repair_goes_back_to_what_is_whole_and_keeps_the_rest_aside(tmp_path):
+    world, path = "frames first", tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(world), capacity=100) as replay:
+        for stop in (30, 60, 90):
+            record(replay, world, stop - 30, stop)
+            replay.commit()
+    with lp.Lake.open(path, commit=2) as lake:
+        newest = lake.commit.segments[-1].name
+        before = {file.name for file in path.rglob("*.*") if file.is_file()}
+    broken = bytearray((path / "segments" / newest).read_bytes())
+    broken[100] ^= 4
+    (path / "segments" / newest).write_bytes(bytes(broken))
+    done = lp.repair(path)
+    assert done.newest == 1
+    assert newest in done.quarantined
+    assert {file.name for file in path.rglob("*.*") if file.is_file()} == before  # nothing was deleted
+    with lp.Lake.open(path) as lake:
+        assert len(lake) == 60
+        lake.verify()
+    with lp.Replay.open(path, capacity=100) as replay:
+        record(replay, world, 60, 80)
+    assert len(lp.Lake.open(path)) == 80
+    assert lp.repair(path).quarantined == ()
+
+
+def test_the_disk_guard_refuses_at_the_floor_and_goes_on_when_there_is_space(tmp_path, monkeypatch, caplog):
+    import shutil
+
+    from lakepond.lake import guard
+
+    free = 1_000_000
+    monkeypatch.setattr(guard.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 0, free))
+    world = "vector"
+    with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=500, min_free="0.98 MB") as replay:
+        for stop in (100, 200):
+            record(replay, world, stop - 100, stop)
+            replay.commit()
+        assert "full at about commit" in caplog.text
+        free = 800_000
+        record(replay, world, 200, 300)
+        with pytest.raises(lp.LakeFull, match="the floor is 980,000"):
+            replay.commit()
+        assert len(lp.Lake.open(tmp_path / "lake")) == 200
+        with pytest.warns(RuntimeWarning, match="tried again"):
+            record(replay, world, 300, 310)  # training goes on, and hears of it
+        free = 1_000_000
+        assert replay.commit().recorded == 310
+    assert len(lp.Lake.open(tmp_path / "lake")) == 310
+    with pytest.raises(lp.SpecError, match="no size"):
+        lp.Replay.open(tmp_path / "lake", capacity=10, min_free="much")
+
+
+def test_going_on_from_an_older_commit(tmp_path):
+    world, path = "frames first", tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(world), capacity=100) as replay:
+        for stop in (30, 60, 90):
+            record(replay, world, stop - 30, stop)
+            replay.commit(note={"stop": stop})
+    with lp.Replay.open(path, capacity=100, commit=0) as replay:
+        assert replay.stats().recorded == 30  # no step of the future
+        record(replay, world, 30, 45)
+        assert replay.commit().number == 3
+    with lp.Lake.open(path) as lake:
+        assert (len(lake), lake.commit.parent) == (45, 0)
+    assert len(lp.Lake.open(path, commit=2)) == 90  # the other branch is still there

@@ -7,12 +7,29 @@ What `sample` returns are NumPy arrays; `torch.from_numpy` takes them without a 
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import NamedTuple, Self
+
 import numpy as np
 import numpy.typing as npt
 
+from lakepond.adapters.legacy import legacy_capacity, read_legacy
 from lakepond.errors import RecordError, SpecError, TooFewSteps
+from lakepond.lake.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import Array, Batch, Field, Spec
+
+
+class SavedBuffer(NamedTuple):
+    """What a save came to."""
+
+    transitions: int
+    bytes_on_disk: int
+    bytes_plain: int
+
+    def __str__(self) -> str:
+        ratio = self.bytes_plain / max(1, self.bytes_on_disk)
+        return f"{self.transitions:,} transitions, {self.bytes_on_disk:,} B on disk, {ratio:,.0f} x smaller"
 
 
 class ReplayBuffer:
@@ -76,6 +93,39 @@ class ReplayBuffer:
             raise TooFewSteps(f"{batch_size} transitions were asked for, but the buffer holds {len(self)}.")
         return self.replay.sample(batch_size, rng=self._rng, replace=False)
 
+    def save(self, file_path: str | Path, compress: bool = True) -> SavedBuffer:
+        """Save what the buffer holds, durable when it returns; saving again writes only what is new.
+
+        `file_path` becomes a folder, a lake, which `load` opens. `compress=False` keeps its rows plain.
+        """
+        if self.replay is None:
+            raise TooFewSteps("the buffer is empty; there is nothing to save.")
+        commit = self.replay.save(Path(file_path), codec="zstd" if compress else "none")
+        return SavedBuffer(len(self), sum(commit.files().values()), len(self) * self.replay.spec.step_nbytes)
+
+    @classmethod
+    def load(cls, file_path: str | Path) -> Self:
+        """A buffer that goes on where `save` left it, or one filled from an old pickle, plain or gzip.
+
+        Pickles are read in pieces, by a reader that builds nothing but NumPy data.
+        """
+        path = Path(file_path)
+        if path.is_dir():
+            with Lake.open(path) as lake:
+                note = lake.commit.note
+            buffer = cls(note.get("capacity", 50_000))
+            if isinstance(buffer, PrioritizedReplayBuffer) and note.get("alpha") is not None:
+                buffer.alpha = note["alpha"]
+            buffer.replay = buffer._open(path)
+            return buffer
+        buffer = cls(legacy_capacity(path))
+        for old in read_legacy(path):
+            buffer.add(old.state, old.action, float(old.reward), old.next_state, bool(old.done))
+        return buffer
+
+    def _open(self, path: Path) -> Replay:
+        return Replay.open_saved(path, self.capacity)
+
     def __len__(self) -> int:
         return 0 if self.replay is None else len(self.replay)
 
@@ -87,6 +137,11 @@ class ReplayBuffer:
     def is_ready(self) -> bool:
         """Whether learning may start."""
         return len(self) >= self.min_size
+
+    def close(self) -> None:
+        """Let go of the folder it was saved to; what was added since the last save is not saved."""
+        if self.replay is not None:
+            self.replay.close()
 
     def clear(self) -> None:
         """Forget all transitions."""
@@ -125,6 +180,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _make(self, spec: Spec) -> Replay:
         return Replay(spec, self.capacity, alpha=self.alpha)
+
+    def _open(self, path: Path) -> Replay:
+        return Replay.open_saved(path, self.capacity, alpha=self.alpha)
 
     def sample(self, batch_size: int) -> tuple[dict[str, Array], Array, Array]:  # type: ignore[override]
         """The batch, its step ids for `update_priorities`, and the importance weights.

@@ -46,18 +46,20 @@ class WriterLock:
     """At most one process, and one place in it, writes a lake."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a+b")
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self._file.close()
+            os.close(self._descriptor)
             raise LakeLocked(
                 f"{path.parent} is being written by another process; close that, or open the lake to read."
             ) from None
 
     def close(self) -> None:
         """Let others write."""
-        self._file.close()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def __enter__(self) -> Self:
         return self

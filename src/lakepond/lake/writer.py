@@ -7,16 +7,19 @@ Killed at any moment, a lake holds its last commit whole, and at most some files
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lakepond.errors import LakeCorrupt
 from lakepond.lake import commits
 from lakepond.lake.blocks import ShardInfo, block_rows_for
 from lakepond.lake.commits import Commit, RowsFile, Segment
 from lakepond.lake.files import ASIDE, WriterLock, sync_folder, write_whole
+from lakepond.lake.guard import DiskGuard
 from lakepond.lake.handover import HandOver, Windows, encode_track
 from lakepond.lake.shard_writer import write_shard
 from lakepond.lake.steps import StepsInfo, write_steps
@@ -26,13 +29,25 @@ from lakepond.types import Array
 class LakeWriter:
     """The one writer of a lake. What it is handed is durable when `commit` returns."""
 
-    def __init__(self, path: Path, last: Commit | None, leaves: int, *, codec: str = "zstd") -> None:
+    def __init__(
+        self,
+        path: Path,
+        leaves: int,
+        *,
+        codec: str = "zstd",
+        max_steps: int | None = None,
+        keep_last: int | None = None,
+        min_free: int = 0,
+    ) -> None:
+        """`max_steps`: live steps; the oldest leave. `keep_last`: commits kept. `min_free`: bytes."""
         self.path = path
+        self._max_steps, self._keep_last = max_steps, keep_last
+        self._guard = DiskGuard(path, min_free)
         self._lock = WriterLock(path / "lock")
         self._segments, self._commits = path / "segments", path / "commits"
         self._codec = codec
-        self.last = last
-        """the newest commit"""
+        self.last: Commit | None = None
+        """what is written next follows this commit"""
         self._number = max(commits.numbers(self._commits), default=-1) + 1
         self._leaves = leaves
         for folder in (self._segments, self._commits):
@@ -51,6 +66,7 @@ class LakeWriter:
     def commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
         """Make these steps durable, under the next number."""
         began = time.perf_counter()
+        self._guard.check(self._number)
         last = self.last
         segments = [] if last is None else list(last.segments)
         rows = [] if last is None else list(last.rows)
@@ -69,13 +85,20 @@ class LakeWriter:
         if new.priorities is not None:
             priorities = self._store_steps({"weight": new.priorities})
             written += priorities.bytes
+        recorded = new.first + new.steps
+        oldest = new.first if last is None or new.first > last.recorded else last.oldest
+        if self._max_steps is not None:
+            oldest = max(oldest, recorded - self._max_steps)
+        segments = [segment for segment in segments if segment.stop > oldest]
+        needed = {name for segment in segments for name in segment.needs}
+        rows = [file for file in rows if file.name in needed]
         commit = Commit(
             number=self._number,
             parent=None if last is None else last.number,
             time=datetime.now(UTC).isoformat(timespec="milliseconds"),
             note=note,
-            oldest=0 if last is None else last.oldest,
-            recorded=new.first + new.steps,
+            oldest=oldest,
+            recorded=recorded,
             segments=tuple(segments),
             rows=tuple(rows),
             next_rows=tuple(next_rows),
@@ -87,7 +110,26 @@ class LakeWriter:
         commits.write(self._commits, commit)
         self.last = commit
         self._number += 1
+        self._guard.written(written)
+        if self._keep_last is not None:
+            self._forget(commits.numbers(self._commits)[: -self._keep_last])
         return commit
+
+    def _forget(self, numbers: list[int]) -> None:
+        """Delete old commits, and then the files that no commit names any more."""
+        if not numbers:
+            return
+        gone: set[str] = set()
+        for number in numbers:
+            with suppress(LakeCorrupt):  # a broken commit is for `repair`
+                gone |= set(commits.read(self._commits, number).files())
+                (self._commits / commits.file_name(number)).unlink()
+        sync_folder(self._commits)  # a commit must not come back after its files have gone
+        for number in commits.numbers(self._commits):
+            with suppress(LakeCorrupt):
+                gone -= set(commits.read(self._commits, number).files())
+        for name in gone:
+            (self._segments / name).unlink(missing_ok=True)
 
     def _write_rows(self, new: HandOver) -> list[RowsFile]:
         files = []
