@@ -12,7 +12,9 @@ from pathlib import Path
 Cell = str | float | int | bool | None
 PACKAGES = [
     "numpy",
-    "xxhash",
+    "numba",
+    "pyarrow",
+    "zstandard",
     "cpprb",
     "stable-baselines3",
     "tianshou",

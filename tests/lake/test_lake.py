@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -500,3 +501,20 @@ def test_going_on_from_an_older_commit(tmp_path):
     with lp.Lake.open(path) as lake:
         assert (len(lake), lake.commit.parent) == (45, 0)
     assert len(lp.Lake.open(path, commit=2)) == 90  # the other branch is still there
+
+
+@pytest.mark.parametrize("version", [1])
+def test_golden_lakes_stay_readable(tmp_path, version):
+    golden = Path(__file__).parent / "golden" / f"v{version}"
+    with lp.Lake.open(golden) as lake:
+        lake.verify()
+        assert len(lake) == 120
+        batch = lake.steps(0, 120)
+        for i in range(120):
+            agrees(batch, i, "dict and tuple")
+        assert lp.Lake.open(golden, commit=1).commit.note == {"generation": 1}
+    copy = tmp_path / "lake"
+    shutil.copytree(golden, copy)
+    with lp.Replay.open(copy, capacity=60, alpha=0.6) as replay:
+        record(replay, "dict and tuple", 120, 130)
+    assert len(lp.Lake.open(copy)) == 130

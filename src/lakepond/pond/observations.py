@@ -6,7 +6,7 @@ once it is, the few steps held by then are laid out anew.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -76,19 +76,18 @@ class Observations:
 
     # --- recording -------------------------------------------------------------------------------
 
-    def settle(self, pairs: list[tuple[Array | WindowRef, Array | WindowRef]]) -> RowAxis | Literal["open"]:
-        """What these steps say about the row axis; "open" while nothing new follows from them."""
-        for obs, next_obs in pairs:
-            if isinstance(obs, WindowRef) or isinstance(next_obs, WindowRef):
-                return 0
-            for one, other in zip(obs, next_obs, strict=True):
-                says: Any = find_row_axis(one, other)
-                if says in (0, -1):
-                    return says  # type: ignore[no-any-return]
-                self._pairs_against += says == "none"
-                self._pairs_unclear += says == "unclear"
-                if self._pairs_against >= AGAINST or self._pairs_unclear >= PATIENCE:
-                    return None
+    def axis_of(self, obs: Array | WindowRef, next_obs: Array | WindowRef) -> RowAxis | Literal["open"]:
+        """The row axis, as far as these steps and those before them tell; "open" while they do not."""
+        if isinstance(obs, WindowRef) or isinstance(next_obs, WindowRef):
+            return 0
+        for one, other in zip(obs, next_obs, strict=True):
+            says = find_row_axis(one, other)
+            if says == 0 or says == -1:
+                return says
+            self._pairs_against += says == "none"
+            self._pairs_unclear += says == "unclear"
+            if self._pairs_against >= AGAINST or self._pairs_unclear >= PATIENCE:
+                return None
         return "open"
 
     def lay_out_anew(self, axis: RowAxis, places: Array, lanes: Array) -> None:

@@ -207,7 +207,7 @@ class Pond:
     def _settle(self, leaf: Observations, obs: Handed, next_obs: Handed) -> None:
         if isinstance(obs, Spelled) or isinstance(next_obs, Spelled):
             return
-        axis = leaf.settle([(obs, next_obs)])
+        axis = leaf.axis_of(obs, next_obs)
         if axis != "open":
             places = self.places(self.ids())
             leaf.lay_out_anew(axis, places, self._lane[places].astype(np.int64))
