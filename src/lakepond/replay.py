@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -18,6 +20,8 @@ from lakepond.flow.agents_to_pond import MISSING, Intake
 from lakepond.pond import Pond
 from lakepond.types import Array, Batch, Spec, Tree
 
+MOST_WAITING = 4
+"""commits that may wait for space on the disk, each of up to a pond of steps, before recording is refused"""
 KEPT_SAVES = 2
 """how many saves of a replay are kept: the newest, and the one before it"""
 
@@ -84,6 +88,7 @@ class Replay:
         self._background: Background | None = None  # writes to the lake, if there is one
         self._poured = 0  # the id of the first step that was not handed over yet
         self._next_rows: list[int] = []
+        self._pouring = threading.RLock()  # hand-overs come one after another
         self._keeps_all = True  # whether steps are committed before they leave
         self._told: BaseException | None = None
 
@@ -117,6 +122,10 @@ class Replay:
         from lakepond.lake.lake import Lake, newest_whole
 
         path = Path(path)
+        if max_steps is not None and max_steps < capacity:
+            raise SpecError(f"max_steps={max_steps:,} must be at least the capacity of {capacity:,} steps.")
+        if keep_last is not None and keep_last < 1:
+            raise SpecError(f"keep_last must be at least 1, but is {keep_last!r}.")
         if (path / description.NAME).exists():
             known = description.read(path)
             if spec is not None and spec != known:
@@ -143,7 +152,7 @@ class Replay:
                 with Lake(path, spec, last) as lake:
                     begin = max(last.oldest, last.recorded - capacity)
                     pond.begin_at(begin)
-                    lake_to_pond.fill(lake, pond, np.arange(begin, last.recorded), linked=True)
+                    lake_to_pond.fill(lake, pond, np.arange(begin, last.recorded), resume=True)
                     lake_to_pond.restore_priorities(lake, pond)
         except BaseException:
             lake_writer.close()
@@ -155,6 +164,13 @@ class Replay:
     @classmethod
     def open_saved(cls, path: str | Path, capacity: int, *, alpha: float | None = None) -> Self:
         """What `save` saved, to go on with."""
+        from lakepond.lake.lake import Lake
+
+        with Lake.open(path) as lake:
+            if not lake.commit.note.get("saved"):
+                raise SpecError(
+                    f"{path} was not made by `save` but keeps all experience; Replay.open goes on with it."
+                )
         replay = cls.open(path, capacity=capacity, alpha=alpha, max_steps=capacity, keep_last=KEPT_SAVES)
         replay._keeps_all = False
         return replay
@@ -167,6 +183,8 @@ class Replay:
         from lakepond.lake import description, writer
 
         path = Path(path)
+        if self._closed:
+            raise ReplayClosed("this replay is closed; load what it saved to go on.")
         if self._background is None:
             if path.exists():
                 raise SpecError(f"{path} is there already; load it to go on with it, or save elsewhere.")
@@ -181,7 +199,7 @@ class Replay:
             raise SpecError(f"this replay is saved to {self._background.writer.path}, not to {path}.")
         priorities = self._pond.priorities
         alpha = None if priorities is None else priorities.alpha
-        return self.commit({"capacity": self.capacity, "alpha": alpha})
+        return self.commit({"saved": True, "capacity": self.capacity, "alpha": alpha})
 
     def _attach(self, writer: LakeWriter) -> None:
         from lakepond.lake.background import Background
@@ -201,13 +219,14 @@ class Replay:
         """
         from lakepond.flow.pond_to_lake import hand_over
 
-        if self._background is None:
-            raise ReplayClosed("this replay is in memory only, or closed; Replay.open keeps one on disk.")
         json.dumps(note)  # refuse now what cannot be written later
-        since = self._poured if self._keeps_all else max(self._poured, self._pond.oldest)
-        new = hand_over(self._pond, since, self._next_rows)
-        self._poured = new.first + new.steps
-        done = self._background.submit(new, note or {})
+        with self._pouring:
+            if self._background is None:
+                raise ReplayClosed("this replay is in memory only, or closed; Replay.open keeps one on disk.")
+            since = self._poured if self._keeps_all else max(self._poured, self._pond.oldest)
+            new = hand_over(self._pond, since, self._next_rows)
+            done = self._background.submit(new, note or {})
+            self._poured = new.first + new.steps
         return done.result() if wait else done
 
     # --- recording -------------------------------------------------------------------------------
@@ -235,9 +254,12 @@ class Replay:
             raise ReplayClosed("this replay is closed; make a new one to record more.")
         given = (obs, next_obs, action, reward, terminated, truncated)
         steps, batched = self._intake.check(given, extras, stream)
-        if self._background is not None:
-            self._save_what_would_leave(len(steps.streams))
-        first = self._pond.append(steps)
+        if self._background is None:
+            first = self._pond.append(steps)
+        else:
+            with self._pouring:
+                self._save_what_would_leave(len(steps.streams))
+                first = self._pond.append(steps)
         if self._pond.saw_nan and not self._warned:
             self._warned = True
             warnings.warn(
@@ -248,16 +270,26 @@ class Replay:
         return np.arange(first, first + len(steps.streams)) if batched else first
 
     def _save_what_would_leave(self, count: int) -> None:
-        """Commit before steps that are not in the lake yet make room for new ones."""
+        """Commit before steps that are not in the lake yet make room for new ones.
+
+        If that fails they are held beside the pond, and tried again with the next commit, within bounds.
+        """
+        background = self._background
+        assert background is not None
         if self._keeps_all and self._pond.recorded + count - self._poured > self.capacity:
             if count > self.capacity:
                 raise RecordError(f"{count:,} steps at once do not fit a capacity of {self.capacity:,}.")
-            self.commit({"automatic": True})
-        failure = self._background.failure if self._background is not None else None
-        if failure is not None and failure is not self._told:
-            self._told = failure
+            if background.failure is not None and background.waiting >= MOST_WAITING:
+                raise RecordError(
+                    f"{background.waiting} commits wait to be written ({background.failure}) and no more are "
+                    "held in memory; nothing was recorded: free some space and commit() before going on."
+                ) from background.failure
+            with suppress(OSError):  # told below
+                self.commit({"automatic": True})
+        if background.failure is not None and background.failure is not self._told:
+            self._told = background.failure
             warnings.warn(
-                f"a commit failed and will be tried again with the next one: {failure}",
+                f"a commit failed and will be tried again with the next one: {background.failure}",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -282,8 +314,18 @@ class Replay:
             pond.priorities.update(pond.places(ids[live]), values[live])
 
     def clear(self) -> None:
-        """Forget all steps and give their memory back; ids go on counting."""
-        self._pond.clear()
+        """Forget all steps and give their memory back; ids go on counting. What is in a lake stays there."""
+        with self._pouring:
+            if self._background is not None and self._keeps_all and self._poured < self._pond.recorded:
+                self.commit()
+            self._pond.clear()
+
+    def cut(self, stream: int | Array) -> None:
+        """Say that what these streams record next begins a new episode, though the last one did not end.
+
+        After a reset in the middle of an episode: n-step returns and sequences then do not go across it.
+        """
+        self._pond.cut([int(s) for s in np.atleast_1d(np.asarray(stream))])
 
     # --- sampling --------------------------------------------------------------------------------
 
@@ -456,4 +498,6 @@ def fill(lake: Lake, replay: Replay, count: int, *, rng: np.random.Generator) ->
         raise TooFewSteps(f"{count:,} steps were asked for, but {lake.path} holds {len(lake):,}.")
     if lake.spec != replay.spec:
         raise SpecError(f"{lake.path} and the replay have different specs.")
-    lake_to_pond.fill(lake, replay._pond, lake_to_pond.draw(lake, count, rng), linked=False)
+    if replay._background is not None:
+        raise SpecError("fill takes a replay in memory: what is in a lake need not be poured into one again.")
+    lake_to_pond.fill(lake, replay._pond, lake_to_pond.draw(lake, count, rng), resume=False)

@@ -51,6 +51,8 @@ class Field:
             ) from None
         if any(n < 1 for n in shape):
             raise SpecError(f"Field shape {shape} has an empty axis; every axis must be at least 1.")
+        if dtype.fields is not None:
+            raise SpecError(f"Field dtype {dtype} has fields of its own; give each its Field, in a dict.")
         if dtype.hasobject:
             raise SpecError(f"Field dtype {dtype} holds Python objects; use a numeric or fixed-width dtype.")
         if self.rows not in ("auto", None):
@@ -99,6 +101,8 @@ class Spec:
             if not isinstance(extra, Field):
                 raise SpecError(f"Spec extra {name!r} is {type(extra).__name__}; give a Field(shape, dtype).")
         object.__setattr__(self, "extras", dict(self.extras))
+        for name in ("obs", "action"):  # lists become tuples, so that equal specs are equal
+            object.__setattr__(self, name, _with_tuples(getattr(self, name)))
 
     @classmethod
     def from_spaces(
@@ -117,6 +121,11 @@ class Spec:
         obs = sum(leaf.nbytes for _, leaf in leaves(self.obs))
         action = sum(leaf.nbytes for _, leaf in leaves(self.action))
         return int(2 * obs + action + self.reward.nbytes + 2 + sum(e.nbytes for e in self.extras.values()))
+
+
+def _with_tuples(tree: Tree) -> Tree:
+    values = iter([leaf for _, leaf in leaves(tree)])
+    return rebuild(tree, lambda: next(values))
 
 
 def _field_of(space: Any, path: str) -> Tree:

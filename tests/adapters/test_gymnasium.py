@@ -137,3 +137,16 @@ def test_real_atari_through_the_vector_environment():
     # the bar: one frame a step, and 5 % and 200 bytes for everything else
     assert stats.bytes_held / len(replay) <= 1.05 * 7_056 + 200
     env.close()
+
+
+def test_a_reset_in_the_middle_of_an_episode_is_an_end():
+    replay = lp.Replay(spec(), 100)
+    env = Recorder(Counter(), replay)
+    for steps in (2, 3):
+        env.reset()
+        for _ in range(steps):
+            env.step(0)
+    batch = replay.sample(60, rng=np.random.default_rng(0), n_step=4, gamma=1.0)
+    by_hand = {0: 3.0, 1: 2.0, 2: 6.0, 3: 5.0, 4: 3.0}  # rewards 1 2 | 1 2 3
+    for i, step_id in enumerate(batch.step_id.tolist()):
+        assert batch.reward[i] == by_hand[step_id]

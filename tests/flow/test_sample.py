@@ -252,3 +252,15 @@ def test_recent_of_a_stream():
         record(replay, i, stream=i % 2)
     assert replay.recent(3).step_id.tolist() == [7, 8, 9]
     assert replay.recent(2, stream=0).step_id.tolist() == [6, 8]
+
+
+def test_a_cut_stream_begins_anew(rng):
+    replay = new_replay()
+    for i in range(6):
+        if i == 3:
+            replay.cut(0)
+        record(replay, 1.0)
+    batch = replay.sample(100, rng=rng, n_step=5, gamma=1.0)
+    for i, step_id in enumerate(batch.step_id.tolist()):
+        assert batch.reward[i] == (3 - step_id if step_id < 3 else 6 - step_id)
+    assert {tuple(s) for s in replay.sample(99, rng=rng, length=3).step_id.tolist()} == {(0, 1, 2), (3, 4, 5)}

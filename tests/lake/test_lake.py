@@ -518,3 +518,202 @@ def test_golden_lakes_stay_readable(tmp_path, version):
     with lp.Replay.open(copy, capacity=60, alpha=0.6) as replay:
         record(replay, "dict and tuple", 120, 130)
     assert len(lp.Lake.open(copy)) == 130
+
+
+def test_a_row_axis_that_was_found_after_the_first_commit_is_kept(tmp_path):
+    """The screen stands still until after a commit; resumed, the pond is laid out in rows all the same."""
+    rng = np.random.default_rng(0)
+    still = np.repeat(rng.integers(0, 255, (1, 12, 24), dtype=np.uint8), 30, axis=0)
+    frames = np.concatenate([still, rng.integers(0, 255, (100, 12, 24), dtype=np.uint8)])
+
+    def play(replay: lp.Replay, start: int, stop: int) -> None:
+        for t in range(start, stop):
+            replay.record(
+                obs=frames[t : t + 4],
+                action=0,
+                reward=float(t),
+                next_obs=frames[t + 1 : t + 5],
+                terminated=False,
+                truncated=False,
+            )
+
+    path, spec = tmp_path / "lake", lp.Spec(obs=lp.Field((4, 12, 24), "uint8"))
+    with lp.Replay.open(path, spec, capacity=500) as replay:
+        play(replay, 0, 20)
+        replay.commit()
+        assert "not found yet" in replay.stats().layout["obs"]
+        play(replay, 20, 100)
+    again = lp.Replay.open(path, capacity=500)
+    assert again.stats().layout["obs"] == "4 rows of 288 B along axis 0"
+    assert again.stats().rows <= 76
+    batch = again.recent(100)
+    for t in range(100):
+        assert np.array_equal(batch.obs[t], frames[t : t + 4])
+        assert np.array_equal(batch.next_obs[t], frames[t + 1 : t + 5])
+    play(again, 100, 120)
+    again.close()
+    with lp.Lake.open(path) as lake:
+        assert np.array_equal(lake.steps(0, 120).obs[:, 0], frames[:120])
+
+
+# --- what must not happen ---
+
+
+def test_rows_of_another_lake_are_not_taken_for_ones_own(tmp_path):
+    world = "frames first"
+    with lp.Replay.open(tmp_path / "one", spec_of(world), capacity=50) as replay:
+        record(replay, world, 0, 40)
+    memory = lp.Replay(spec_of(world), 100)
+    with lp.Lake.open(tmp_path / "one") as lake:
+        lp.fill(lake, memory, 20, rng=np.random.default_rng(0))
+        mine = lp.Replay.open(tmp_path / "two", spec_of(world), capacity=50)
+        with pytest.raises(lp.SpecError, match="in memory"):
+            lp.fill(lake, mine, 5, rng=np.random.default_rng(0))
+        mine.close()
+    memory.save(tmp_path / "three")
+    expected = memory.recent(20)
+    memory.close()
+    with lp.Lake.open(tmp_path / "three") as lake:
+        lake.verify()
+        assert same_batch(lake.steps(0, 20)._replace(discount=expected.discount), expected)
+
+
+def test_a_lake_smaller_than_its_pond_is_refused(tmp_path):
+    with pytest.raises(lp.SpecError, match="at least the capacity"):
+        lp.Replay.open(tmp_path / "lake", spec_of("vector"), capacity=100, max_steps=10)
+
+
+def test_an_interrupted_hand_over_changes_nothing(tmp_path, monkeypatch):
+    from lakepond.rows.store import RowStore
+
+    world = "dict and tuple"
+    replay = lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=100)
+    record(replay, world, 0, 10)
+    replay.commit()
+    record(replay, world, 10, 30)
+    pin, calls = RowStore.pin, []
+
+    def interrupted(self: RowStore, slots: np.ndarray) -> None:
+        pin(self, slots)
+        calls.append(1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RowStore, "pin", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        replay.commit()
+    monkeypatch.undo()
+    record(replay, world, 30, 40)
+    replay.close()
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        lake.verify()
+        batch = lake.steps(0, 40)
+        for i in range(40):
+            agrees(batch, i, world)
+
+
+def test_clear_keeps_what_was_recorded_in_the_lake(tmp_path):
+    world = "frames first"
+    with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=100) as replay:
+        record(replay, world, 0, 20)
+        replay.clear()
+        assert len(replay) == 0
+        record(replay, world, 20, 30)
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        batch = lake.steps(0, 30)
+        for i in range(30):
+            agrees(batch, i, world)
+
+
+def test_saving_has_its_own_lakes(tmp_path):
+    world = "vector"
+    replay = lp.Replay(spec_of(world), 50)
+    record(replay, world, 0, 20)
+    replay.save(tmp_path / "a")
+    replay.close()
+    with pytest.raises(lp.ReplayClosed):
+        replay.save(tmp_path / "b")
+    with lp.Replay.open(tmp_path / "all", spec_of(world), capacity=10) as replay:
+        record(replay, world, 0, 50)
+    with pytest.raises(lp.SpecError, match="not made by `save`"):
+        lp.ReplayBuffer.load(tmp_path / "all")
+    assert len(lp.Lake.open(tmp_path / "all")) == 50
+
+
+def test_commits_from_two_threads_follow_each_other(tmp_path):
+    import threading
+
+    world = "frames first"
+    with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=80) as replay:
+
+        def committer() -> None:
+            for _ in range(20):
+                replay.commit(wait=False)
+                time.sleep(0.005)
+
+        threads = [threading.Thread(target=committer) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        record(replay, world, 0, 600)
+        for thread in threads:
+            thread.join()
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        firsts = [segment.first for segment in lake.commit.segments]
+        assert firsts == sorted(set(firsts))
+        assert [s.stop for s in lake.commit.segments] == [*firsts[1:], 600]
+        batch = lake.steps(0, 600)
+        for i in range(0, 600, 5):
+            agrees(batch, i, world)
+
+
+def test_recording_goes_on_while_the_disk_is_full_within_bounds(tmp_path, monkeypatch):
+    from lakepond.lake.writer import LakeWriter
+
+    world = "frames first"
+    replay = lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=20)
+    record(replay, world, 0, 10)
+    replay.commit()
+    real = LakeWriter._write_steps
+
+    def full(self: LakeWriter, new: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(LakeWriter, "_write_steps", full)
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        record(replay, world, 10, 80)  # three and a half ponds: held beside it
+    with pytest.raises(lp.RecordError, match="free some space"), pytest.warns(RuntimeWarning):
+        record(replay, world, 80, 200)
+    recorded = replay.stats().recorded
+    monkeypatch.setattr(LakeWriter, "_write_steps", real)
+    assert replay.commit().recorded == recorded
+    record(replay, world, recorded, recorded + 10)
+    replay.close()
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert len(lake) == recorded + 10
+        batch = lake.steps(0, len(lake))
+        for i in range(len(lake)):
+            agrees(batch, i, world)
+
+
+def test_priorities_are_kept_for_another_exponent(tmp_path):
+    world = "vector"
+    with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=10, alpha=1.0) as replay:
+        record(replay, world, 0, 2)
+        replay.update_priorities([0, 1], [4.0, 16.0])
+        replay.commit()
+    again = lp.Replay.open(tmp_path / "lake", capacity=10, alpha=0.5)
+    assert again._pond.priorities.weights(np.array([0, 1])) == pytest.approx([2.0, 4.0])
+    again.close()
+
+
+def test_a_reader_whose_commit_was_let_go_of_is_told(tmp_path):
+    world = "frames first"
+    with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=20, max_steps=20, keep_last=1) as replay:
+        record(replay, world, 0, 20)
+        replay.commit()
+        reader = lp.Lake.open(tmp_path / "lake")
+        for stop in (40, 60):
+            record(replay, world, stop - 20, stop)
+            replay.commit()
+        with pytest.raises(lp.LakeCorrupt, match="is gone"):
+            reader.steps(0, 20)
+        reader.close()

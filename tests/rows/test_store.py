@@ -257,3 +257,62 @@ def test_thousands_of_short_lived_streams_leave_nothing_behind():
     assert stats.streams == 50
     assert stats.bytes_held < 2 << 20
     assert len(replay._pond._newest) < 200
+
+
+@pytest.mark.parametrize("rows", [None, "auto"])
+def test_window_refs_are_right_whatever_the_layout(rows):
+    """A field whose rows are too small to be told apart, or that is kept whole by choice."""
+    source = lp.RowSource(np.arange(400, dtype=np.float32))
+    replay = lp.Replay(lp.Spec(obs=lp.Field((100,), "float32", rows=rows)), 10)
+    for stop in (150, 151, 399):
+        record(replay, lp.WindowRef(source, stop), lp.WindowRef(source, stop + 1))
+    batch = replay.recent(3)
+    for i, stop in enumerate((150, 151, 399)):
+        assert batch.obs[i].tolist() == list(range(stop - 100, stop))
+        assert batch.next_obs[i].tolist() == list(range(stop - 99, stop + 1))
+
+
+def test_rows_that_go_and_come_again_while_somebody_reads_are_not_torn():
+    """A reader holds on while rows drop out and are revived more often than there are slots."""
+    for capacity, cycle in ((50, 54), (40, 42), (30, 31)):
+        replay = lp.Replay(lp.Spec(obs=lp.Field((300,), "uint8", rows=None)), capacity)
+
+        def step(n: int, replay: lp.Replay = replay) -> None:
+            obs, next_obs = np.full(300, n % 251, np.uint8), np.full(300, (n + 1) % 251, np.uint8)
+            record(replay, obs, next_obs, action=n)
+
+        for n in range(3 * cycle):
+            step(n % cycle)
+        leaf = replay._pond.leaves[0]
+        expected = replay.recent(10)
+        leaf.grow(400, 1)  # growing would wait for the reader
+        with replay._pond.reading():
+            read = leaf.look_up(replay._pond.places(expected.step_id), 0)
+        for n in range(300):
+            step(n % cycle if n % 3 else 200 + n % 40)
+        out = np.empty((10, 300), np.uint8)
+        read.into(out)
+        with replay._pond.finishing():
+            read.done()
+        assert np.array_equal(out, expected.obs)
+        leaf.store.check()
+
+
+def test_an_empty_batch_is_nothing():
+    replay = new_replay()
+    assert (
+        len(
+            replay.record(
+                obs=np.zeros((0, 10, 6, 4), np.float32),
+                action=np.zeros(0, np.int64),
+                reward=np.zeros(0, np.float32),
+                next_obs=np.zeros((0, 10, 6, 4), np.float32),
+                terminated=np.zeros(0, bool),
+                truncated=np.zeros(0, bool),
+            )
+        )
+        == 0
+    )
+    assert len(replay) == 0
+    walk(replay, 10, 3)
+    assert len(replay) == 3

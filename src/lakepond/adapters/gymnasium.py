@@ -42,6 +42,8 @@ class Recorder:
     def reset(self, **kwargs: Any) -> tuple[Tree, dict[str, Any]]:
         """As the environment's own."""
         obs, info = self.env.reset(**kwargs)
+        mask = (kwargs.get("options") or {}).get("reset_mask")
+        self.replay.cut(self.streams if mask is None else self.streams[np.asarray(mask)])
         self._obs = _copy(obs)
         self._resetting[:] = False
         return obs, info

@@ -11,20 +11,25 @@ from lakepond.pond import Pond, Spelled, Steps, column_fields
 from lakepond.types import Array
 
 
-def fill(lake: Lake, pond: Pond, ids: Array, *, linked: bool) -> None:
+def fill(lake: Lake, pond: Pond, ids: Array, *, resume: bool) -> None:
     """Append the steps with these sorted ids to a pond.
 
-    `linked`: they are all steps from one on, so that each follows the one before it in its stream.
+    `resume`: they are all steps from one on, so that each follows the one before it in its stream, and what
+    the pond records next goes to the same lake.
     """
     names = [path for path, _ in column_fields(pond.spec)]
+    if not pond.size:
+        for observations, axis in zip(pond.leaves, lake.reader.axes(), strict=True):
+            if axis is not None:
+                observations.settle_on(axis)
     for part in lake.parts(ids):
-        held = [_spell(lake, pond, i, leaf) for i, leaf in enumerate(part.leaves)]
+        held = [_spell(lake, pond, i, leaf, resume) for i, leaf in enumerate(part.leaves)]
         steps = Steps(
             streams=part.columns["stream"].tolist(),
             obs=[leaf if isinstance(leaf, Spelled) else leaf[:, 0] for leaf in held],
             next_obs=[leaf if isinstance(leaf, Spelled) else leaf[:, 1] for leaf in held],
             columns=[part.columns[name] for name in names],
-            linked=linked,
+            linked=resume,
         )
         try:
             pond.append(steps)
@@ -41,6 +46,9 @@ def restore_priorities(lake: Lake, pond: Pond) -> None:
         return
     weights = read_steps(lake.path / "segments" / f"{saved.digest}.steps")["weight"][-pond.size :]
     ids = pond.ids()[len(pond.ids()) - len(weights) :]
+    alpha = lake.commit.alpha
+    if alpha and alpha != pond.priorities.alpha:
+        weights = weights ** (pond.priorities.alpha / alpha)
     pond.priorities.restore(pond.places(ids), weights, lake.commit.largest_priority)
 
 
@@ -49,7 +57,7 @@ def draw(lake: Lake, count: int, rng: np.random.Generator) -> Array:
     return np.sort(lake.commit.oldest + rng.choice(len(lake), count, replace=False, shuffle=False))
 
 
-def _spell(lake: Lake, pond: Pond, i: int, leaf: LeafPart | Array) -> Spelled | Array:
+def _spell(lake: Lake, pond: Pond, i: int, leaf: LeafPart | Array, resume: bool) -> Spelled | Array:
     """The windows of a part as slots of the pond, whose rows are now there and held."""
     if not isinstance(leaf, LeafPart):
         return leaf
@@ -58,7 +66,7 @@ def _spell(lake: Lake, pond: Pond, i: int, leaf: LeafPart | Array) -> Spelled | 
     positions = np.unique(leaf.starts[..., None] + np.arange(leaf.layout.length))
     numbers, place = np.unique(leaf.track[positions], return_inverse=True)
     rows = lake.reader.rows(i, numbers, leaf.layout.row_bytes)
-    slots = pond.load_rows(i, rows, numbers)
+    slots = pond.load_rows(i, rows, numbers if resume else None)
     track = np.full(len(leaf.track), -1, np.int32)
     track[positions] = slots[place]
     return Spelled(track, leaf.starts, slots)

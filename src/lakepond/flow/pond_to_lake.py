@@ -12,6 +12,7 @@ import numpy as np
 from lakepond.lake.handover import HandOver, Layout, Windows
 from lakepond.pond import Pond
 from lakepond.pond.observations import Observations
+from lakepond.rows import RowStore
 from lakepond.types import Array
 
 PIECE_BYTES = 8 << 20
@@ -19,38 +20,46 @@ PIECE_BYTES = 8 << 20
 
 
 def hand_over(pond: Pond, since: int, next_rows: list[int]) -> HandOver:
-    """The steps from `since` on; `next_rows` tells the next row number of each leaf, and is counted up."""
+    """The steps from `since` on; `next_rows` tells the next row number of each leaf, and is counted up.
+
+    Rows get their numbers, and are held, after all else has been done: if that fails, nothing has changed.
+    """
     with pond.reading():
         if since < pond.oldest:
             raise AssertionError(f"steps [{since}, {pond.oldest}) have left the pond before they were poured")
         places = pond.places(np.arange(since, pond.recorded))
         columns = {name: column[places] for name, column in pond.columns.items()}
-        held: list[tuple[Observations, Array]] = []
         parts: list[Windows | Array] = []
+        new: list[tuple[int, RowStore, Array]] = []
         for i, leaf in enumerate(pond.leaves):
             if leaf.store is None:
                 parts.append(leaf.plain(places))
                 continue
-            windows, new_slots = _windows(pond, leaf, places, next_rows[i])
-            next_rows[i] += len(new_slots)
-            held.append((leaf, new_slots))
+            windows, slots = _windows(pond, leaf, places, next_rows[i])
+            new.append((i, leaf.store, slots))
             parts.append(windows)
-        priorities, largest = None, 1.0
+        priorities, largest, alpha = None, 1.0, None
         if pond.priorities is not None:
             priorities = pond.priorities.weights(pond.places(pond.ids()))
-            largest = pond.priorities.largest
-        for leaf, slots in held:
-            assert leaf.store is not None
-            leaf.store.pin(slots)
-        stores = [leaf.store for leaf, _ in held]
+            largest, alpha = pond.priorities.largest, pond.priorities.alpha
+        oldest, numbered = pond.oldest, list(next_rows)
+        try:
+            for i, store, slots in new:
+                store.books.slots["lake"][slots] = numbered[i] + np.arange(len(slots))
+                next_rows[i] += len(slots)
+                store.pin(slots)  # an interrupt in here holds rows too long, no more
+        except BaseException:
+            for _, store, slots in new:
+                store.books.slots["lake"][slots] = -1
+            next_rows[:] = numbered
+            raise
 
     def release() -> None:
         with pond.finishing():
-            for store, (_, slots) in zip(stores, held, strict=True):
-                assert store is not None
+            for _, store, slots in new:
                 store.unpin(slots)
 
-    return HandOver(since, pond.oldest, columns, tuple(parts), priorities, largest, release)
+    return HandOver(since, oldest, columns, tuple(parts), priorities, largest, alpha, release)
 
 
 def _windows(pond: Pond, leaf: Observations, places: Array, first: int) -> tuple[Windows, Array]:
@@ -70,10 +79,12 @@ def _windows(pond: Pond, leaf: Observations, places: Array, first: int) -> tuple
     slots = books.entries[np.repeat(low - offsets, sizes) + np.arange(sizes.sum())]
     group = np.searchsorted(low, flat, "right") - 1
     moved = (flat - low[group] + offsets[group]).reshape(starts.shape)
-    numbers = books.slots["lake"]
-    unknown, at = np.unique(slots[numbers[slots] < 0], return_index=True)
-    new_slots = unknown[np.argsort(at)]  # in the order of the track: as in time, so on disk
-    numbers[new_slots] = first + np.arange(len(new_slots))
+    track = books.slots["lake"][slots]
+    unnumbered = track < 0
+    unknown, at, which = np.unique(slots[unnumbered], return_index=True, return_inverse=True)
+    order = np.argsort(at)  # in the order of the track: as in time, so on disk
+    track[unnumbered] = first + np.argsort(order)[which]
+    new_slots = unknown[order]
     layout = Layout(length, store.row_bytes, leaf.axis)
 
     def rows() -> Iterator[Array]:
@@ -91,4 +102,4 @@ def _windows(pond: Pond, leaf: Observations, places: Array, first: int) -> tuple
                     store.settle()
             yield buffer[: len(part)]
 
-    return Windows(layout, numbers[slots], moved, first, len(new_slots), rows), new_slots
+    return Windows(layout, track, moved, first, len(new_slots), rows), new_slots

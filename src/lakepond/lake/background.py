@@ -33,6 +33,11 @@ class Background:
         self._thread = threading.Thread(target=self._work, name="lakepond-commit", daemon=True)
         self._thread.start()
 
+    @property
+    def waiting(self) -> int:
+        """Jobs that are not done."""
+        return len(self._jobs)
+
     def submit(self, new: HandOver, note: dict[str, Any]) -> Future[Commit]:
         """Commit this after all that was handed over before it."""
         job = Job(new, note, Future())
@@ -51,6 +56,7 @@ class Background:
                 job = self._jobs[0]
             try:
                 commit = self.writer.commit(job.new, job.note)
+                job.new.release()
             except BaseException as error:  # ENOSPC, say: the job stays first in line, its rows stay held
                 with self._change:
                     self.failure = error
@@ -60,7 +66,6 @@ class Background:
                     if not each.done.done():
                         each.done.set_exception(error)
                 continue
-            job.new.release()
             with self._change:
                 self._jobs.popleft()
                 self._change.notify_all()

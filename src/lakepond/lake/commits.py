@@ -73,6 +73,8 @@ class Commit:
     """the number of the next new row, for each leaf"""
     priorities: StepsInfo | None = None
     largest_priority: float = 1.0
+    alpha: float | None = None
+    """the exponent that the weights in `priorities` have"""
     bytes_written: int = field(default=0, compare=False)
     """what this commit added to the disk, itself not counted"""
     seconds: float = field(default=0.0, compare=False)

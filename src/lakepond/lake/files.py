@@ -58,6 +58,7 @@ class WriterLock:
     def close(self) -> None:
         """Let others write."""
         if self._descriptor >= 0:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a forked child may hold the descriptor, too
             os.close(self._descriptor)
             self._descriptor = -1
 

@@ -51,6 +51,7 @@ class HandOver:
     priorities: Array | None
     """the priority of each live step, to the power of alpha"""
     largest_priority: float
+    alpha: float | None
     release: Callable[[], None]
     """call it when all is written: the rows need no longer be held"""
 

@@ -181,7 +181,10 @@ class Lake:
                     shard.verify(pool)
         for segment in self.commit.segments:
             check_digest(folder / segment.name, segment.steps.digest)
-            read_steps(folder / segment.name)
+            part = self.reader.read(segment, np.arange(segment.first, segment.stop))
+            for i, leaf in enumerate(part.leaves):
+                if isinstance(leaf, LeafPart):
+                    self.reader.check_rows(i, leaf.track, leaf.layout.row_bytes)
         if self.commit.priorities is not None:
             digest = self.commit.priorities.digest
             check_digest(folder / f"{digest}.steps", digest)

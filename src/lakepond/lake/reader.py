@@ -6,7 +6,7 @@ import json
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from lakepond.lake.shard import Shard
 from lakepond.lake.steps import read_notes, read_steps
 from lakepond.types import Array
 
+GONE = "is gone: its commit is kept no longer, then open the lake anew; or it is lost, then see `repair`."
 OPEN_SHARDS = 64
 """files of rows that are kept open"""
 
@@ -65,9 +66,21 @@ class LakeReader:
             found += [(segment, mine[at : at + most]) for at in range(0, len(mine), most)]
         return found
 
+    def axes(self) -> list[Literal[0, -1] | None]:
+        """The row axis of each leaf, as the newest segment has it; None if it has none, or none yet."""
+        if not self.commit.segments:
+            return [None] * self._leaves
+        notes = read_notes(self._folder / self.commit.segments[-1].name)
+        layouts = [notes.get(f"layout[{i}]") for i in range(self._leaves)]
+        return [None if layout is None else json.loads(layout)[2] for layout in layouts]
+
     def read(self, segment: Segment, ids: Array) -> Part:
         """The columns of some steps of a segment, and where their windows are."""
         file = self._folder / segment.name
+        if not file.exists():
+            raise LakeCorrupt(
+                f"{file} is gone: its commit was let go of, or see `repair`; open the lake anew."
+            )
         low, high = int(ids[0]) - segment.first, int(ids[-1]) + 1 - segment.first
         columns = read_steps(file, None, low, high)
         picked = ids - segment.first - low
@@ -107,15 +120,22 @@ class LakeReader:
             self._shard(file).read(numbers[at:to] - file.first, out[at:to], self.pool)
         return out
 
+    def check_rows(self, leaf: int, track: Array, row_bytes: int) -> None:
+        """Raise `LakeCorrupt` unless every row that a track names is in a file of this commit."""
+        files, firsts = self._rows[leaf], self._row_firsts[leaf]
+        numbers = np.unique(track)
+        which = np.searchsorted(firsts, numbers, "right") - 1
+        stops = np.array([f.first + f.shard.rows if f.shard.row_bytes == row_bytes else -1 for f in files])
+        if len(numbers) and (which.min() < 0 or (numbers >= stops[which]).any()):
+            raise LakeCorrupt(f"a window of {self.path} names a row that is in no file of its commit.")
+
     def _shard(self, file: RowsFile) -> Shard:
         shard = self._shards.pop(file.name, None)
         if shard is None:
             try:
                 shard = Shard(self._folder / file.name, file.shard)
             except FileNotFoundError:
-                raise LakeCorrupt(
-                    f"{self._folder / file.name} is missing; bring it back from a copy, or see `repair`."
-                ) from None
+                raise LakeCorrupt(f"{self._folder / file.name} {GONE}") from None
             if len(self._shards) >= OPEN_SHARDS:
                 self._shards.popitem(last=False)[1].close()
         self._shards[file.name] = shard

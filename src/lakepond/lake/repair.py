@@ -52,10 +52,16 @@ def repair(path: str | Path) -> Repaired:
         if bad:
             aside.mkdir(exist_ok=True)
             for file in bad:
-                file.rename(aside / file.name)
+                file.rename(_unused(aside / file.name))
             for changed in (aside, folder, segments, path):
                 sync_folder(changed)
     return Repaired(newest, tuple(file.name for file in bad))
+
+
+def _unused(file: Path) -> Path:
+    """A name that nothing has: what was moved aside before is not overwritten."""
+    others = (file.with_name(f"{file.name}.{n}") for n in range(1, 1 << 20))
+    return file if not file.exists() else next(other for other in others if not other.exists())
 
 
 def _named(file: Path) -> set[str]:

@@ -6,6 +6,7 @@ Killed at any moment, a lake holds its last commit whole, and at most some files
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -24,6 +25,8 @@ from lakepond.lake.handover import HandOver, Windows, encode_track
 from lakepond.lake.shard_writer import write_shard
 from lakepond.lake.steps import StepsInfo, write_steps
 from lakepond.types import Array
+
+log = logging.getLogger("lakepond")
 
 
 class LakeWriter:
@@ -48,7 +51,7 @@ class LakeWriter:
         self._codec = codec
         self.last: Commit | None = None
         """what is written next follows this commit"""
-        self._number = max(commits.numbers(self._commits), default=-1) + 1
+        self._number = self._next_number()
         self._leaves = leaves
         for folder in (self._segments, self._commits):
             for aside in folder.glob(f"*{ASIDE}"):  # of a process that was killed: nobody names them
@@ -57,7 +60,12 @@ class LakeWriter:
     def go_on_from(self, commit: Commit) -> None:
         """What is written next follows that commit, under a number that no commit has had."""
         self.last = commit
-        self._number = max([commit.number, *commits.numbers(self._commits)]) + 1
+
+    def _next_number(self) -> int:
+        """One that no commit has had, nor one that `repair` moved aside."""
+        return (
+            max([*commits.numbers(self._commits), *commits.numbers(self.path / "quarantine")], default=-1) + 1
+        )
 
     def next_rows(self) -> list[int]:
         """The number of the next new row, for each leaf."""
@@ -66,8 +74,15 @@ class LakeWriter:
     def commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
         """Make these steps durable, under the next number."""
         began = time.perf_counter()
-        self._guard.check(self._number)
         last = self.last
+        if last is not None and new.first < last.recorded:
+            raise AssertionError(f"steps from {new.first} on were handed over, {last.recorded} are committed")
+        for i, leaf in enumerate(new.leaves):
+            if isinstance(leaf, Windows) and leaf.first != self.next_rows()[i]:
+                raise AssertionError(
+                    f"rows from {leaf.first} on were handed over, {self.next_rows()[i]} is next"
+                )
+        self._guard.check(self._number)
         segments = [] if last is None else list(last.segments)
         rows = [] if last is None else list(last.rows)
         next_rows = self.next_rows()
@@ -104,6 +119,7 @@ class LakeWriter:
             next_rows=tuple(next_rows),
             priorities=priorities,
             largest_priority=new.largest_priority,
+            alpha=new.alpha,
             bytes_written=written,
             seconds=time.perf_counter() - began,
         )
@@ -112,7 +128,10 @@ class LakeWriter:
         self._number += 1
         self._guard.written(written)
         if self._keep_last is not None:
-            self._forget(commits.numbers(self._commits)[: -self._keep_last])
+            try:
+                self._forget(commits.numbers(self._commits)[: -self._keep_last])
+            except OSError as error:  # the commit is durable; the next one tidies up
+                log.warning("old commits of %s could not be deleted: %s", self.path, error)
         return commit
 
     def _forget(self, numbers: list[int]) -> None:
@@ -173,8 +192,12 @@ class LakeWriter:
             if isinstance(leaf, Windows):
                 own = [file for file in rows if file.leaf == i]
                 first = np.array([file.first for file in own])
-                used = np.unique(np.searchsorted(first, np.unique(leaf.track), "right") - 1)
-                needed += [own[k].name for k in used.tolist()]
+                named = np.unique(leaf.track)
+                which = np.searchsorted(first, named, "right") - 1
+                stops = np.array([file.first + file.shard.rows for file in own])
+                if len(named) and (which.min() < 0 or (named >= stops[which]).any()):
+                    raise AssertionError("a window names a row that is in no file of the lake")
+                needed += [own[k].name for k in np.unique(which).tolist()]
         return tuple(needed)
 
     def close(self) -> None:
@@ -184,7 +207,9 @@ class LakeWriter:
 
 def create(path: Path, description: bytes) -> None:
     """Make an empty lake: the folders, and `lake.json`, which is written once."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in (path, path / "segments", path / "commits"):
         folder.mkdir(parents=True, exist_ok=True)
     write_whole(path, lambda file: file.write(description), lambda _: "lake.json")
-    sync_folder(path.parent)
+    for folder in missing:  # or a power cut loses the folder with all that is in it
+        sync_folder(folder.parent)

@@ -48,14 +48,14 @@ class Observations:
             is_candidate(spec.shape, spec.nbytes, a) for a in (0, -1)
         )
         self._pairs_against = self._pairs_unclear = 0
-        self._starts: Array = np.zeros((0, 2), np.int32)
+        self._starts: Array = np.zeros((0, 2), np.int64)
         self._plain: Array | None = None
         self.store: RowStore | None = None
         if spec.rows == "auto" and spec.nbytes <= PLAIN_BYTES:
             self.settled = True
             self._plain = np.empty((capacity, 2, *spec.shape), self.dtype)
         else:
-            self._starts = np.zeros((capacity, 2), np.int32)
+            self._starts = np.zeros((capacity, 2), np.int64)
             self._lay_out(spec.rows if spec.rows in (0, -1) else None)
 
     def _lay_out(self, axis: RowAxis) -> None:
@@ -159,7 +159,9 @@ class Observations:
 
     def _rows_first(self, obs: Array | WindowRef) -> Array | WindowRef:
         if isinstance(obs, WindowRef):
-            return obs
+            if self.axis == 0:
+                return obs
+            obs = self._values(obs)
         return np.ascontiguousarray(np.moveaxis(obs, -1, 1) if self.axis == -1 else obs)
 
     def _windows(self, obs: Array | WindowRef) -> Windows:
@@ -177,7 +179,7 @@ class Observations:
 
     def starts(self, places: Array) -> Array:
         """Where the windows of some steps start, (steps, 2)."""
-        return self._starts[places].astype(np.int64)
+        return self._starts[places]
 
     def plain(self, places: Array) -> Array:
         """The values of some steps of a leaf that is kept plainly, (steps, 2, *shape)."""

@@ -81,6 +81,7 @@ class Pond:
         self._lanes: dict[int, int] = {}  # the lane of each stream that has live steps
         self._streams: dict[int, int] = {}  # and back
         self._free_lanes: list[int] = []
+        self._cut: set[int] = set()  # lanes whose next step follows nothing
         self._usual_streams: list[int] | None = None  # whose lanes were asked for last, and their lanes
         self._usual_lanes: Array = np.zeros(0, np.int64)
         self._usual_numbers: Array = np.zeros(0, np.int32)
@@ -154,7 +155,14 @@ class Pond:
             for column, values in zip(self._recorded_columns, steps.columns, strict=True):
                 column[where] = values
             self.columns["stream"][where] = self._usual_numbers if steps.linked else steps.streams
+            cut = (
+                [(lane, self._newest[lane]) for lane in self._cut & set(lanes.tolist())] if self._cut else ()
+            )
             self._advance(gone, lanes, steps.linked)
+            for lane, step in cut:
+                if step >= self.oldest + gone:
+                    self._following[step % self.capacity] = 0
+                self._cut.remove(lane)
             if self.priorities is not None:
                 self.priorities.remove(np.arange(oldest, oldest + gone) % self.capacity)
                 self.priorities.add(np.arange(at, at + count) % self.capacity)
@@ -201,7 +209,7 @@ class Pond:
                 lane = lanes[stream] = self._free_lanes.pop()
                 self._streams[lane] = stream
         self._usual_streams, self._usual_numbers = streams, np.array(streams, np.int32)
-        self._usual_lanes = np.array([lanes[stream] for stream in streams])
+        self._usual_lanes = np.array([lanes[stream] for stream in streams], np.int64)
         return self._usual_lanes
 
     def _settle(self, leaf: Observations, obs: Handed, next_obs: Handed) -> None:
@@ -233,6 +241,14 @@ class Pond:
             self.priorities.remove(self.places(self.ids()[:count]))
         self.size -= count
 
+    def cut(self, streams: Sequence[int]) -> None:
+        """What these streams record next follows nothing: a new episode begins without the last one's end."""
+        with self.reading():
+            for stream in streams:
+                lane = self._lanes.get(stream)
+                if lane is not None:
+                    self._cut.add(lane)
+
     def clear(self) -> None:
         """Forget all steps; ids go on counting."""
         with self.reading():
@@ -245,15 +261,16 @@ class Pond:
         self.recorded = step
 
     def takes_rows(self, leaf: int, length: int, axis: RowAxis) -> bool:
-        """Whether the windows of a leaf are laid out like that, or can be since none is held yet."""
+        """Whether the windows of a leaf are laid out like that."""
         observations = self.leaves[leaf]
-        if not self.size:
-            observations.settle_on(axis)
         store = observations.store
         return store is not None and store.length == length and observations.axis == axis
 
-    def load_rows(self, leaf: int, rows: Array, numbers: Array) -> Array:
-        """Keep rows of a lake for a leaf; returns their slots, held until `let_go_of_rows`."""
+    def load_rows(self, leaf: int, rows: Array, numbers: Array | None) -> Array:
+        """Keep rows for a leaf; returns their slots, held until `let_go_of_rows`.
+
+        `numbers`: what the rows have in the lake that this pond is poured into, if they come from it.
+        """
         with self.reading():
             observations = self.leaves[leaf]
             store = observations.store

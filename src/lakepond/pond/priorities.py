@@ -60,6 +60,8 @@ class Priorities:
         self._sums[0].reshape(-1)[positions] = weight
         self._least[0].reshape(-1)[positions] = np.where(np.equal(weight, 0), np.inf, weight)
         self._stale.append(positions // WIDTH)
+        if len(self._stale) >= 1024:
+            self._add_up()
 
     def _add_up(self) -> None:
         if not self._stale:

@@ -37,7 +37,8 @@ SLOT_BOOK = np.dtype(
         ("keys", np.uint64),  # the hash of its row; 0 if it was never looked for
         ("refs", np.int32),  # track entries that name it
         ("state", np.uint8),
-        ("queued", np.uint8),
+        ("queued", np.uint8),  # whether it stands in the queue
+        ("waiting", np.uint8),  # whether it stands in limbo
     ]
 )
 EXTENT_BOOK = np.dtype(

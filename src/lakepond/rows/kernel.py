@@ -149,9 +149,8 @@ def enqueue(b: Books, slot: int) -> None:
 def drop(b: Books, slot: int) -> None:
     """One less names this slot."""
     b.slots[slot].refs -= 1
-    if b.slots[slot].refs == 0:
-        if b.counts[LIMBO_LENGTH] == len(b.limbo):
-            settle(b)  # cannot be full of anything but slots that were named again
+    if b.slots[slot].refs == 0 and not b.slots[slot].waiting:
+        b.slots[slot].waiting = 1
         b.limbo[b.counts[LIMBO_LENGTH]] = slot
         b.counts[LIMBO_LENGTH] += 1
 
@@ -168,6 +167,7 @@ def settle(b: Books) -> int:
     """What nothing names is free; returns how many slots could give their memory back, if that pays."""
     for i in range(b.counts[LIMBO_LENGTH]):
         slot = b.limbo[i]
+        b.slots[slot].waiting = 0
         if b.slots[slot].refs == 0 and b.slots[slot].state == USED:
             b.slots[slot].state = FREE
             b.slots[slot].keys = 0

@@ -86,10 +86,10 @@ class RowStore:
             slots["lake"][-more:] = -1
             # a ring does not grow in place: laid out from its head on
             queue = _longer(np.roll(books.queue, -int(counts[names.QUEUE_AT])), more)
-            counts[names.QUEUE_AT] = 0
-            books = books._replace(
+            self.books = books = books._replace(
                 slots=slots, queue=queue, limbo=_longer(books.limbo, more), table=_table(slots)
             )
+            counts[names.QUEUE_AT] = 0
         if counts[names.FREE_EXTENTS] < windows + 1:
             held = len(books.extents)
             more = max(windows + 1, held // 2)
@@ -98,9 +98,9 @@ class RowStore:
             free = _longer(books.free_extents, more)
             at = int(counts[names.FREE_EXTENTS])
             free[at : at + more] = np.arange(held + more - 1, held - 1, -1)
-            counts[names.FREE_EXTENTS] += more
             entries = _longer(books.entries, more * int(counts[names.EXTENT]))
-            books = books._replace(extents=extents, free_extents=free, entries=entries)
+            self.books = books = books._replace(extents=extents, free_extents=free, entries=entries)
+            counts[names.FREE_EXTENTS] += more
         if lanes > len(books.lanes):
             held = len(books.lanes)
             longer = _longer(books.lanes, max(lanes - held, held // 2))
@@ -150,11 +150,12 @@ class RowStore:
         if idle * self.row_bytes > TRIM_BYTES:
             self._give_back()
 
-    def load(self, rows: Array, numbers: Array) -> Array:
-        """Keep rows of a lake, (n, row_bytes) uint8 with these numbers there; returns their slots, held."""
+    def load(self, rows: Array, numbers: Array | None) -> Array:
+        """Keep rows, (n, row_bytes) uint8; returns their slots, held. `numbers`: theirs in our lake."""
         slots = np.empty(len(rows), np.int32)
         self._kernel.load(self.books, address_of(rows), slots)
-        self.books.slots["lake"][slots] = numbers
+        if numbers is not None:
+            self.books.slots["lake"][slots] = numbers
         return slots
 
     def pin(self, slots: Array) -> None:
