@@ -40,6 +40,21 @@ class Config:
     out: Path = Path("runs/record_market")
 
 
+def compile_first(spec: lp.Spec, source: lp.RowSource, context: int) -> None:
+    """The first record and sample on a new machine compile for some seconds; these are not counted."""
+    rehearsal = lp.Replay(spec, capacity=2)
+    for stop in range(context, context + 4):
+        rehearsal.record(
+            obs=lp.WindowRef(source, stop),
+            action=np.zeros((len(source.rows[0]), 2), np.float32),
+            reward=0.0,
+            next_obs=lp.WindowRef(source, stop + 1),
+            terminated=False,
+            truncated=False,
+        )
+    rehearsal.sample(1, rng=np.random.default_rng(0))
+
+
 def main(config: Config) -> None:
     """Record, sample, weigh."""
     talk = Console(stderr=True)
@@ -53,6 +68,7 @@ def main(config: Config) -> None:
         obs=lp.Field((config.context, config.instruments, len(market.FEATURES)), "float32"),
         action=lp.Field((config.instruments, 2), "float32"),
     )
+    compile_first(spec, source, config.context)
     replay = lp.Replay(spec, capacity=config.steps)
     agents = np.arange(config.agents)
     rounds = -(-config.steps // config.agents)
