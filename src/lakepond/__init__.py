@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     )
     from lakepond.lake.lake import Lake, LakeStats
     from lakepond.lake.repair import repair
-    from lakepond.replay import Replay, Stats, fill
-    from lakepond.types import Batch, Field, RowSource, Spec, WindowRef
+    from lakepond.replay import Replay, fill
+    from lakepond.types import Batch, Field, RowSource, Spec, Stats, WindowRef
 
 _HOMES = {
-    "lakepond.replay": ("Replay", "Stats", "fill"),
+    "lakepond.replay": ("Replay", "fill"),
     "lakepond.lake.lake": ("Lake", "LakeStats"),
     "lakepond.lake.repair": ("repair",),
-    "lakepond.types": ("Spec", "Field", "Batch", "RowSource", "WindowRef"),
+    "lakepond.types": ("Spec", "Field", "Batch", "Stats", "RowSource", "WindowRef"),
     "lakepond.adapters.trading": ("ReplayBuffer", "PrioritizedReplayBuffer"),
     "lakepond.errors": (
         "LakepondError",

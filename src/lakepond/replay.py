@@ -7,7 +7,6 @@ import threading
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
@@ -18,7 +17,7 @@ from lakepond.errors import RecordError, ReplayClosed, SampleError, SpecError, T
 from lakepond.flow import pond_to_agents
 from lakepond.flow.agents_to_pond import MISSING, Intake
 from lakepond.pond import Pond
-from lakepond.types import Array, Batch, Spec, Tree
+from lakepond.types import Array, Batch, Spec, Stats, Tree
 
 MOST_WAITING = 4
 """commits that may wait for space on the disk, each of up to a pond of steps, before recording is refused"""
@@ -30,39 +29,6 @@ if TYPE_CHECKING:
     from lakepond.lake.commits import Commit
     from lakepond.lake.lake import Lake
     from lakepond.lake.writer import LakeWriter
-
-
-@dataclass(frozen=True)
-class Stats:
-    """What a replay holds and what it takes."""
-
-    steps: int
-    """steps held"""
-    capacity: int
-    recorded: int
-    """steps ever recorded"""
-    streams: int
-    """streams with live steps"""
-    rows: int
-    """distinct rows held"""
-    bytes_held: int
-    """all memory it takes"""
-    bytes_plain: int
-    """what the same steps would take plainly, each with both observations"""
-    layout: dict[str, str]
-    """how each observation is kept"""
-
-    @property
-    def ratio(self) -> float:
-        """How many times smaller it is than in plain form."""
-        return self.bytes_plain / self.bytes_held if self.bytes_held else 1.0
-
-    def __str__(self) -> str:
-        layout = "; ".join(f"{path}: {how}" for path, how in self.layout.items())
-        return (
-            f"{self.steps:,} of {self.capacity:,} steps, {self.rows:,} distinct rows, "
-            f"{self.bytes_held:,} B held, {self.bytes_plain:,} B plainly, {self.ratio:.1f}x ({layout})"
-        )
 
 
 class Replay:
@@ -350,8 +316,8 @@ class Replay:
         weights, 0.4 if not given. `out`: an earlier batch whose arrays are filled again, which is faster.
         With a given `rng` the result follows from its state and from what was recorded, alone.
         """
-        self._check_sample(batch_size, rng, n_step, gamma, length, replace, beta)
         pond = self._pond
+        pond_to_agents.check_arguments(pond, batch_size, rng, n_step, gamma, length, replace, beta)
 
         def choose() -> Array:
             if pond.size == 0:
@@ -376,32 +342,6 @@ class Replay:
             out=out,
             pool=self._pool,
         )
-
-    def _check_sample(
-        self,
-        batch_size: int,
-        rng: np.random.Generator,
-        n_step: int,
-        gamma: float,
-        length: int | None,
-        replace: bool,
-        beta: float | None,
-    ) -> None:
-        if not isinstance(batch_size, int | np.integer) or batch_size < 1:
-            raise SampleError(f"batch_size must be a whole number, at least 1, but is {batch_size!r}.")
-        if not isinstance(rng, np.random.Generator):
-            raise SampleError(
-                f"rng must be a numpy.random.Generator, not {type(rng).__name__}; see default_rng."
-            )
-        if n_step < 1 or not 0 <= gamma <= 1:
-            raise SampleError(f"n_step must be at least 1 and gamma in [0, 1], but are {n_step} and {gamma}.")
-        if length is not None and (length < 1 or n_step > 1 or not replace):
-            raise SampleError(
-                f"length must be at least 1 and stands alone, but is {length} with n_step={n_step}, "
-                f"replace={replace}; compute returns from the sequence."
-            )
-        if beta is not None and self._pond.priorities is None:
-            raise SampleError("beta weighs prioritised samples; make the replay with Replay(..., alpha=0.6).")
 
     def recent(self, count: int, *, stream: int | None = None, out: Batch | None = None) -> Batch:
         """The newest `count` steps, of all or of one stream, oldest first."""

@@ -197,6 +197,39 @@ class WindowRef(NamedTuple):
     stop: int | Array
 
 
+@dataclass(frozen=True)
+class Stats:
+    """What a replay holds and what it takes."""
+
+    steps: int
+    """steps held"""
+    capacity: int
+    recorded: int
+    """steps ever recorded"""
+    streams: int
+    """streams with live steps"""
+    rows: int
+    """distinct rows held"""
+    bytes_held: int
+    """all memory it takes"""
+    bytes_plain: int
+    """what the same steps would take plainly, each with both observations"""
+    layout: dict[str, str]
+    """how each observation is kept"""
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller it is than in plain form."""
+        return self.bytes_plain / self.bytes_held if self.bytes_held else 1.0
+
+    def __str__(self) -> str:
+        layout = "; ".join(f"{path}: {how}" for path, how in self.layout.items())
+        return (
+            f"{self.steps:,} of {self.capacity:,} steps, {self.rows:,} distinct rows, "
+            f"{self.bytes_held:,} B held, {self.bytes_plain:,} B plainly, {self.ratio:.1f}x ({layout})"
+        )
+
+
 # --- trees ---------------------------------------------------------------------------------------
 
 

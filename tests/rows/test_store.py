@@ -8,7 +8,7 @@ import pytest
 
 import lakepond as lp
 from lakepond.rows import books as names
-from lakepond.rows import kernel
+from lakepond.rows.hashing import hash_bytes
 
 
 def day(t: int) -> np.ndarray:
@@ -129,7 +129,7 @@ def test_rows_with_equal_hashes_are_told_apart_by_their_bytes():
     store = replay._pond.leaves[0].store
     other = day(500)
     books, address = store.books, other.ctypes.data
-    key = kernel.hash_bytes(address, store.row_bytes)
+    key = hash_bytes(address, store.row_bytes)
     home = int(key >> 16) & (len(books.table) - 1)
     slot = int(books.table[books.table >= 0][0])
     books.slots["keys"][slot] = key

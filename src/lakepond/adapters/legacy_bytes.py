@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
 
@@ -50,7 +51,7 @@ def cut_short() -> LegacyPickleError:
     return LegacyPickleError("the file ends early: its end is missing; copy it again from where it was saved")
 
 
-class Stream:
+class Stream(ABC):
     """Forward reading of small pieces, the same for both kinds."""
 
     def __init__(self, file: int) -> None:
@@ -66,9 +67,9 @@ class Stream:
         return self._start + self._next
 
     @property
+    @abstractmethod
     def consumed(self) -> int:
         """Bytes of the file that were read: what progress counts."""
-        raise NotImplementedError
 
     def take(self, count: int) -> bytes:
         """The next few bytes."""
@@ -99,13 +100,13 @@ class Stream:
                 raise LegacyPickleError(f"a name of more than {limit} bytes; this is no replay file")
         return bytes(line)
 
+    @abstractmethod
     def pass_by(self, count: int) -> int:
         """Go past a payload; where it begins, for `load`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def load(self, offset: int, count: int) -> Array:
         """The bytes of a payload that was passed by, the caller's own."""
-        raise NotImplementedError
 
     def finish(self) -> None:
         """Nothing may follow."""
@@ -114,9 +115,9 @@ class Stream:
                 "the pickle ends, but the file goes on; it was damaged or holds more than one"
             )
 
+    @abstractmethod
     def _more(self) -> bytes:
         """What follows the buffer; empty at the end."""
-        raise NotImplementedError
 
     def _ended(self) -> bytes:
         raise cut_short()

@@ -22,6 +22,32 @@ ROUNDS = 8
 """tries at drawing sequences before all that are possible are listed"""
 
 
+def check_arguments(
+    pond: Pond,
+    batch_size: int,
+    rng: np.random.Generator,
+    n_step: int,
+    gamma: float,
+    length: int | None,
+    replace: bool,
+    beta: float | None,
+) -> None:
+    """Refuse what cannot be asked of `sample`."""
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise SampleError(f"batch_size must be a whole number, at least 1, but is {batch_size!r}.")
+    if not isinstance(rng, np.random.Generator):
+        raise SampleError(f"rng must be a numpy.random.Generator, not {type(rng).__name__}; see default_rng.")
+    if n_step < 1 or not 0 <= gamma <= 1:
+        raise SampleError(f"n_step must be at least 1 and gamma in [0, 1], but are {n_step} and {gamma}.")
+    if length is not None and (length < 1 or n_step > 1 or not replace):
+        raise SampleError(
+            f"length must be at least 1 and stands alone, but is {length} with n_step={n_step}, "
+            f"replace={replace}; compute returns from the sequence."
+        )
+    if beta is not None and pond.priorities is None:
+        raise SampleError("beta weighs prioritised samples; make the replay with Replay(..., alpha=0.6).")
+
+
 def draw(pond: Pond, count: int, rng: np.random.Generator) -> Array:
     """Ids of steps with replacement: uniform, or in proportion to priority."""
     if pond.priorities is None:

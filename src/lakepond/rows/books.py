@@ -28,7 +28,6 @@ USED, FREE, UNTOUCHED = 0, 1, 2  # what a slot can be; an untouched one is free 
 ANYWHERE = 1 << 60
 PROBES = 8  # places of the index in which a hash may stand
 PATIENCE = 16  # windows in which nothing was found before the search backs off
-PROBE_MASK = np.uint64(63)  # while it is backed off, one window in 64 is searched for, chosen by its content
 
 
 SLOT_BOOK = np.dtype(

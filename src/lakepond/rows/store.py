@@ -204,6 +204,8 @@ class RowStore:
 
     def check(self) -> None:
         """Count everything anew and raise AssertionError where the books are wrong; for tests."""
+        from lakepond.rows.hashing import hash_bytes
+
         b = self.books
         state, refs, keys = b.slots["state"], b.slots["refs"], b.slots["keys"]
         named = np.zeros(len(b.slots), np.int32)
@@ -216,9 +218,7 @@ class RowStore:
         assert b.counts[names.IN_USE] == np.count_nonzero(state == names.USED), "slots in use"
         assert b.counts[names.RESIDENT] == np.count_nonzero(state != names.UNTOUCHED), "resident slots"
         for slot in np.flatnonzero(keys).tolist():
-            assert self._kernel.hash_bytes(address_of(self.slab.rows[slot]), self.row_bytes) == keys[slot], (
-                "hash"
-            )
+            assert hash_bytes(address_of(self.slab.rows[slot]), self.row_bytes) == keys[slot], "hash"
         owned, writing = np.flatnonzero(b.extents["owner"] >= 0), b.lanes["extent"]
         assert np.array_equal(owned, np.sort(writing[writing >= 0])), "owners"
 
