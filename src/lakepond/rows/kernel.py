@@ -99,7 +99,7 @@ def unname(b: Books, start: int, stop: int) -> None:
         drop(b, b.entries[position])
 
 
-@njit(nogil=True)
+@njit(nogil=True, cache=True)
 def settle(b: Books) -> int:
     """What nothing names is free; returns how many slots could give their memory back, if that pays."""
     for i in range(b.counts[LIMBO_LENGTH]):
@@ -283,16 +283,22 @@ def search(b: Books, lane: int, address: int) -> int:
 
 
 @njit(nogil=True)
+def begin(b: Books, lane: int) -> None:
+    """Give a lane that has no extent one, and let it know of no window."""
+    if b.lanes[lane].extent < 0:
+        b.lanes[lane].floor = take_extent(b, lane)
+        b.lanes[lane].next = -1
+        b.lanes[lane].source = 0
+
+
+@njit(nogil=True)
 def record(b: Books, lanes: Array, obs: Windows, next_obs: Windows, place: int, starts: Array) -> None:
     """Keep the obs and next_obs of these steps, and write where each starts to the ring, from `place` on."""
     length, row, size = b.counts[LENGTH], b.counts[ROW_BYTES], b.counts[EXTENT]
     overlap = (length - 1) * row
     for i in range(len(lanes)):
         lane = lanes[i]
-        if b.lanes[lane].extent < 0:
-            b.lanes[lane].floor = take_extent(b, lane)
-            b.lanes[lane].next = -1
-            b.lanes[lane].source = 0
+        begin(b, lane)
         here = obs.address + (i * length if obs.source == 0 else obs.stops[i] - length) * row
         there = next_obs.address + (i * length if next_obs.source == 0 else next_obs.stops[i] - length) * row
         newest = b.lanes[lane].next
@@ -369,19 +375,10 @@ def turn(
 
     Returns how many slots could give their memory back.
     """
-    idle = 0
-    if gone:
-        release(b, oldest, gone, starts, following)
-        if unread:
-            idle = settle(b)
+    release(b, oldest, gone, starts, following)
+    idle = settle(b) if gone and unread else 0
     record(b, lanes, obs, next_obs, place, starts)
     return idle
-
-
-@njit(nogil=True, cache=True)
-def settled(b: Books) -> int:
-    """`settle`, when the last reader has gone."""
-    return settle(b)
 
 
 @njit(nogil=True, cache=True)
@@ -448,16 +445,11 @@ def turn_spelled(
     following: Array,
 ) -> int:
     """`turn` for windows that are given as parts of a track of slots."""
-    idle = 0
-    if gone:
-        release(b, oldest, gone, starts, following)
-        if unread:
-            idle = settle(b)
+    release(b, oldest, gone, starts, following)
+    idle = settle(b) if gone and unread else 0
     for i in range(len(lanes)):
         lane = lanes[i]
-        if b.lanes[lane].extent < 0:
-            b.lanes[lane].floor = take_extent(b, lane)
-            b.lanes[lane].next = -1
+        begin(b, lane)
         b.lanes[lane].source = 0
         for which in range(2):
             start = spell(b, lane, track, windows[i, which])

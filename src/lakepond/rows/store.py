@@ -169,7 +169,7 @@ class RowStore:
 
     def settle(self) -> None:
         """When nobody reads: what was let go may be used again, and the system gets back what is too much."""
-        if not self.readers and self._kernel.settled(self.books) * self.row_bytes > TRIM_BYTES:
+        if not self.readers and self._kernel.settle(self.books) * self.row_bytes > TRIM_BYTES:
             self._give_back()
 
     def _give_back(self) -> None:
