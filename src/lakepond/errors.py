@@ -16,6 +16,11 @@ that a stranger would catch::
     │   ├── LakeCorrupt    (ValueError)         a file is missing or not what was written
     │   ├── LakeFull       (OSError)            the disk has reached the floor; the last commit is whole
     │   └── LakeTooNew     (ValueError)         written by a later version of the format
+    ├── RunError           (ValueError)    something about a run's folder
+    │   ├── RunNotFound    (FileNotFoundError)  no run there, or no such checkpoint
+    │   ├── RunLocked      (BlockingIOError)    another process is training it
+    │   ├── RunMismatch                         begun by another trainer or with other settings
+    │   └── RunCorrupt                          a checkpoint is missing a part or is not what was written
     └── MarketDataError    (ValueError)    a market panel that cannot be, or could not be had
 """
 
@@ -70,6 +75,26 @@ class LakeFull(LakeError, OSError):
 
 class LakeTooNew(LakeError, ValueError):
     """The lake was written by a later version of the format."""
+
+
+class RunError(LakepondError, ValueError):
+    """Something about a run's folder."""
+
+
+class RunNotFound(RunError, FileNotFoundError):
+    """There is no run there, or no such checkpoint."""
+
+
+class RunLocked(RunError, BlockingIOError):
+    """Another process is training the run."""
+
+
+class RunMismatch(RunError):
+    """The run was begun by another trainer or with other settings."""
+
+
+class RunCorrupt(RunError):
+    """A checkpoint is missing a part, or is not what was written."""
 
 
 class MarketDataError(LakepondError, ValueError):

@@ -1,0 +1,16 @@
+"""A run is a folder.
+
+    runs/demo/
+      config.json            trainer, settings, machine and versions: written once
+      metrics.jsonl          one line a step of the log; cut back to the checkpoint on resume
+      checkpoints/00000012/  agents as safetensors; state.json, written last, says the folder is whole
+      lake/                  all experience; a checkpoint names the commit it belongs to
+      lock                   held by the process that trains
+
+Written by one process, read by any: `status`, `report` and `evaluate` open the same folder, running or dead.
+"""
+
+from lakepond.runs.checkpoints import Checkpoint
+from lakepond.runs.run import Run
+
+__all__ = ["Run", "Checkpoint"]

@@ -1,0 +1,206 @@
+"""Checkpoints: folders that are whole or not there.
+
+    checkpoints/
+      00000011/  population.safetensors  best.safetensors  state.json
+      00000012/  ...
+      00000013.aside/                    being written, or left by a process that was killed
+
+A pytree of arrays becomes one safetensors file whose names are the paths of its leaves, so torch, JAX and
+NumPy read it alike. `state.json` holds the caller's own counters and the size and SHA-256 of each file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lakepond.errors import RunCorrupt, RunMismatch, RunNotFound
+from lakepond.lake.files import ASIDE, sync_folder
+
+STATE = "state.json"
+DROPPED = ".dropped"
+"""the ending of a checkpoint that a run left behind by going on from an earlier one"""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One whole checkpoint, its arrays read and checked."""
+
+    number: int
+    folder: Path
+    state: dict[str, Any]
+    """what the trainer noted: counters, random keys, the lake's commit"""
+    arrays: dict[str, Any]
+    """the pytrees that were asked for, by name"""
+
+
+class Checkpoints:
+    """The folder `checkpoints/` of a run."""
+
+    def __init__(self, folder: Path, *, keep_last: int = 3, keep_every: int = 0) -> None:
+        self.folder = folder
+        self._keep_last = keep_last
+        self._keep_every = keep_every
+
+    def numbers(self) -> list[int]:
+        """Numbers of the finished ones, in order; whether their bytes are still right, `load` tells."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(
+            int(path.parent.name)
+            for path in self.folder.glob(f"[0-9]*/{STATE}")
+            if path.parent.name.isdigit()
+        )
+
+    def save(self, number: int, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
+        """Write checkpoint `number`, durable when this returns; then let go of those no longer kept."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        home = self._home(number)
+        aside = home.with_suffix(ASIDE)
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        files = {f"{name}.safetensors": _serialise(tree) for name, tree in arrays.items()}
+        for name, data in files.items():
+            _write(aside / name, data)
+        told = {
+            "number": number,
+            "state": dict(state),
+            "files": {
+                name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+                for name, data in files.items()
+            },
+        }
+        _write(aside / STATE, json.dumps(told, indent=1).encode())
+        sync_folder(aside)
+        if home.exists():  # the same number again, after going on from an earlier checkpoint
+            self._drop(home)
+        aside.rename(home)
+        sync_folder(self.folder)
+        self._let_go()
+        return home
+
+    def load(self, number: int | None, like: Mapping[str, Any]) -> Checkpoint:
+        """Checkpoint `number`, or the newest whole one; `like` gives the shape of each pytree to be read."""
+        known = self.numbers()
+        if number is not None:
+            if number not in known:
+                raise RunNotFound(f"{self.folder} has no checkpoint {number}; it has {_listed(known)}.")
+            return self._read(number, like)
+        for candidate in reversed(known):
+            try:
+                return self._read(candidate, like)
+            except RunCorrupt as broken:
+                warnings.warn(
+                    f"{broken} Going back to the checkpoint before it.", RuntimeWarning, stacklevel=3
+                )
+        raise RunNotFound(f"{self.folder} has no whole checkpoint; start the run again without resuming.")
+
+    def state(self, number: int) -> dict[str, Any]:
+        """What the trainer noted in checkpoint `number`, without reading any array."""
+        return dict(self._told(number)["state"])
+
+    def drop_after(self, number: int) -> None:
+        """Set aside the checkpoints later than `number`: the run goes on from there."""
+        for later in self.numbers():
+            if later > number:
+                self._drop(self._home(later))
+        if self.folder.is_dir():
+            for left in self.folder.glob(f"*{ASIDE}"):
+                shutil.rmtree(left)
+
+    def _read(self, number: int, like: Mapping[str, Any]) -> Checkpoint:
+        told = self._told(number)
+        home = self._home(number)
+        arrays = {}
+        for name, tree in like.items():
+            file = f"{name}.safetensors"
+            if file not in told["files"]:
+                raise RunNotFound(f"{home} holds no {file}; it holds {', '.join(told['files'])}.")
+            try:
+                data = (home / file).read_bytes()
+            except FileNotFoundError:
+                raise RunCorrupt(f"{home / file} is missing.") from None
+            if hashlib.sha256(data).hexdigest() != told["files"][file]["sha256"]:
+                raise RunCorrupt(f"{home / file} is not what was written (its SHA-256 differs).")
+            arrays[name] = _deserialise(data, tree, home / file)
+        return Checkpoint(number, home, dict(told["state"]), arrays)
+
+    def _told(self, number: int) -> dict[str, Any]:
+        path = self._home(number) / STATE
+        try:
+            told = json.loads(path.read_bytes())
+            if not isinstance(told["state"], dict) or not isinstance(told["files"], dict):
+                raise TypeError
+        except (ValueError, KeyError, TypeError):
+            raise RunCorrupt(f"{path} cannot be read as a checkpoint's state.") from None
+        return dict(told)
+
+    def _home(self, number: int) -> Path:
+        return self.folder / f"{number:08d}"
+
+    def _drop(self, home: Path) -> None:
+        dropped = home.with_suffix(DROPPED)
+        shutil.rmtree(dropped, ignore_errors=True)
+        home.rename(dropped)
+
+    def _let_go(self) -> None:
+        known = self.numbers()
+        for number in known[: -self._keep_last] if self._keep_last else []:
+            if not (self._keep_every and number % self._keep_every == 0):
+                shutil.rmtree(self._home(number))
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _named_leaves(tree: Any) -> tuple[list[str], list[Any], Any]:
+    import jax
+
+    pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") or "array" for path, _ in pairs]
+    return names, [leaf for _, leaf in pairs], structure
+
+
+def _serialise(tree: Any) -> bytes:
+    import numpy as np
+    from safetensors.numpy import save
+
+    names, leaves, _ = _named_leaves(tree)
+    return bytes(save({name: np.asarray(leaf, order="C") for name, leaf in zip(names, leaves, strict=True)}))
+
+
+def _deserialise(data: bytes, like: Any, path: Path) -> Any:
+    import jax
+    import numpy as np
+    from safetensors.numpy import load
+
+    held = load(data)
+    names, leaves, structure = _named_leaves(like)
+    if set(names) != set(held):
+        odd = sorted(set(names) ^ set(held))
+        raise RunMismatch(
+            f"{path} was saved by another network: {odd[0]} and {len(odd) - 1} more are not in both. "
+            "Resume with the settings of config.json."
+        )
+    for name, leaf in zip(names, leaves, strict=True):
+        if held[name].shape != np.shape(leaf):
+            raise RunMismatch(
+                f"{path}: {name} has shape {held[name].shape}, these settings need {np.shape(leaf)}. "
+                "Resume with the settings of config.json."
+            )
+    return jax.tree_util.tree_unflatten(structure, [held[name] for name in names])
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers)) if numbers else "none"
