@@ -316,3 +316,13 @@ def test_an_empty_batch_is_nothing():
     assert len(replay) == 0
     walk(replay, 10, 3)
     assert len(replay) == 3
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "float16", ">f4", "longdouble", "complex64", "datetime64[ns]", "S8"]
+)
+def test_any_dtype_comes_back_bit_for_bit(dtype):
+    obs = np.arange(400).reshape(4, 100).astype(dtype)
+    replay = lp.Replay(lp.Spec(obs=lp.Field((4, 100), dtype)), 10)
+    record(replay, obs, obs)
+    assert replay.sample(1, rng=np.random.default_rng(0)).obs.tobytes() == obs.tobytes()

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from lakepond.errors import RecordError
-from lakepond.rows import RowAxis, RowStore, find_row_axis, windows_of, windows_of_source
+from lakepond.rows import RowAxis, RowStore, find_row_axis, windows_of_source
 from lakepond.rows.axis import AGAINST, PATIENCE, is_candidate
 from lakepond.rows.books import Windows
 from lakepond.types import Array, Field, RowSource, WindowRef
@@ -61,7 +61,7 @@ class Observations:
     def _lay_out(self, axis: RowAxis) -> None:
         self.axis = axis
         length = 1 if axis is None else self.field.shape[axis]
-        self.store = RowStore(length, self.field.nbytes // length)
+        self.store = RowStore(length, self.field.nbytes // length, self.dtype)
         self._room = 0  # steps that are sure to fit
 
     @property
@@ -153,8 +153,8 @@ class Observations:
     def let_go(self, oldest: int, gone: int) -> None:
         """Let go of so many of the oldest steps and keep none."""
         if self.store is not None:
-            nothing = windows_of(np.zeros((0, 1)))
             none = np.zeros(0, np.int64)
+            nothing = Windows(0, 0, none)
             self.store.turn(oldest, gone, none, nothing, nothing, 0, self._starts, self._following)
 
     def _rows_first(self, obs: Array | WindowRef) -> Array | WindowRef:
@@ -167,7 +167,8 @@ class Observations:
     def _windows(self, obs: Array | WindowRef) -> Windows:
         if isinstance(obs, WindowRef):
             return windows_of_source(obs.source, obs.stop)  # type: ignore[arg-type]  # an array by now
-        return windows_of(obs)
+        assert self.store is not None
+        return self.store.windows_of(obs)
 
     def _values(self, obs: Array | WindowRef) -> Array:
         if not isinstance(obs, WindowRef):
@@ -265,10 +266,11 @@ def check_window(path: str, spec: Field, ref: WindowRef) -> Array:
     stops = np.array([ref.stop] if isinstance(ref.stop, int) else ref.stop, ndmin=1)
     if stops.dtype.kind not in "iu" or stops.ndim > 1:
         raise RecordError(f"{path}: WindowRef stop must be an integer or an array of them, not {ref.stop!r}.")
+    stops = stops.astype(np.int64, copy=False)
     low, high = (stops[0], stops[0]) if len(stops) == 1 else (stops.min(initial=2**62), stops.max(initial=0))
     if len(stops) and (low < spec.shape[0] or high > len(rows)):
         raise RecordError(
             f"{path}: WindowRef stop must lie in [{spec.shape[0]}, {len(rows)}] for windows of "
             f"{spec.shape[0]} of {len(rows)} rows, but is {low}..{high}."
         )
-    return stops.astype(np.int64, copy=False)
+    return stops

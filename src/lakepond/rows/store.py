@@ -11,6 +11,8 @@ Where the third way finds nothing for long, only a sixty-fourth of the windows g
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from lakepond.rows import books as names
@@ -25,11 +27,6 @@ LANE_BYTES = 256 << 10
 NO_STOPS = np.zeros(0, np.int64)
 
 
-def windows_of(batch: Array) -> Windows:
-    """The windows of a contiguous array with a leading batch axis. The array must outlive them."""
-    return Windows(address_of(batch), 0, NO_STOPS)
-
-
 def windows_of_source(source: RowSource, stops: Array) -> Windows:
     """The windows of a source's rows that end before each stop."""
     return Windows(source.address, source.token, stops)
@@ -38,13 +35,16 @@ def windows_of_source(source: RowSource, stops: Array) -> Windows:
 class RowStore:
     """Windows of `length` rows of `row_bytes` bytes each, of streams that are told apart by a lane number."""
 
-    def __init__(self, length: int, row_bytes: int) -> None:
+    def __init__(self, length: int, row_bytes: int, dtype: np.dtype[Any]) -> None:
+        """`dtype`: of the arrays that windows are taken from and copied to."""
         from lakepond.rows import kernel  # numba, not before it is needed
 
         self._kernel = kernel
         self.length = length
         self.row_bytes = row_bytes
         self.slab = Slab(row_bytes)
+        known = dtype.char in "?bBhHiIlLqQfdFD" and dtype.isnative  # to numba
+        self._address_of = kernel.address_of if known else address_of
         self.readers = 0
         """gathers under way: while there are any, slots that are let go are not used again"""
         count = np.zeros(names.COUNTS, np.int64)
@@ -63,8 +63,16 @@ class RowStore:
             free_extents=ints,
             lanes=np.zeros(0, names.LANE_BOOK),
         )
+        nothing, ring = Windows(0, 0, NO_STOPS), np.zeros((0, 2), np.int64)
+        self._turn = kernel.compiled(
+            kernel.turn, self.books, 0, 0, True, NO_STOPS, nothing, nothing, 0, ring, NO_STOPS
+        )
 
     # --- recording -------------------------------------------------------------------------------
+
+    def windows_of(self, batch: Array) -> Windows:
+        """The windows of a contiguous array with a leading batch axis. The array must outlive them."""
+        return Windows(self._address_of(batch), 0, NO_STOPS)
 
     def room(self) -> int:
         """How many windows are sure to fit as it is."""
@@ -125,9 +133,7 @@ class RowStore:
         the next step of the stream lies; `oldest` and `place` are places in it.
         """
         unread = self.readers == 0
-        idle = self._kernel.turn(
-            self.books, oldest, gone, unread, lanes, obs, next_obs, place, starts, following
-        )
+        idle = self._turn(self.books, oldest, gone, unread, lanes, obs, next_obs, place, starts, following)
         if idle * self.row_bytes > TRIM_BYTES:
             self._give_back()
 
@@ -189,7 +195,7 @@ class RowStore:
 
     def gather(self, slots: Array, out: Array) -> None:
         """Copy the rows in these slots into `out`, contiguous and of that size; other threads go on."""
-        self._kernel.gather(self.slab.address, self.row_bytes, slots, address_of(out))
+        self._kernel.gather(self.slab.address, self.row_bytes, slots, self._address_of(out))
 
     @property
     def rows(self) -> int:
