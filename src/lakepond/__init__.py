@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "lakepond.replay": ("Replay", "fill"),
     "lakepond.lake.lake": ("Lake", "LakeStats"),
+    "lakepond.cloud.place": ("Cloud",),
+    "lakepond.cloud.status": ("UploadStatus",),
+    "lakepond.adapters.cloud_sync": ("CloudSync",),
+    "lakepond.flow.lake_to_cloud": ("push",),
+    "lakepond.flow.cloud_to_lake": ("pull",),
+    "lakepond.flow.cloud_gc": ("gc",),
     "lakepond.lake.repair": ("repair",),
     "lakepond.types": ("Spec", "Field", "Batch", "Stats", "RowSource", "WindowRef"),
     "lakepond.adapters.trading": ("ReplayBuffer", "PrioritizedReplayBuffer"),
@@ -87,7 +93,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
-            return getattr(import_module(home), name)
+            globals()[name] = value = getattr(import_module(home), name)  # found at once from now on
+            return value
     raise AttributeError(f"module 'lakepond' has no attribute {name!r}")
 
 

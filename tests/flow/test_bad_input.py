@@ -215,10 +215,13 @@ def test_specs(make, says):
         make()
 
 
-def test_window_refs():
+@pytest.mark.parametrize("good_before", [0, 3])
+def test_window_refs(good_before):
     replay = lp.Replay(lp.Spec(obs=lp.Field((5, 3), "float32", rows=0)), 10)
     source = lp.RowSource(np.zeros((20, 3), np.float32))
-    other = {"action": 0, "reward": 0, "terminated": False, "truncated": False}
+    other = {"action": 0, "reward": 0.0, "terminated": False, "truncated": False}
+    for stop in range(5, 5 + good_before):
+        replay.record(obs=lp.WindowRef(source, stop), next_obs=lp.WindowRef(source, stop + 1), **other)
     for obs, says in [
         (lp.WindowRef(source, 4), r"\[5, 20\]"),
         (lp.WindowRef(source, 21), r"\[5, 20\]"),
@@ -230,4 +233,4 @@ def test_window_refs():
             replay.record(obs=obs, next_obs=lp.WindowRef(source, 6), **other)
     with pytest.raises(lp.RecordError, match="2 windows"):
         replay.record(obs=lp.WindowRef(source, 5), next_obs=lp.WindowRef(source, np.array([6, 7])), **other)
-    assert len(replay) == 0
+    assert len(replay) == good_before

@@ -11,7 +11,7 @@ import numpy as np
 from lakepond.errors import RecordError
 from lakepond.pond import Steps, column_fields
 from lakepond.pond.observations import check_window
-from lakepond.types import STREAM_MAX, Array, Field, Spec, Tree, WindowRef, leaves
+from lakepond.types import STREAM_MAX, Array, Field, RowSource, Spec, Tree, WindowRef, leaves
 
 FIELDS = ("obs", "next_obs", "action", "reward", "terminated", "truncated")
 MISSING: Any = object()
@@ -30,6 +30,7 @@ class Intake:
         self._usual: list[Any] = []  # what the last steps looked like, if nothing had to be converted
         self._usual_count: int | None = None
         self._fits: list[Any] = []  # how each of its values gets a batch axis, if they are one step
+        self._one: list[int] = [0]  # the stream of the last single step
         self._range: list[int] = []
 
     def check(
@@ -80,7 +81,10 @@ class Intake:
             fit = _window if i < 2 * self._windows else _column
             fitted.append(fit(path, field, value, count))
         # what only had to be given a batch axis need not be looked at when it comes like this again
-        self._fits = [_axis_adder(value, fit) for value, fit in zip(values, fitted, strict=True)]
+        self._fits = [
+            _axis_adder(path, field, value, fit)
+            for (path, field), value, fit in zip(self._fields, values, fitted, strict=True)
+        ]
         as_they_came = all(one is other for one, other in zip(fitted, values, strict=True))
         if as_they_came or (count is None and None not in self._fits):
             self._usual, self._usual_count = [_look(value) for value in values], count
@@ -88,6 +92,10 @@ class Intake:
 
     def _streams(self, stream: int | Array | None, size: int) -> list[int]:
         if stream is not None:
+            if size == 1 and type(stream) is int and 0 <= stream <= STREAM_MAX:
+                if stream != self._one[0]:
+                    self._one = [stream]
+                return self._one
             return _streams(stream, size)
         if len(self._range) != size:
             self._range = list(range(size))
@@ -108,12 +116,16 @@ class Intake:
 
 
 def _look(value: Any) -> Any:
-    """What tells whether a value is like another: dtype and shape of an array, or the type of a number."""
-    return (value.dtype, value.shape) if type(value) is np.ndarray else type(value)
+    """What tells whether a value is like another: dtype and shape, source of a window, type of a number."""
+    if type(value) is np.ndarray:
+        return value.dtype, value.shape
+    return (id(value.source), type(value.stop)) if type(value) is WindowRef else type(value)
 
 
-def _axis_adder(value: Any, fitted: Any) -> Callable[[Any], Array] | None:
+def _axis_adder(path: str, field: Field, value: Any, fitted: Any) -> Callable[[Any], Any] | None:
     """How values like this one get a batch axis, if that is all they need."""
+    if type(value) is WindowRef:
+        return _window_fitter(path, field, value.source) if type(value.stop) is int else None
     if type(value) is np.ndarray and value.dtype == fitted.dtype:
         return _ADD_AXIS
     if type(value) in PLAIN_NUMBERS and type(fitted) is np.ndarray:
@@ -124,6 +136,18 @@ def _axis_adder(value: Any, fitted: Any) -> Callable[[Any], Array] | None:
 
 
 _ADD_AXIS = operator.itemgetter(np.newaxis)
+
+
+def _window_fitter(path: str, field: Field, source: RowSource) -> Callable[[WindowRef], WindowRef]:
+    first, last = field.shape[0], len(source.rows)
+
+    def fit(value: WindowRef) -> WindowRef:
+        stop: Any = value.stop
+        if not first <= stop <= last:
+            check_window(path, field, value)  # says so
+        return WindowRef(source, np.array([stop], np.int64))
+
+    return fit
 
 
 def _number(dtype: np.dtype[Any]) -> Callable[[Any], Array]:
