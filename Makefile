@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test lint bench docs clean
+.PHONY: train test lint bench results soak docs clean
 .DELETE_ON_ERROR:
 
 $(BIN)/python:
@@ -19,8 +19,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e .
 	@touch $@
 
-train: $(VENV)/.installed
-	$(BIN)/python examples/record_market.py
+train: $(VENV)/.installed-train
+	$(BIN)/lakepond train erl --preset demo
 
 # What pip cannot bring: a browser and an Azure server. Their tests are skipped, saying so, where it fails.
 $(VENV)/.tools: tests/tools.sh
@@ -46,6 +46,15 @@ lint: $(VENV)/.installed-lint
 
 bench: .venv-bench/.installed
 	.venv-bench/bin/python -m benchmarks $(ARGS)
+
+# The long ones. Each goes on where it was stopped; their pages under docs/results name the command and the machine.
+results: $(VENV)/.installed-test
+	$(BIN)/lakepond train erl --preset eigen2 --out runs/eigen2 --resume
+	$(BIN)/lakepond compare --folder runs/mixture --report docs/results/mixture.md
+
+soak: $(VENV)/.installed-test $(VENV)/.tools
+	$(BIN)/python tests/soak.py 200
+	$(BIN)/python tests/trainers/kill_and_resume.py --kills 20
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict

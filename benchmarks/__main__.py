@@ -1,4 +1,4 @@
-"""`python -m benchmarks [market|atari|random|lake|check] [--quick] [--json FILE] [--out FILE]`."""
+"""`python -m benchmarks [market|atari|random|lake|lake-atari|check] [--quick] [--json FILE] [--out FILE]`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import time
 import warnings
 from pathlib import Path
 
-from benchmarks import atari, lake, market, random_data
+from benchmarks import atari, lake, lake_atari, market, random_data
 from benchmarks.report import Section, machine
 
 WORKLOADS = {"market": market.run, "atari": atari.run, "random": random_data.run, "lake": lake.run}
+WORKLOADS["lake-atari"] = lake_atari.run
 
 
 def main() -> int:

@@ -10,9 +10,13 @@ if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null 
     fi
 fi
 if command -v npm >/dev/null; then
-    [ -d .cache/azurite/node_modules/azurite ] || npm install --silent --no-audit --no-fund --no-save \
-        --prefix .cache/azurite azurite@3.37.0 >/dev/null 2>&1 \
-        || echo "tools: azurite could not be installed; the tests against Azure are skipped" >&2
+    home=.cache/azurite
+    if ! cmp -s tests/cloud/azurite/package-lock.json $home/installed; then
+        mkdir -p $home && cp tests/cloud/azurite/package*.json $home/ &&
+            npm ci --silent --ignore-scripts --no-audit --no-fund --prefix $home >/dev/null 2>&1 &&
+            cp tests/cloud/azurite/package-lock.json $home/installed ||
+            echo "tools: azurite could not be installed; the tests against Azure are skipped" >&2
+    fi
 else
     echo "tools: no npm; the tests against Azure are skipped" >&2
 fi

@@ -9,14 +9,24 @@ from typing import TYPE_CHECKING, Any
 from lakepond._version import __version__
 
 if TYPE_CHECKING:
+    from lakepond.adapters.cloud_sync import CloudSync
     from lakepond.adapters.trading import PrioritizedReplayBuffer, ReplayBuffer
+    from lakepond.cloud.place import Cloud
+    from lakepond.cloud.status import UploadStatus
     from lakepond.errors import (
+        CloudConflict,
+        CloudCorrupt,
+        CloudError,
+        CloudNotFound,
+        CloudRefused,
+        CloudUnreachable,
         LakeCorrupt,
         LakeError,
         LakeFull,
         LakeLocked,
         LakeNotFound,
         LakepondError,
+        LakeReadOnly,
         LakeTooNew,
         RecordError,
         ReplayClosed,
@@ -25,6 +35,9 @@ if TYPE_CHECKING:
         TooFewSteps,
         UnknownStream,
     )
+    from lakepond.flow.cloud_gc import gc
+    from lakepond.flow.cloud_to_lake import pull
+    from lakepond.flow.lake_to_cloud import push
     from lakepond.lake.lake import Lake, LakeStats
     from lakepond.lake.repair import repair
     from lakepond.replay import Replay, fill
@@ -55,7 +68,14 @@ _HOMES = {
         "LakeLocked",
         "LakeCorrupt",
         "LakeFull",
+        "LakeReadOnly",
         "LakeTooNew",
+        "CloudError",
+        "CloudUnreachable",
+        "CloudRefused",
+        "CloudNotFound",
+        "CloudConflict",
+        "CloudCorrupt",
     ),
 }
 
@@ -64,6 +84,12 @@ __all__ = [
     "Lake",
     "fill",
     "repair",
+    "Cloud",
+    "CloudSync",
+    "UploadStatus",
+    "push",
+    "pull",
+    "gc",
     "Spec",
     "Field",
     "Batch",
@@ -86,6 +112,13 @@ __all__ = [
     "LakeCorrupt",
     "LakeFull",
     "LakeTooNew",
+    "LakeReadOnly",
+    "CloudError",
+    "CloudUnreachable",
+    "CloudRefused",
+    "CloudNotFound",
+    "CloudConflict",
+    "CloudCorrupt",
     "__version__",
 ]
 

@@ -15,12 +15,22 @@ that a stranger would catch::
     │   ├── LakeLocked     (BlockingIOError)    another process is writing it
     │   ├── LakeCorrupt    (ValueError)         a file is missing or not what was written
     │   ├── LakeFull       (OSError)            the disk has reached the floor; the last commit is whole
+    │   ├── LakeReadOnly   (PermissionError)    this process may read it, and not write it
     │   └── LakeTooNew     (ValueError)         written by a later version of the format
     ├── RunError           (ValueError)    something about a run's folder
     │   ├── RunNotFound    (FileNotFoundError)  no run there, or no such checkpoint
     │   ├── RunLocked      (BlockingIOError)    another process is training it
     │   ├── RunMismatch                         begun by another trainer or with other settings
     │   └── RunCorrupt                          a checkpoint is missing a part or is not what was written
+    ├── ConfigError        (ValueError)    settings of a trainer that cannot be
+    ├── CloudError
+    │   ├── CloudUnreachable    (ConnectionError)    no network, no server, or no answer in time
+    │   ├── CloudRefused        (PermissionError)    credentials are missing or wrong
+    │   ├── CloudNotFound       (FileNotFoundError)  no such bucket, file, lake or commit there
+    │   ├── CloudConflict       (FileExistsError)    the place holds something else; nothing was overwritten
+    │   ├── CloudCorrupt        (ValueError)         what is there is not what was written
+    │   ├── CloudForked         (RuntimeError)       used in a forked child
+    │   └── CloudClientMissing  (ImportError)        the client is not installed
     └── MarketDataError    (ValueError)    a market panel that cannot be, or could not be had
 """
 
@@ -73,6 +83,10 @@ class LakeFull(LakeError, OSError):
     """The disk has reached the floor; the last commit is whole."""
 
 
+class LakeReadOnly(LakeError, PermissionError):
+    """The process may read the lake, and not write it."""
+
+
 class LakeTooNew(LakeError, ValueError):
     """The lake was written by a later version of the format."""
 
@@ -95,6 +109,42 @@ class RunMismatch(RunError):
 
 class RunCorrupt(RunError):
     """A checkpoint is missing a part, or is not what was written."""
+
+
+class ConfigError(LakepondError, ValueError):
+    """Settings of a trainer that cannot be."""
+
+
+class CloudError(LakepondError):
+    """Something about the cloud."""
+
+
+class CloudUnreachable(CloudError, ConnectionError):
+    """No network, no server, or no answer in time; it is tried again."""
+
+
+class CloudRefused(CloudError, PermissionError):
+    """The credentials are missing or wrong."""
+
+
+class CloudNotFound(CloudError, FileNotFoundError):
+    """There is no such bucket, or no such file, lake or commit in it."""
+
+
+class CloudConflict(CloudError, FileExistsError):
+    """The place holds something else under that name; nothing was overwritten."""
+
+
+class CloudCorrupt(CloudError, ValueError):
+    """What is in the cloud is not what was written."""
+
+
+class CloudForked(CloudError, RuntimeError):
+    """The client was used in this process before it was forked."""
+
+
+class CloudClientMissing(CloudError, ImportError):
+    """The client of that provider is not installed."""
 
 
 class MarketDataError(LakepondError, ValueError):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import warnings
+import weakref
+from collections.abc import Collection
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,10 +24,15 @@ from lakepond.types import Array, Batch, Spec, Stats, Tree
 
 MOST_WAITING = 4
 """commits that may wait for space on the disk, each of up to a pond of steps, before recording is refused"""
+MERGE_AFTER = 32
+"""files of a lake that gather before they are merged, in the background"""
 KEPT_SAVES = 2
 """how many saves of a replay are kept: the newest, and the one before it"""
 
 if TYPE_CHECKING:
+    from lakepond.cloud.place import Cloud
+    from lakepond.cloud.status import UploadStatus
+    from lakepond.flow.lake_and_cloud import CloudCopy
     from lakepond.lake.background import Background
     from lakepond.lake.commits import Commit
     from lakepond.lake.lake import Lake
@@ -57,6 +65,8 @@ class Replay:
         self._pouring = threading.RLock()  # hand-overs come one after another
         self._keeps_all = True  # whether steps are committed before they leave
         self._told: BaseException | None = None
+        self._cloud: CloudCopy | None = None
+        self._last_commit: Future[Commit] | None = None
 
     # --- on disk -----------------------------------------------------------------------------------
 
@@ -73,25 +83,36 @@ class Replay:
         codec: str = "zstd",
         max_steps: int | None = None,
         keep_last: int | None = None,
+        keep_every: int | None = None,
+        merge_after: int | None = MERGE_AFTER,
         min_free: int | str = 0,
+        cloud: str | Cloud | None = None,
+        pull: Literal["lazy", "all"] | None = None,
+        local_budget: int | str | None = None,
     ) -> Self:
         """A replay whose steps are kept in a lake at `path`: a new one, or one that goes on where it stopped.
 
         The newest steps are in memory again, with their priorities; ids and streams go on. With `commit` it
         goes on from that one. `spec` may be left out where a lake is; `codec="none"` keeps rows plain.
         `max_steps` bounds the lake, whose oldest steps then leave; `keep_last` bounds the commits that are
-        kept; with less than `min_free` ("20GB") on the disk nothing more is written.
+        kept, but for every `keep_every`-th; `merge_after` small files are merged to a larger one; with less
+        than `min_free` ("20GB") on the disk nothing more is written.
+
+        `cloud` ("gs://bucket/demo") is where `push` sends it. `pull` goes on with the lake that is there, its
+        segments "lazy", when they are touched, or "all" at once; where none is, a new one begins. With
+        `local_budget` ("20GB") segments that are safe in the cloud leave this disk and come back when needed.
         """
         from lakepond.flow import lake_to_pond
         from lakepond.lake import description, writer
         from lakepond.lake.guard import parse_bytes
         from lakepond.lake.lake import Lake, newest_whole
+        from lakepond.lake.retention import check_kept
 
         path = Path(path)
         if max_steps is not None and max_steps < capacity:
             raise SpecError(f"max_steps={max_steps:,} must be at least the capacity of {capacity:,} steps.")
-        if keep_last is not None and keep_last < 1:
-            raise SpecError(f"keep_last must be at least 1, but is {keep_last!r}.")
+        check_kept(keep_last, keep_every)
+        copy = cls._cloud_copy(path, cloud, pull, local_budget, commit)
         if (path / description.NAME).exists():
             known = description.read(path)
             if spec is not None and spec != known:
@@ -109,23 +130,49 @@ class Replay:
             codec=codec,
             max_steps=max_steps,
             keep_last=keep_last,
+            keep_every=keep_every,
+            merge_after=merge_after,
             min_free=parse_bytes(min_free),
         )
         try:
             last = Lake.open(path, commit).commit if commit is not None else newest_whole(path)
             if last is not None:
                 lake_writer.go_on_from(last)
-                with Lake(path, spec, last) as lake:
+                with Lake(path, spec, last, None if copy is None else copy.segments) as lake:
                     begin = max(last.oldest, last.recorded - capacity)
                     pond.begin_at(begin)
-                    lake_to_pond.fill(lake, pond, np.arange(begin, last.recorded), resume=True)
+                    lake_to_pond.resume(lake, pond, np.arange(begin, last.recorded))
                     lake_to_pond.restore_priorities(lake, pond)
         except BaseException:
             lake_writer.close()
             raise
         replay._attach(lake_writer)
         replay._poured = pond.recorded
+        replay._cloud = copy
+        if copy is not None:
+            copy.settle_with(replay._settled)
         return replay
+
+    @staticmethod
+    def _cloud_copy(
+        path: Path,
+        cloud: str | Cloud | None,
+        pull: Literal["lazy", "all"] | None,
+        local_budget: int | str | None,
+        commit: int | None,
+    ) -> CloudCopy | None:
+        if cloud is None:
+            if pull is not None or local_budget is not None:
+                raise SpecError(
+                    "pull and local_budget need a cloud; give its URL, like cloud='gs://bucket/demo'."
+                )
+            return None
+        from lakepond.flow.lake_and_cloud import CloudCopy
+        from lakepond.lake.guard import parse_bytes
+
+        copy = CloudCopy(path, cloud, None if local_budget is None else parse_bytes(local_budget))
+        copy.begin(pull, commit)
+        return copy
 
     @classmethod
     def open_saved(cls, path: str | Path, capacity: int, *, alpha: float | None = None) -> Self:
@@ -158,7 +205,12 @@ class Replay:
             self._keeps_all = False
             self._attach(
                 writer.LakeWriter(
-                    path, len(self._pond.leaves), codec=codec, max_steps=self.capacity, keep_last=KEPT_SAVES
+                    path,
+                    len(self._pond.leaves),
+                    codec=codec,
+                    max_steps=self.capacity,
+                    keep_last=KEPT_SAVES,
+                    merge_after=MERGE_AFTER,
                 )
             )
         elif self._background.writer.path != path:
@@ -172,6 +224,8 @@ class Replay:
 
         self._next_rows = writer.next_rows()
         self._background = Background(writer)
+        # a replay that is dropped and not closed must not keep its lake locked
+        weakref.finalize(self, self._background.drop).atexit = False
 
     @overload
     def commit(self, note: dict[str, Any] | None = None, *, wait: Literal[True] = True) -> Commit: ...
@@ -193,7 +247,58 @@ class Replay:
             new = hand_over(self._pond, since, self._next_rows)
             done = self._background.submit(new, note or {})
             self._poured = new.first + new.steps
+            self._last_commit = done
+            if self._cloud is not None:
+                done.add_done_callback(self._keep_to_budget)
         return done.result() if wait else done
+
+    # --- in the cloud ------------------------------------------------------------------------------
+
+    def push(self, *, wait: bool = False, timeout: float = 600.0) -> UploadStatus:
+        """Send all commits that the cloud does not have, each file once, in the background.
+
+        With `wait`, returns when they are there, or after `timeout` seconds. What fails is tried again until
+        it works or the process ends; training never waits and never stops for it.
+        """
+        cloud = self._in_cloud()
+        cloud.push()
+        return cloud.wait(timeout) if wait else cloud.status()
+
+    def upload_status(self) -> UploadStatus:
+        """How far the uploads are: bytes to go, lag, rate, the last error."""
+        return self._in_cloud().status()
+
+    def wait_for_uploads(self, timeout: float = 600.0) -> UploadStatus:
+        """Return when all that was pushed is in the cloud, or after `timeout` seconds, with how far it is."""
+        return self._in_cloud().wait(timeout)
+
+    def lake(self, commit: int | None = None) -> Lake:
+        """The lake of this replay, to read: its newest commit, or the one with that number.
+
+        Segments that are in the cloud alone come when they are touched.
+        """
+        from lakepond.lake.lake import Lake
+
+        if self._background is None:
+            raise ReplayClosed("this replay is in memory only, or closed; Lake.open reads what is on disk.")
+        segments = None if self._cloud is None else self._cloud.segments
+        return Lake.open(self._background.writer.path, commit, segments=segments)
+
+    def _in_cloud(self) -> CloudCopy:
+        if self._cloud is None:
+            raise SpecError(
+                "this replay has no cloud; give one to Replay.open(..., cloud='gs://bucket/demo')."
+            )
+        return self._cloud
+
+    def _settled(self) -> None:
+        """Return when the commits that were handed over are on disk, or failed."""
+        if self._last_commit is not None:
+            futures.wait([self._last_commit])
+
+    def _keep_to_budget(self, done: Future[Commit]) -> None:
+        if self._cloud is not None and done.exception() is None:
+            self._cloud.committed()
 
     # --- recording -------------------------------------------------------------------------------
 
@@ -260,6 +365,30 @@ class Replay:
                 stacklevel=3,
             )
 
+    def fill_from(self, lake: Lake, count: int, *, rng: np.random.Generator) -> None:
+        """Append exactly `count` of a lake's live steps, every choice and every order as likely as any other.
+
+        The lake is read once, in the order of the disk. Steps that were neighbours are so no longer: n-step
+        returns and sequences do not go across them.
+        """
+        from lakepond.flow import lake_to_pond
+
+        if self._closed:
+            raise ReplayClosed("this replay is closed; make a new one to fill.")
+        if not isinstance(rng, np.random.Generator):
+            raise SampleError(f"fill takes a numpy Generator, not {rng!r}; see np.random.default_rng.")
+        if not 1 <= count <= len(lake):
+            raise TooFewSteps(f"{count:,} steps were asked for, but {lake.path} holds {len(lake):,}.")
+        if lake.spec != self.spec:
+            raise SpecError(f"{lake.path} and the replay have different specs.")
+        if self._background is not None:
+            raise SpecError(
+                "fill takes a replay in memory: what is in a lake need not be poured into one again."
+            )
+        if count > self.capacity:
+            raise SpecError(f"{count:,} steps do not fit a capacity of {self.capacity:,}; fill fewer.")
+        lake_to_pond.fill(lake, self._pond, lake_to_pond.draw(lake, count, rng), rng)
+
     def update_priorities(self, step_id: npt.ArrayLike, priority: npt.ArrayLike) -> None:
         """Set the priority of steps, usually their absolute TD error; those that have left are ignored."""
         pond = self._pond
@@ -306,6 +435,7 @@ class Replay:
         cross: bool = False,
         replace: bool = True,
         beta: float | None = None,
+        without: Collection[str] = (),
         out: Batch | None = None,
     ) -> Batch:
         """Steps at random: uniformly, or by priority if the replay has priorities.
@@ -313,11 +443,12 @@ class Replay:
         `n_step`, `gamma`: n-step returns, never across an episode's end; `batch.discount` is what the value
         of `batch.next_obs` counts. `length`: sequences of so many steps of one stream, (B, T, ...), only
         within an episode unless `cross`. `replace=False`: no step twice. `beta`: exponent of the importance
-        weights, 0.4 if not given. `out`: an earlier batch whose arrays are filled again, which is faster.
+        weights, 0.4 if not given. `without`: observations that are not wanted ("obs", "next_obs['image']"),
+        which are None in the batch. `out`: an earlier batch whose arrays are filled again, which is faster.
         With a given `rng` the result follows from its state and from what was recorded, alone.
         """
         pond = self._pond
-        pond_to_agents.check_arguments(pond, batch_size, rng, n_step, gamma, length, replace, beta)
+        pond_to_agents.check_arguments(pond, batch_size, rng, n_step, gamma, length, replace, beta, without)
 
         def choose() -> Array:
             if pond.size == 0:
@@ -339,6 +470,7 @@ class Replay:
             n_step=n_step,
             gamma=gamma,
             beta=0.4 if beta is None else beta,
+            without=without,
             out=out,
             pool=self._pool,
         )
@@ -408,7 +540,10 @@ class Replay:
             )
 
     def close(self) -> None:
-        """Commit what is new and record no more; sampling goes on."""
+        """Commit what is new and record no more; sampling goes on.
+
+        With a cloud it is pushed, too; that is waited for 30 s at most, less if the cloud is away.
+        """
         background = self._background
         if background is not None and not self._closed:
             try:
@@ -417,7 +552,11 @@ class Replay:
             finally:
                 self._closed = True
                 self._background = None
-                background.close()
+                try:
+                    background.close()
+                finally:
+                    if self._cloud is not None:
+                        self._cloud.close()
         self._closed = True
 
     def __enter__(self) -> Self:
@@ -432,12 +571,4 @@ class Replay:
 
 def fill(lake: Lake, replay: Replay, count: int, *, rng: np.random.Generator) -> None:
     """Append exactly `count` of a lake's live steps to a replay, every choice as likely as any other."""
-    from lakepond.flow import lake_to_pond
-
-    if not 1 <= count <= len(lake):
-        raise TooFewSteps(f"{count:,} steps were asked for, but {lake.path} holds {len(lake):,}.")
-    if lake.spec != replay.spec:
-        raise SpecError(f"{lake.path} and the replay have different specs.")
-    if replay._background is not None:
-        raise SpecError("fill takes a replay in memory: what is in a lake need not be poured into one again.")
-    lake_to_pond.fill(lake, replay._pond, lake_to_pond.draw(lake, count, rng), resume=False)
+    replay.fill_from(lake, count, rng=rng)

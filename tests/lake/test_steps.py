@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lakepond.errors import SpecError
 from lakepond.lake.blocks import LakeCorrupt
-from lakepond.lake.checksum import new_digest
+from lakepond.lake.checksum import digest_of
 from lakepond.lake.steps import StepsInfo, read_steps, write_steps
 
 DTYPES = ["?", "i1", "<i2", "<i4", "<i8", "u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", ">f4", ">i8", "<c8",
@@ -20,9 +20,8 @@ DTYPES = ["?", "i1", "<i2", "<i4", "<i8", "u1", "<u2", "<u4", "<u8", "<f2", "<f4
 def file_of(columns: dict[str, np.ndarray]) -> bytes:
     file = io.BytesIO()
     info = write_steps(file, columns)
-    digest = new_digest()
-    digest.update(file.getvalue())
-    assert info == StepsInfo(len(next(iter(columns.values()))), len(file.getvalue()), digest.hexdigest())
+    data = file.getvalue()
+    assert info == StepsInfo(len(next(iter(columns.values()))), len(data), digest_of(data))
     return file.getvalue()
 
 

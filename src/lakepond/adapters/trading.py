@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from lakepond.adapters import progress
 from lakepond.adapters.legacy import legacy_capacity, read_legacy
 from lakepond.errors import RecordError, SpecError, TooFewSteps
 from lakepond.lake.lake import Lake
@@ -101,7 +102,9 @@ class ReplayBuffer:
         if self.replay is None:
             raise TooFewSteps("the buffer is empty; there is nothing to save.")
         commit = self.replay.save(Path(file_path), codec="zstd" if compress else "none")
-        return SavedBuffer(len(self), sum(commit.files().values()), len(self) * self.replay.spec.step_nbytes)
+        saved = SavedBuffer(len(self), sum(commit.files().values()), len(self) * self.replay.spec.step_nbytes)
+        progress.say(f"saved to {file_path}: {saved}")
+        return saved
 
     @classmethod
     def load(cls, file_path: str | Path) -> Self:
@@ -117,11 +120,22 @@ class ReplayBuffer:
             if isinstance(buffer, PrioritizedReplayBuffer) and note.get("alpha") is not None:
                 buffer.alpha = note["alpha"]
             buffer.replay = buffer._open(path)
+            progress.say(f"loaded from {path}: {buffer._in_words()}")
             return buffer
         buffer = cls(legacy_capacity(path))
-        for old in read_legacy(path):
-            buffer.add(old.state, old.action, float(old.reward), old.next_state, bool(old.done))
+        with progress.bar(f"reading {path}") as drawn:
+            for old in read_legacy(path, progress=drawn):
+                buffer.add(old.state, old.action, float(old.reward), old.next_state, bool(old.done))
+        progress.say(f"loaded from {path}: {buffer._in_words()}")
         return buffer
+
+    def _in_words(self) -> str:
+        if self.replay is None:
+            return "no transitions"
+        stats = self.replay.stats()
+        return (
+            f"{stats.steps:,} transitions in {stats.bytes_held:,} B, {stats.ratio:,.0f} x smaller than plain"
+        )
 
     def _open(self, path: Path) -> Replay:
         return Replay.open_saved(path, self.capacity)

@@ -1,42 +1,71 @@
-"""lake ──fill──▶ pond: steps by id, in the order of the disk, rows read once a part and never expanded."""
+"""lake ──fill──▶ pond: steps by id, read in the order of the disk, rows once a part and never expanded."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from lakepond.lake.lake import Lake
-from lakepond.lake.reader import LeafPart
+from lakepond.errors import LakeCorrupt
+from lakepond.lake.assemble import PART_STEPS
+from lakepond.lake.lake import PART_BYTES, Lake
+from lakepond.lake.reader import LeafPart, Part
 from lakepond.lake.steps import read_steps
+from lakepond.lake.tracks import covered, distinct
 from lakepond.pond import Pond, Spelled, Steps, column_fields
 from lakepond.types import Array
 
 
-def fill(lake: Lake, pond: Pond, ids: Array, *, resume: bool) -> None:
-    """Append the steps with these sorted ids to a pond.
+class Held(NamedTuple):
+    """Steps of a lake whose rows are in a pond, held, and which are not yet appended."""
 
-    `resume`: they are all steps from one on, so that each follows the one before it in its stream, and what
-    the pond records next goes to the same lake.
+    columns: dict[str, Array]
+    leaves: list[Spelled | Array]
+    """for each leaf its windows, or its values (steps, 2, *shape)"""
+
+
+def resume(lake: Lake, pond: Pond, ids: Array) -> None:
+    """Append all steps from one on, in their order: each follows the one before it in its stream.
+
+    What the pond records next goes to the same lake.
     """
-    names = [path for path, _ in column_fields(pond.spec)]
-    if not pond.size:
-        for observations, axis in zip(pond.leaves, lake.reader.axes(), strict=True):
-            if axis is not None:
-                observations.settle_on(axis)
+    _settle(lake, pond)
+    rows = _Rows(lake, pond, ours=True)
     for part in lake.parts(ids):
-        held = [_spell(lake, pond, i, leaf, resume) for i, leaf in enumerate(part.leaves)]
-        steps = Steps(
-            streams=part.columns["stream"].tolist(),
-            obs=[leaf if isinstance(leaf, Spelled) else leaf[:, 0] for leaf in held],
-            next_obs=[leaf if isinstance(leaf, Spelled) else leaf[:, 1] for leaf in held],
-            columns=[part.columns[name] for name in names],
-            linked=resume,
-        )
+        held = rows.hold(part)
         try:
-            pond.append(steps)
+            _append(pond, held, slice(None), linked=True)
         finally:
-            for i, leaf in enumerate(held):
-                if isinstance(leaf, Spelled):
-                    pond.let_go_of_rows(i, leaf.held)
+            _let_go(pond, held)
+
+
+def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
+    """Append the steps with these sorted ids, in random order.
+
+    Rows go to the pond as they are read, steps when all are there: until then, memory is needed for their
+    columns and for where their windows are.
+    """
+    _settle(lake, pond)
+    read: list[Held] = []
+    rows = _Rows(lake, pond, ours=False)
+    try:
+        for part in lake.parts(ids):
+            held = rows.hold(part)
+            read.append(held)
+            if any(
+                leaf.store is not None and not isinstance(values, Spelled)
+                for leaf, values in zip(pond.leaves, held.leaves, strict=True)
+            ):  # written before their row axis was known: a few steps, but whole observations
+                _append(pond, held, rng.permutation(len(held.columns["stream"])), linked=False)
+                _let_go(pond, read.pop())
+        if read:
+            whole = _joined(read)
+            order = rng.permutation(len(whole.columns["stream"]))
+            for at in range(0, len(order), PART_STEPS):
+                _append(pond, whole, order[at : at + PART_STEPS], linked=False)
+    finally:
+        for held in read:
+            _let_go(pond, held)
 
 
 def restore_priorities(lake: Lake, pond: Pond) -> None:
@@ -44,7 +73,8 @@ def restore_priorities(lake: Lake, pond: Pond) -> None:
     saved = lake.commit.priorities
     if pond.priorities is None or saved is None:
         return
-    weights = read_steps(lake.path / "segments" / f"{saved.digest}.steps")["weight"][-pond.size :]
+    with lake.reader.segments.using(f"{saved.digest}.steps") as file:
+        weights = read_steps(file)["weight"][-pond.size :]
     ids = pond.ids()[len(pond.ids()) - len(weights) :]
     alpha = lake.commit.alpha
     if alpha and alpha != pond.priorities.alpha:
@@ -57,16 +87,101 @@ def draw(lake: Lake, count: int, rng: np.random.Generator) -> Array:
     return np.sort(lake.commit.oldest + rng.choice(len(lake), count, replace=False, shuffle=False))
 
 
-def _spell(lake: Lake, pond: Pond, i: int, leaf: LeafPart | Array, resume: bool) -> Spelled | Array:
-    """The windows of a part as slots of the pond, whose rows are now there and held."""
-    if not isinstance(leaf, LeafPart):
-        return leaf
-    if not pond.takes_rows(i, leaf.layout.length, leaf.layout.axis):  # laid out before its row axis was known
-        return np.stack([lake.observations(i, leaf, 0), lake.observations(i, leaf, 1)], axis=1)
-    positions = np.unique(leaf.starts[..., None] + np.arange(leaf.layout.length))
-    numbers, place = np.unique(leaf.track[positions], return_inverse=True)
-    rows = lake.reader.rows(i, numbers, leaf.layout.row_bytes)
-    slots = pond.load_rows(i, rows, numbers if resume else None)
-    track = np.full(len(leaf.track), -1, np.int32)
-    track[positions] = slots[place]
-    return Spelled(track, leaf.starts, slots)
+def _settle(lake: Lake, pond: Pond) -> None:
+    if not pond.size:
+        for observations, axis in zip(pond.leaves, lake.reader.axes(), strict=True):
+            if axis is not None:
+                observations.settle_on(axis)
+
+
+def _append(pond: Pond, held: Held, which: slice | Array, *, linked: bool) -> None:
+    def part(leaf: Spelled | Array, k: int) -> Spelled | Array:
+        return leaf._replace(starts=leaf.starts[which]) if isinstance(leaf, Spelled) else leaf[which, k]
+
+    pond.append(
+        Steps(
+            streams=held.columns["stream"][which].tolist(),
+            obs=[part(leaf, 0) for leaf in held.leaves],
+            next_obs=[part(leaf, 1) for leaf in held.leaves],
+            columns=[held.columns[name][which] for name, _ in column_fields(pond.spec)],
+            linked=linked,
+        )
+    )
+
+
+def _let_go(pond: Pond, held: Held) -> None:
+    for i, leaf in enumerate(held.leaves):
+        if isinstance(leaf, Spelled):
+            pond.let_go_of_rows(i, leaf.held)
+
+
+def _joined(parts: list[Held]) -> Held:
+    """All of them as one, with one track a leaf; the rows stay held by the parts."""
+    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+    leaves: list[Spelled | Array] = []
+    for i in range(len(parts[0].leaves)):
+        spelled = [leaf for part in parts if isinstance(leaf := part.leaves[i], Spelled)]
+        if not spelled:
+            leaves.append(np.concatenate([np.asarray(part.leaves[i]) for part in parts]))
+            continue
+        lengths = [len(leaf.track) for leaf in spelled]
+        offsets = np.cumsum(lengths) - lengths
+        starts = [leaf.starts + offset for leaf, offset in zip(spelled, offsets.tolist(), strict=True)]
+        track = np.concatenate([leaf.track for leaf in spelled])
+        leaves.append(Spelled(track, np.concatenate(starts), np.zeros(0, np.int32)))
+    return Held(columns, leaves)
+
+
+class _Rows:
+    """Brings the rows of parts of a lake to a pond."""
+
+    def __init__(self, lake: Lake, pond: Pond, *, ours: bool) -> None:
+        """`ours`: the pond is poured into this lake, and its rows are to be found when they come again."""
+        self._lake, self._pond, self._ours = lake, pond, ours
+        # a row that came with an earlier part is known by its number: its steps hold it, or we do
+        spans = [lake.reader.row_span(i) for i in range(len(pond.leaves))]
+        self._first = [start for start, _ in spans]
+        try:
+            self._slots = [np.full(stop - start, -1, np.int32) for start, stop in spans]
+        except (MemoryError, ValueError) as error:
+            raise LakeCorrupt(
+                f"{lake.path} cannot have as many rows as it says: {error}; see `repair`."
+            ) from error
+        # what a pond that is empty does not hold need not be looked for
+        self._look = ours or pond.size > 0
+        self._scratch = np.empty(PART_BYTES if self._look else 0, np.uint8)
+
+    def hold(self, part: Part) -> Held:
+        """A part whose rows are now in the pond, held."""
+        leaves: list[Spelled | Array] = []
+        try:
+            for i, leaf in enumerate(part.leaves):
+                leaves.append(self._spell(i, leaf))
+        except BaseException:
+            _let_go(self._pond, Held({}, leaves))
+            raise
+        return Held(part.columns, leaves)
+
+    def _spell(self, i: int, leaf: LeafPart | Array) -> Spelled | Array:
+        """The windows of a part as slots of the pond."""
+        if not isinstance(leaf, LeafPart):
+            return leaf
+        layout = leaf.layout
+        if not self._pond.takes_rows(i, layout.length, layout.axis):  # laid out before its row axis was known
+            return np.stack([self._lake.observations(i, leaf, which) for which in (0, 1)], axis=1)
+        positions = covered(leaf.starts, layout.length)
+        numbers, place = distinct(leaf.track[positions])
+        known = self._slots[i]
+        places = numbers - self._first[i]
+        if len(places) and (places[0] < 0 or places[-1] >= len(known)):
+            raise LakeCorrupt(f"a window of {self._lake.path} names a row that is in no file; see `repair`.")
+        new = numbers[known[places] < 0]
+        reader, size = self._lake.reader, layout.row_bytes
+        if self._look:
+            rows = reader.rows(i, new, size, self._scratch)
+            held = self._pond.load_rows(i, rows, new if self._ours else None)
+        else:
+            held = self._pond.read_rows(i, len(new), lambda out: reader.rows(i, new, size, out.reshape(-1)))
+        known[new - self._first[i]] = held
+        slots = known[places]
+        return Spelled(slots[place], np.searchsorted(positions, leaf.starts), held)

@@ -5,7 +5,7 @@ Choosing happens while the pond is held still; the copies, nearly all of the tim
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -31,8 +31,15 @@ def check_arguments(
     length: int | None,
     replace: bool,
     beta: float | None,
+    without: Collection[str] = (),
 ) -> None:
     """Refuse what cannot be asked of `sample`."""
+    if without:
+        known = {path for name in ("obs", "next_obs") for path, _ in leaves(pond.spec.obs, name)}
+        if isinstance(without, str) or not known.issuperset(without):
+            raise SampleError(
+                f"without names observations to leave out, some of {sorted(known)}, but is {without!r}."
+            )
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise SampleError(f"batch_size must be a whole number, at least 1, but is {batch_size!r}.")
     if not isinstance(rng, np.random.Generator):
@@ -140,6 +147,7 @@ def sample(
     n_step: int = 1,
     gamma: float = 1.0,
     beta: float = 0.0,
+    without: Collection[str] = (),
     out: Batch | None = None,
     pool: ThreadPoolExecutor | None = None,
 ) -> Batch:
@@ -148,7 +156,7 @@ def sample(
     try:
         with pond.reading():
             ids = choose()
-            into = _Outputs(ids.shape, out)
+            into = _Outputs(ids.shape, out, without)
             last, columns = ids, pond.columns
             if n_step > 1:
                 last, reward, ahead = n_step_return(pond, ids, n_step, gamma)
@@ -196,7 +204,7 @@ def _copy(reads: list[tuple[Read, Array]], pool: ThreadPoolExecutor | None) -> N
             other.result()
 
 
-def _tree(spec: Tree, values: list[Array]) -> Tree:
+def _tree(spec: Tree, values: list[Any]) -> Tree:
     ordered = iter(values)
     return rebuild(spec, lambda: next(ordered))
 
@@ -204,8 +212,9 @@ def _tree(spec: Tree, values: list[Array]) -> Tree:
 class _Outputs:
     """The arrays of a batch: those of `out` where one is given, else new ones."""
 
-    def __init__(self, shape: tuple[int, ...], out: Batch | None) -> None:
+    def __init__(self, shape: tuple[int, ...], out: Batch | None, without: Collection[str] = ()) -> None:
         self._shape = shape
+        self._without = without
         self._given: dict[str, Array] = {}
         self._asked: list[tuple[Observations, Array, int, Array]] = []
         for name, value in () if out is None else out._asdict().items():
@@ -239,9 +248,11 @@ class _Outputs:
         given[...] = values
         return given
 
-    def look_up(self, leaf: Observations, name: str, places: Array, which: int) -> Array:
-        """Where observations will be copied to, once the pond is let go."""
+    def look_up(self, leaf: Observations, name: str, places: Array, which: int) -> Array | None:
+        """Where observations will be copied to, once the pond is let go; None if they are left out."""
         path = name + leaf.path.removeprefix("obs")
+        if path in self._without:
+            return None
         target = self._array(path, (*self._shape, *leaf.field.shape), leaf.dtype)
         if target is None:
             target = leaf.empty(self._shape)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from lakepond.lake.handover import HandOver, Layout, Windows
+from lakepond.lake.tracks import covered, runs_of
 from lakepond.pond import Pond
 from lakepond.pond.observations import Observations
 from lakepond.rows import RowStore
@@ -68,17 +69,10 @@ def _windows(pond: Pond, leaf: Observations, places: Array, first: int) -> tuple
     assert store is not None
     length, books = store.length, store.books
     starts = leaf.starts(places)
-    flat = starts.reshape(-1)
     # windows that overlap or touch in the pond's tracks are one range of the segment's track
-    known = np.unique(flat)
-    breaks = np.flatnonzero(known[1:] > known[:-1] + length) + 1
-    low = known[np.concatenate([[0], breaks]).astype(np.int64)] if len(known) else known
-    high = known[np.append(breaks - 1, len(known) - 1)] + length if len(known) else known
-    sizes = high - low
-    offsets = np.cumsum(sizes) - sizes
-    slots = books.entries[np.repeat(low - offsets, sizes) + np.arange(sizes.sum())]
-    group = np.searchsorted(low, flat, "right") - 1
-    moved = (flat - low[group] + offsets[group]).reshape(starts.shape)
+    positions = covered(starts, length)
+    moved = np.searchsorted(positions, starts)
+    slots = books.entries[positions]
     track = books.slots["lake"][slots]
     unnumbered = track < 0
     unknown, at, which = np.unique(slots[unnumbered], return_index=True, return_inverse=True)
@@ -102,4 +96,4 @@ def _windows(pond: Pond, leaf: Observations, places: Array, first: int) -> tuple
                     store.settle()
             yield buffer[: len(part)]
 
-    return Windows(layout, track, moved, first, len(new_slots), rows), new_slots
+    return Windows(layout, runs_of(track), moved, first, len(new_slots), rows), new_slots

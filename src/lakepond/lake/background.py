@@ -29,7 +29,7 @@ class Background:
         """why the oldest job has not been done yet, if it was tried"""
         self._jobs: deque[Job] = deque()
         self._change = threading.Condition()
-        self._stop = False
+        self._stop = self._dropped = False
         self._thread = threading.Thread(target=self._work, name="lakepond-commit", daemon=True)
         self._thread.start()
 
@@ -52,7 +52,7 @@ class Background:
             with self._change:
                 self._change.wait_for(lambda: self._stop or (self._jobs and self.failure is None))
                 if not self._jobs or self.failure is not None:
-                    return
+                    break
                 job = self._jobs[0]
             try:
                 commit = self.writer.commit(job.new, job.note)
@@ -71,6 +71,15 @@ class Background:
                 self._change.notify_all()
             if not job.done.done():
                 job.done.set_result(commit)
+            del job, commit  # or what they hold would stay until the next one
+        if self._dropped:
+            self.writer.close()
+
+    def drop(self) -> None:
+        """Nobody will submit more: finish what was handed over, and let others write. Does not wait."""
+        with self._change:
+            self._dropped = self._stop = True
+            self._change.notify_all()
 
     def close(self) -> None:
         """Finish what can be finished; raises why something could not be."""

@@ -13,7 +13,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from lakepond.errors import LakeCorrupt, SpecError
-from lakepond.lake.checksum import crc32c, new_digest
+from lakepond.lake.checksum import Digest, crc32c
 
 CODECS = ("zstd", "none")
 BLOCK_BYTES = 32 * 84 * 84  # plain bytes a block aims at: 32 Atari frames
@@ -32,7 +32,7 @@ class ShardInfo:
     bytes: int
     """size of the file"""
     digest: str
-    """BLAKE2b of the file's bytes, 40 hex digits: its name"""
+    """SHA-256 of the file's bytes, its first 40 hex digits: its name"""
 
     def __post_init__(self) -> None:
         sound = self.rows >= 0 and self.row_bytes >= 1 and self.block_rows >= 1 and self.codec in CODECS
@@ -59,12 +59,16 @@ class Blocks:
     `plain` is the mapped file of a shard with codec "none", without its tail, and None otherwise.
     """
 
-    def __init__(self, path: str | os.PathLike[str], info: ShardInfo) -> None:
+    def __init__(self, path: str | os.PathLike[str], info: ShardInfo, *, held: bool = False) -> None:
+        """`held`: the file is read whole, as it is stored, and kept in memory."""
         self.path, self.info = Path(path), info
+        self._held: memoryview | None = None
         self.block_bytes = info.block_rows * info.row_bytes
         self.plain: Bytes | None = None
         self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115  closed by close()
         try:
+            if held:
+                self._held = memoryview(self._read_whole())
             self._open_index()
         except BaseException:
             self._file.close()
@@ -91,6 +95,11 @@ class Blocks:
             self.plain = np.frombuffer(mapped, np.uint8, step * blocks)
             self._checked = np.zeros(blocks, bool)
 
+    @property
+    def held_bytes(self) -> int:
+        """What is kept in memory."""
+        return 0 if self._held is None else len(self._held)
+
     def decode(self, blocks: list[int], out: Bytes, zstd: zstandard.ZstdDecompressor) -> None:
         """These blocks, end to end, into `out`; a decompressor serves one thread at a time."""
         frames = self._frames(blocks)
@@ -111,7 +120,7 @@ class Blocks:
 
     def check_file(self) -> None:
         """Read the whole file and compare its digest; forget which plain blocks were checked."""
-        digest = new_digest()
+        digest = Digest()
         for at in range(0, self.info.bytes, 1 << 20):
             digest.update(self._pread(at, min(1 << 20, self.info.bytes - at)))
         if digest.hexdigest() != self.info.digest:
@@ -125,12 +134,12 @@ class Blocks:
 
     def close(self) -> None:
         """Close the file; arrays that lie in the mapped file stay valid."""
-        self.plain = None
+        self.plain = self._held = None
         self._file.close()
 
-    def _frames(self, blocks: list[int]) -> bytes:
+    def _frames(self, blocks: list[int]) -> bytes | memoryview:
         """The frames of these blocks, end to end and checked; neighbours are read together."""
-        pieces: list[bytes] = []
+        pieces: list[bytes | memoryview] = []
         done = 0
         while done < len(blocks):
             begin, (offset, length) = done, self._spans[blocks[done]]
@@ -153,8 +162,17 @@ class Blocks:
         if xxhash.xxh3_64_intdigest(stored) != self._sums[block]:
             raise self.corrupt(f"block {block} of {self.info.blocks} does not match its checksum")
 
-    def _pread(self, offset: int, size: int) -> bytes:
-        data = os.pread(self._file.fileno(), size, offset)
+    def _read_whole(self) -> bytes:
+        size = os.fstat(self._file.fileno()).st_size
+        data: bytes = self._file.read(size) or b""
+        self._file.seek(0)
+        return data
+
+    def _pread(self, offset: int, size: int) -> bytes | memoryview:
+        if self._held is not None:
+            data: bytes | memoryview = self._held[offset : offset + size]
+        else:
+            data = os.pread(self._file.fileno(), size, offset)
         if len(data) != size:
             raise self.corrupt(f"it was cut off while open, before byte {offset + size}")
         return data

@@ -1,7 +1,7 @@
 """The two checksums of a file in the lake that are not xxh3.
 
-`Tally`   names a file by its content: BLAKE2b, 20 bytes. A name has to hold against accident and intent,
-          which xxh3 does not promise; BLAKE2b is in the standard library and needs no SHA instructions.
+`Tally`   names a file by its content: SHA-256, the first 20 bytes. A name has to hold against accident and
+          intent, which xxh3 does not promise; CPUs have instructions for SHA-256, so it costs the least.
 `crc32c`  guards the index of a shard, because the Zarr format says so. An index is 16 bytes a block, so NumPy
           is fast enough (64 KB in under a millisecond) and no further library is needed.
 """
@@ -9,54 +9,112 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections import deque
+from concurrent.futures import Executor, Future, wait
 from functools import cache
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-DIGEST_BYTES = 20
+DIGEST, DIGEST_BYTES = "sha256-160", 20
+"""how files are named: SHA-256, cut to 160 bits"""
+PIECE_BYTES = 256 << 10  # written and hashed in one go
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, lowest bit first
 
 
-def new_digest() -> hashlib.blake2b:
+class Digest:
     """The hash that names a file: feed it the file's bytes, its `hexdigest()` is the name."""
-    return hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._sha256 = hashlib.sha256(data)
+        self.update = self._sha256.update
+
+    def hexdigest(self) -> str:
+        """The name of what was fed so far: as many digits as two for each of DIGEST_BYTES."""
+        return self._sha256.hexdigest()[: 2 * DIGEST_BYTES]
+
+
+def digest_of(data: bytes) -> str:
+    """The name of these bytes."""
+    return Digest(data).hexdigest()
 
 
 class Tally:
-    """A file being written: counts and hashes the bytes that go through it, whole writes only."""
+    """A file being written: whole writes only, counted and hashed.
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._digest = new_digest()
-        self.bytes = 0
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Write all of `data`, also to an unbuffered file that takes a part at a time."""
-        view = memoryview(data).cast("B")
-        self._digest.update(view)
-        self.bytes += len(view)
-        length = len(view)
-        while view:
-            view = view[self._file.write(view) :]
-        return length
-
-    def tell(self) -> int:
-        """Bytes written so far, whatever the file held before."""
-        return self.bytes
-
-    def flush(self) -> None:
-        """Nothing to do: nothing is held back."""
+    With a pool of one thread the hashing happens there, while the caller makes the next bytes or syncs.
+    """
 
     closed = False
 
-    def digest(self) -> str:
-        """The name of what was written so far."""
+    def __init__(self, file: BinaryIO, pool: Executor | None = None) -> None:
+        self._file, self._pool = file, pool
+        self._digest = Digest()
+        self._small = bytearray()
+        self._hashing: deque[Future[None]] = deque()
+        self.bytes = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Take all of `data`, which must not change before `settle` or `finish`."""
+        view = memoryview(data).cast("B")
+        self.bytes += len(view)
+        if len(view) < PIECE_BYTES // 4:
+            self._small += view  # copied: a few bytes may hold a large buffer
+            if len(self._small) >= PIECE_BYTES:
+                self._pass_on_small()
+        else:
+            self._pass_on_small()
+            self._pass_on(view)
+        return len(view)
+
+    def tell(self) -> int:
+        """Bytes taken so far, whatever the file held before."""
+        return self.bytes
+
+    def flush(self) -> None:
+        """Nothing to do: `finish` writes what is held back."""
+
+    def settle(self) -> None:
+        """Write and hash all that is held back: what was given may change from now on."""
+        self._pass_on_small()
+        self._wait(leave=0)
+
+    def finish(self, *, sync: bool) -> str:
+        """Write all that is held back, and sync the file; returns the name of what is in it."""
+        self._pass_on_small()
+        if sync:
+            os.fsync(self._file.fileno())
+        self._wait(leave=0)
         return self._digest.hexdigest()
 
+    def __enter__(self) -> Self:
+        return self
 
-def crc32c(data: bytes) -> int:
+    def __exit__(self, *_: object) -> None:
+        wait(self._hashing)
+
+    def _pass_on_small(self) -> None:
+        small, self._small = self._small, bytearray()
+        if small:
+            self._pass_on(memoryview(small))
+
+    def _pass_on(self, data: memoryview) -> None:
+        if self._pool is None:
+            self._digest.update(data)
+        else:
+            self._wait(leave=3)
+            self._hashing.append(self._pool.submit(self._digest.update, data))
+        while data:
+            data = data[self._file.write(data) :]  # an unbuffered file takes a part at a time
+
+    def _wait(self, leave: int) -> None:
+        while len(self._hashing) > leave:
+            self._hashing.popleft().result()
+
+
+def crc32c(data: bytes | memoryview) -> int:
     """CRC-32C of `data`, whose length is a multiple of four.
 
     A CRC is linear, so neighbours are joined pairwise, all pairs at once, until one word is left:

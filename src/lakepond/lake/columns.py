@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from lakepond.errors import SpecError
 
-BATCH_STEPS, BATCH_BYTES = 8192, 1 << 20
+BATCH_STEPS, BATCH_BYTES = 8192, 2 << 20
 NOTE = b"lakepond.note."
 _TYPED = {"|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"}
 
@@ -42,6 +43,12 @@ class Column:
         """Room for so many steps."""
         return np.empty((steps, *self.shape), self.dtype)
 
+    @cached_property
+    def told(self) -> str:
+        """The same as JSON, without the closing bracket."""
+        return json.dumps(self.describe())[:-1]
+
+    @cached_property
     def type(self) -> Any:
         """The Arrow type."""
         import pyarrow as pa
@@ -51,13 +58,20 @@ class Column:
         value = pa.from_numpy_dtype(self.dtype)
         return pa.list_(value, self.size) if self.shape else value
 
+    @cached_property
+    def field(self) -> Any:
+        """The Arrow field, with dtype and shape in its metadata."""
+        import pyarrow as pa
+
+        return pa.field(self.name, self.type, False, {"lakepond.column": json.dumps(self.describe()[1:])})
+
     def to_arrow(self, part: Array) -> Any:
         """An Arrow array over the same memory; bools are packed."""
         import pyarrow as pa
 
         plain = np.packbits(part, bitorder="little") if part.dtype == bool else raw_bytes(part)
-        data, kind = [None, pa.py_buffer(plain)], self.type()
-        if not pa.types.is_fixed_size_list(kind):
+        data, kind = [None, pa.py_buffer(plain)], self.type
+        if not self.shape or self.dtype.str not in _TYPED:
             return pa.Array.from_buffers(kind, len(part), data)
         values = pa.Array.from_buffers(kind.value_type, part.size, data)
         return pa.Array.from_buffers(kind, len(part), [None], children=[values])
@@ -98,7 +112,7 @@ class Layout:
                 raise SpecError(
                     f"column {name!r} has dtype {column.dtype}, which has no fixed width or no name."
                 )
-        found = tuple(Column(name, array.dtype, array.shape[1:]) for name, array in columns.items())
+        found = tuple(_column(name, array.dtype, array.shape[1:]) for name, array in columns.items())
         width = sum(column.dtype.itemsize * column.size for column in found)
         steps = len(next(iter(columns.values())))
         batch = min(BATCH_STEPS, max(1, BATCH_BYTES // max(1, width)))
@@ -111,7 +125,7 @@ class Layout:
         columns = []
         for field in schema:
             dtype, shape = json.loads(field.metadata[b"lakepond.column"])
-            columns.append(Column(field.name, np.dtype(dtype), tuple(shape)))
+            columns.append(_column(field.name, np.dtype(dtype), tuple(shape)))
         said = {key: value for key, value in schema.metadata.items() if key.startswith(NOTE)}
         notes = tuple(sorted((key[len(NOTE) :].decode(), value) for key, value in said.items()))
         layout = cls(tuple(columns), told["steps"], told["batch"], notes)
@@ -123,12 +137,7 @@ class Layout:
         """The Arrow schema that says all this."""
         import pyarrow as pa
 
-        fields = [
-            pa.field(
-                column.name, column.type(), False, {"lakepond.column": json.dumps(column.describe()[1:])}
-            )
-            for column in self.columns
-        ]
+        fields = [column.field for column in self.columns]
         told: dict[str, Any] = {"steps": self.steps, "batch": self.batch}
         sums = [[name, xxhash.xxh3_64_hexdigest(note)] for name, note in self.notes]
         sealed = json.dumps([told, *(column.describe() for column in self.columns), *sums]).encode()
@@ -138,9 +147,15 @@ class Layout:
 
     def checksum(self, column: Column, start: int, part: Array) -> str:
         """Of the values of a column from step `start` on, and of what they mean."""
-        digest = xxhash.xxh3_64(json.dumps([*column.describe(), start, len(part), self.steps]).encode())
+        digest = xxhash.xxh3_64(f"{column.told}, {start}, {len(part)}, {self.steps}]".encode())
         digest.update(raw_bytes(part).data)
         return digest.hexdigest()
+
+
+@lru_cache(1024)
+def _column(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Column:
+    """The same one again, which remembers its Arrow type: every commit has the same columns."""
+    return Column(name, dtype, shape)
 
 
 def raw_bytes(part: Array) -> NDArray[np.uint8]:

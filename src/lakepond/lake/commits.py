@@ -8,16 +8,20 @@ changed. The newest one that verifies is the lake; any other that is kept can be
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from lakepond.errors import LakeCorrupt
 from lakepond.lake.blocks import ShardInfo
-from lakepond.lake.checksum import new_digest
-from lakepond.lake.files import write_whole
+from lakepond.lake.checksum import DIGEST_BYTES
+from lakepond.lake.files import write_bytes
+from lakepond.lake.sealed import seal, unseal
 from lakepond.lake.steps import StepsInfo
+
+NAME = f"[0-9a-f]{{{2 * DIGEST_BYTES}}}"
+"""a file's digest: the only names that are ever put together to a path"""
 
 
 @dataclass(frozen=True)
@@ -89,18 +93,18 @@ class Commit:
         return named
 
     def to_json(self) -> bytes:
-        """The file: sorted JSON with a checksum of all the rest."""
-        told = asdict(self)
-        return json.dumps({**told, "checksum": _checksum(told)}, sort_keys=True, indent=1).encode()
+        """The file: JSON, sealed by a checksum."""
+        told = dict(vars(self))
+        told["segments"] = [{**vars(s), "steps": vars(s.steps)} for s in self.segments]
+        told["rows"] = [{**vars(r), "shard": vars(r.shard)} for r in self.rows]
+        told["priorities"] = None if self.priorities is None else vars(self.priorities)
+        return seal(told)
 
     @classmethod
     def from_json(cls, data: bytes, name: str) -> Self:
         """A commit read back; `LakeCorrupt` unless it is, byte for byte, what was written."""
         try:
-            told = json.loads(data)
-            checksum = told.pop("checksum")
-            if checksum != _checksum(told):
-                raise ValueError("its checksum does not match")
+            told = unseal(data)
             told["note"] = dict(told["note"])
             told["segments"] = tuple(
                 Segment(s["first"], StepsInfo(**s["steps"]), tuple(s["needs"])) for s in told["segments"]
@@ -111,15 +115,42 @@ class Commit:
             told["next_rows"] = tuple(told["next_rows"])
             if told["priorities"] is not None:
                 told["priorities"] = StepsInfo(**told["priorities"])
-            return cls(**told)
+            commit = cls(**told)
+            commit.check()
+            return commit
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise LakeCorrupt(f"commit {name} is not what was written: {error}; see `repair`.") from error
 
-
-def _checksum(told: dict[str, Any]) -> str:
-    digest = new_digest()
-    digest.update(json.dumps(told, sort_keys=True).encode())
-    return digest.hexdigest()
+    def check(self) -> None:
+        """ValueError or TypeError unless it makes sense: steps and rows in order, needs among the rows."""
+        files: list[StepsInfo | ShardInfo] = [
+            *(s.steps for s in self.segments),
+            *(r.shard for r in self.rows),
+        ]
+        files += [] if self.priorities is None else [self.priorities]
+        if not all(re.fullmatch(NAME, file.digest) for file in files):
+            raise ValueError("it names a file by what is no digest")
+        numbers = [self.number, self.oldest, self.recorded, *self.next_rows]
+        numbers += [n for part in (*self.segments, *self.rows, *files) for n in vars(part).values()]
+        if any(isinstance(n, float | bool) or (isinstance(n, int) and n < 0) for n in numbers):
+            raise ValueError("it has a number that is none")
+        names = {rows.name for rows in self.rows}
+        if not self.oldest <= self.recorded:
+            raise ValueError(f"it is number {self.number} and has the steps [{self.oldest}, {self.recorded})")
+        if self.segments:
+            stops = [*(segment.first for segment in self.segments[1:]), self.recorded]
+            if self.segments[0].first > self.oldest or [s.stop for s in self.segments] != stops:
+                raise ValueError("its segments do not follow each other")
+        elif self.oldest != self.recorded:
+            raise ValueError("it names no segments")
+        for segment in self.segments:
+            if segment.steps.steps < 1 or not names.issuperset(segment.needs):
+                raise ValueError(f"the segment of step {segment.first} needs what is not named")
+        for leaf in range(len(self.next_rows)):
+            mine = [rows for rows in self.rows if rows.leaf == leaf]
+            stops = [*(rows.first for rows in mine[1:]), self.next_rows[leaf]]
+            if any(r.first + r.shard.rows > to for r, to in zip(mine, stops, strict=False)):
+                raise ValueError(f"the rows of leaf {leaf} are not in order")
 
 
 def file_name(number: int) -> str:
@@ -142,13 +173,6 @@ def read(folder: Path, number: int) -> Commit:
     return commit
 
 
-def write(folder: Path, commit: Commit) -> None:
-    """Make a commit durable."""
-    data = commit.to_json()
-
-    def fill(file: Any) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[file.write(view) :]
-
-    write_whole(folder, fill, lambda _: file_name(commit.number))
+def write(folder: Path, commit: Commit, *, segments: Path) -> None:
+    """Make a commit durable, after the folder of the segments it names."""
+    write_bytes(folder, file_name(commit.number), commit.to_json(), needs=segments)

@@ -1,4 +1,4 @@
-"""`lake.json`: what a lake is, written once: the format's version and the spec."""
+"""`lake.json`: what a lake is, written once: the format's version, how files are named, and the spec."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from lakepond.errors import LakeCorrupt, LakeNotFound, LakeTooNew
-from lakepond.lake.checksum import new_digest
+from lakepond.lake.checksum import DIGEST
+from lakepond.lake.sealed import seal, unseal
 from lakepond.types import Field, Spec, Tree
 
 FORMAT = 1
@@ -18,23 +19,18 @@ NAME = "lake.json"
 
 def describe(spec: Spec) -> bytes:
     """The file for a new lake."""
-    told: dict[str, Any] = {
-        "format": FORMAT,
-        "spec": {
-            "obs": _tree(spec.obs),
-            "action": _tree(spec.action),
-            "reward": _field(spec.reward),
-            "extras": {name: _field(extra) for name, extra in spec.extras.items()},
-        },
-    }
-    told["checksum"] = _checksum(told["spec"])
-    return json.dumps(told, indent=1).encode()
-
-
-def _checksum(spec: Any) -> str:
-    digest = new_digest()
-    digest.update(json.dumps(spec, sort_keys=True).encode())
-    return digest.hexdigest()
+    return seal(
+        {
+            "format": FORMAT,
+            "digest": DIGEST,
+            "spec": {
+                "obs": _tree(spec.obs),
+                "action": _tree(spec.action),
+                "reward": _field(spec.reward),
+                "extras": {name: _field(extra) for name, extra in spec.extras.items()},
+            },
+        }
+    )
 
 
 def read(path: Path) -> Spec:
@@ -45,15 +41,15 @@ def read(path: Path) -> Spec:
     except (FileNotFoundError, NotADirectoryError):
         raise LakeNotFound(f"there is no lake at {path} (no {NAME}); Replay.open makes one.") from None
     try:
-        told = json.loads(data)
-        version = told["format"]
+        version = json.loads(data)["format"]  # before all else: a later format may be sealed otherwise
         if isinstance(version, int) and version > FORMAT:
             raise LakeTooNew(
                 f"{path} was written in format {version}, this version reads up to {FORMAT}; update it."
             )
+        told = unseal(data)
+        if (told["format"], told["digest"]) != (FORMAT, DIGEST):
+            raise ValueError(f"there is no format {told['format']!r} with the digest {told['digest']!r}")
         spec = told["spec"]
-        if told["checksum"] != _checksum(spec):
-            raise ValueError("its checksum does not match")
         return Spec(
             obs=_from_tree(spec["obs"]),
             action=_from_tree(spec["action"]),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Self, TypeVar
 
-from lakepond.errors import LakeLocked
+from lakepond.errors import LakeLocked, LakeReadOnly
 
 T = TypeVar("T")
 ASIDE = ".aside"
@@ -24,29 +25,73 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(folder: Path, write: Callable[[BinaryIO], T], name: Callable[[T], str]) -> T:
-    """Let `write` fill a new file in `folder`; it appears there, durable, as `name(what write returned)`.
+def write_whole(
+    folder: Path,
+    write: Callable[[BinaryIO], T],
+    name: Callable[[T], str],
+    *,
+    needs: Path | None = None,
+    sync: bool = True,
+) -> T:
+    """Let `write` fill and sync a new file; it appears in `folder`, durable, as `name(what write returned)`.
 
-    Whatever goes wrong, nothing appears and nothing stays behind.
+    Whatever goes wrong, nothing appears and nothing stays behind. `needs` is a folder that is made durable
+    before the file appears. With `sync=False` the caller syncs the folder: until then a power cut may undo
+    the name, never the content.
     """
     aside = folder / f"{os.getpid()}-{os.urandom(4).hex()}{ASIDE}"
     try:
         with aside.open("xb", buffering=0) as file:
             written = write(file)
-            os.fsync(file.fileno())
+        if needs is not None:
+            sync_folder(needs)
         aside.rename(folder / name(written))
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    sync_folder(folder)  # or a power cut undoes the rename
+    if sync:
+        sync_folder(folder)  # or a power cut undoes the rename
     return written
+
+
+def write_bytes(folder: Path, name: str, data: bytes, *, needs: Path | None = None) -> None:
+    """`write_whole` for bytes."""
+
+    def fill(file: BinaryIO) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+        os.fsync(file.fileno())
+
+    write_whole(folder, fill, lambda _: name, needs=needs)
+
+
+def write_path(path: Path, write: Callable[[Path], None]) -> None:
+    """`write_whole` for what wants a path to write to."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}{ASIDE}")
+    try:
+        write(aside)
+        with aside.open("rb") as file:
+            os.fsync(file.fileno())
+        aside.rename(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
 
 
 class WriterLock:
     """At most one process, and one place in it, writes a lake."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            raise LakeReadOnly(
+                f"{path.parent} may not be written by this user; Lake.open reads it."
+            ) from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

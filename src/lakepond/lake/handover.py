@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from lakepond.types import Array
 
 
@@ -27,8 +25,8 @@ class Windows:
     """The windows of new steps: a track of row numbers, where each window starts in it, and the new rows."""
 
     layout: Layout
-    track: Array
-    """row numbers, int64"""
+    runs: Array
+    """the track as runs of consecutive row numbers: int64 pairs of first number and count"""
     starts: Array
     """(steps, 2) int64: where obs and next_obs start in the track"""
     first: int
@@ -59,20 +57,3 @@ class HandOver:
     def steps(self) -> int:
         """How many."""
         return len(self.columns["stream"])
-
-
-def encode_track(track: Array) -> bytes:
-    """Runs of consecutive numbers: int64 pairs of first number and count."""
-    starts = np.flatnonzero(np.diff(track, prepend=track[:1] - 2) != 1)
-    counts = np.diff(np.append(starts, len(track)))
-    return np.stack([track[starts], counts], axis=1).astype("<i8").tobytes()
-
-
-def decode_track(data: bytes) -> Array:
-    """What was encoded; ValueError if it cannot be."""
-    runs = np.frombuffer(data, "<i8").reshape(-1, 2)
-    if len(runs) and (runs.min() < 0 or runs[:, 1].sum() > 1 << 40):
-        raise ValueError("a track with impossible runs")
-    first, counts = runs[:, 0], runs[:, 1]
-    offsets = np.cumsum(counts) - counts
-    return np.repeat(first - offsets, counts) + np.arange(counts.sum())

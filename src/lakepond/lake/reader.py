@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,12 +11,16 @@ import numpy as np
 
 from lakepond.errors import LakeCorrupt
 from lakepond.lake.commits import Commit, RowsFile, Segment
-from lakepond.lake.handover import Layout, decode_track
-from lakepond.lake.shard import Shard
-from lakepond.lake.steps import read_notes, read_steps
-from lakepond.types import Array
+from lakepond.lake.elsewhere import Segments
+from lakepond.lake.handover import Layout
+from lakepond.lake.shard import Job, Shard, run
+from lakepond.lake.steps_files import StepsFiles
+from lakepond.lake.tracks import covered, distinct
+from lakepond.types import Array, Spec
+from lakepond.types import leaves as leaves_of
 
-GONE = "is gone: its commit is kept no longer, then open the lake anew; or it is lost, then see `repair`."
+HELD_BYTES = 128 << 20
+"""files of rows that are kept in memory, compressed as they are: what is read again is not fetched again"""
 OPEN_SHARDS = 64
 """files of rows that are kept open"""
 
@@ -43,10 +46,12 @@ class Part(NamedTuple):
 class LakeReader:
     """The files that one commit names."""
 
-    def __init__(self, path: Path, commit: Commit, leaves: int) -> None:
+    def __init__(self, path: Path, commit: Commit, spec: Spec, segments: Segments | None = None) -> None:
         self.path, self.commit = path, commit
-        self._folder = path / "segments"
-        self._leaves = leaves
+        self.segments = segments if segments is not None else Segments(path)
+        """the only way to a file of a segment: it may be elsewhere, and may leave again"""
+        self._steps = StepsFiles(spec, self.segments)
+        self._leaves = leaves = sum(1 for _ in leaves_of(spec.obs))
         self._firsts = np.array([segment.first for segment in commit.segments], np.int64)
         self._rows: list[list[RowsFile]] = [
             sorted((file for file in commit.rows if file.leaf == i), key=lambda file: file.first)
@@ -59,54 +64,57 @@ class LakeReader:
     def parts(self, ids: Array, most: int) -> list[tuple[Segment, Array]]:
         """Sorted ids by segment, at most so many at a time."""
         which = np.searchsorted(self._firsts, ids, "right") - 1
+        edges = np.flatnonzero(np.diff(which, prepend=-2, append=-2))
         found = []
-        for k in np.unique(which).tolist():
-            mine = ids[which == k]
-            segment = self.commit.segments[k]
-            found += [(segment, mine[at : at + most]) for at in range(0, len(mine), most)]
+        for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            segment = self.commit.segments[which[begin]]
+            found += [(segment, ids[at : min(at + most, end)]) for at in range(begin, end, most)]
         return found
 
     def axes(self) -> list[Literal[0, -1] | None]:
         """The row axis of each leaf, as the newest segment has it; None if it has none, or none yet."""
         if not self.commit.segments:
             return [None] * self._leaves
-        notes = read_notes(self._folder / self.commit.segments[-1].name)
-        layouts = [notes.get(f"layout[{i}]") for i in range(self._leaves)]
-        return [None if layout is None else json.loads(layout)[2] for layout in layouts]
+        layouts = self._steps.know(self.commit.segments[-1]).layouts
+        return [None if layout is None else layout.axis for layout in layouts]
 
     def read(self, segment: Segment, ids: Array) -> Part:
-        """The columns of some steps of a segment, and where their windows are."""
-        file = self._folder / segment.name
-        if not file.exists():
-            raise LakeCorrupt(
-                f"{file} is gone: its commit was let go of, or see `repair`; open the lake anew."
-            )
-        low, high = int(ids[0]) - segment.first, int(ids[-1]) + 1 - segment.first
-        columns = read_steps(file, None, low, high)
-        picked = ids - segment.first - low
-        columns = {name: values[picked] for name, values in columns.items()}
-        notes = read_notes(file)
+        """The columns of some steps of a segment, by sorted ids, and where their windows are."""
+        known = self._steps.know(segment)
+        columns = self._steps.read(segment, ids - segment.first)
         leaves: list[LeafPart | Array] = []
-        for i in range(self._leaves):
-            if f"values[{i}]" in columns:
+        for i, (layout, track) in enumerate(zip(known.layouts, known.tracks, strict=True)):
+            if layout is None or track is None:
                 leaves.append(columns.pop(f"values[{i}]"))
                 continue
-            try:
-                layout = Layout(*json.loads(notes[f"layout[{i}]"]))
-                track = decode_track(notes[f"track[{i}]"])
-                starts = columns.pop(f"windows[{i}]")
-                if len(starts) and (starts.min() < 0 or starts.max() + layout.length > len(track)):
-                    raise ValueError("a window outside of its track")
-            except (KeyError, ValueError, TypeError) as error:
-                raise LakeCorrupt(f"{file} is not what was written: {error}; see `repair`.") from error
+            starts = columns.pop(f"windows[{i}]")
+            if len(starts) and (starts.min() < 0 or starts.max() + layout.length > len(track)):
+                file = self.path / "segments" / segment.name
+                raise LakeCorrupt(f"{file} has a window outside of its track; see `repair`.")
             leaves.append(LeafPart(layout, track, starts))
         return Part(ids, columns, leaves)
 
-    def rows(self, leaf: int, numbers: Array, row_bytes: int) -> Array:
-        """The rows with these numbers, sorted and each once, as (n, row_bytes) uint8."""
-        out = np.empty((len(numbers), row_bytes), np.uint8)
+    def row_bytes(self, part: Part) -> int:
+        """What the rows of a part take, each once."""
+        total = 0
+        for leaf in part.leaves:
+            if isinstance(leaf, LeafPart):
+                numbers = distinct(leaf.track[covered(leaf.starts, leaf.layout.length)])[0]
+                total += len(numbers) * leaf.layout.row_bytes
+        return total
+
+    def rows(self, leaf: int, numbers: Array, row_bytes: int, scratch: Array | None = None) -> Array:
+        """The rows with these numbers, sorted and each once, as (n, row_bytes) uint8.
+
+        They lie in `scratch`, an array of bytes, if that is large enough: fresh memory costs as much as rows.
+        """
+        size = len(numbers) * row_bytes
+        if scratch is None or len(scratch) < size:
+            scratch = np.empty(size, np.uint8)
+        out = scratch[:size].reshape(len(numbers), row_bytes)
         which = np.searchsorted(self._row_firsts[leaf], numbers, "right") - 1
         edges = np.flatnonzero(np.diff(which, prepend=-2, append=-2))
+        jobs: list[Job] = []
         for at, to in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             file = self._rows[leaf][which[at]] if which[at] >= 0 else None
             if (
@@ -117,13 +125,41 @@ class LakeReader:
                 raise LakeCorrupt(
                     f"row {numbers[at]} of {self.path} is in no file of this commit; see `repair`."
                 )
-            self._shard(file).read(numbers[at:to] - file.first, out[at:to], self.pool)
+            if len(self._shards) >= OPEN_SHARDS - 1 or self.segments.open_bytes is not None:
+                run(jobs, self.pool)  # opening more may close those that are to be read
+                jobs = []
+            jobs += self._shard(file).jobs(numbers[at:to] - file.first, out[at:to])
+        run(jobs, self.pool)
         return out
+
+    def gather(self, leaf: int, numbers: Array, out: Array) -> None:
+        """The rows with these numbers, in any order and as often as they come, into `out`."""
+        known, place = distinct(numbers)
+        rows = self.rows(leaf, known, out.shape[1])
+        half = len(place) // 2
+        other = self.pool.submit(np.take, rows, place[:half], 0, out[:half], "clip")  # "raise" would copy
+        np.take(rows, place[half:], axis=0, out=out[half:], mode="clip")
+        other.result()
+
+    def row_span(self, leaf: int) -> tuple[int, int]:
+        """The numbers that rows of a leaf can have here, [start, stop)."""
+        files = self._rows[leaf]
+        return (files[0].first, files[-1].first + files[-1].shard.rows) if files else (0, 0)
+
+    def has_rows(self, leaf: int) -> bool:
+        """Whether a leaf is kept in rows, and not plainly."""
+        return bool(self._rows[leaf])
+
+    def row_numbers(self, leaf: int, row_bytes: int) -> Array:
+        """The numbers of all rows of a leaf that are so long, sorted."""
+        files = [file for file in self._rows[leaf] if file.shard.row_bytes == row_bytes]
+        runs = [np.arange(file.first, file.first + file.shard.rows) for file in files]
+        return np.concatenate([np.zeros(0, np.int64), *runs])
 
     def check_rows(self, leaf: int, track: Array, row_bytes: int) -> None:
         """Raise `LakeCorrupt` unless every row that a track names is in a file of this commit."""
         files, firsts = self._rows[leaf], self._row_firsts[leaf]
-        numbers = np.unique(track)
+        numbers = distinct(track)[0]
         which = np.searchsorted(firsts, numbers, "right") - 1
         stops = np.array([f.first + f.shard.rows if f.shard.row_bytes == row_bytes else -1 for f in files])
         if len(numbers) and (which.min() < 0 or (numbers >= stops[which]).any()):
@@ -132,17 +168,34 @@ class LakeReader:
     def _shard(self, file: RowsFile) -> Shard:
         shard = self._shards.pop(file.name, None)
         if shard is None:
-            try:
-                shard = Shard(self._folder / file.name, file.shard)
-            except FileNotFoundError:
-                raise LakeCorrupt(f"{self._folder / file.name} {GONE}") from None
-            if len(self._shards) >= OPEN_SHARDS:
-                self._shards.popitem(last=False)[1].close()
+            self._close_some(file.shard.bytes)
+            with self.segments.using(file.name) as there:
+                shard = Shard(there, file.shard, held=self._hold(file))
+                self.segments.hold(file.name)  # until it is closed
         self._shards[file.name] = shard
         return shard
+
+    def _hold(self, file: RowsFile) -> bool:
+        """Whether a file that is opened is kept in memory, as it is stored: while there is room for it."""
+        held = sum(shard.held_bytes for shard in self._shards.values())
+        return file.shard.codec != "none" and held + file.shard.bytes <= HELD_BYTES
+
+    def _close_some(self, size: int) -> None:
+        """Before a file of that size is opened: not too many, nor too much of the disk, may stay open."""
+        most = self.segments.open_bytes
+        while self._shards and (
+            len(self._shards) >= OPEN_SHARDS
+            or (most is not None and size + sum(shard.info.bytes for shard in self._shards.values()) > most)
+        ):
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        name, shard = self._shards.popitem(last=False)
+        shard.close()
+        self.segments.release(name)
 
     def close(self) -> None:
         """Close all files."""
         self.pool.shutdown()
         while self._shards:
-            self._shards.popitem()[1].close()
+            self._close_oldest()

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, wait
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +31,7 @@ from lakepond.errors import LakeCorrupt, SpecError
 from lakepond.lake.blocks import Blocks, ShardInfo, block_rows_for
 from lakepond.lake.shard_writer import write_shard
 
-__all__ = ["LakeCorrupt", "Shard", "ShardInfo", "block_rows_for", "write_shard", "zarr_metadata"]
+__all__ = ["LakeCorrupt", "Shard", "ShardInfo", "block_rows_for", "run", "write_shard", "zarr_metadata"]
 
 GROUP_BYTES = 2 << 20  # plain bytes decoded in one go: long enough that threads seldom meet at the GIL
 _WORKERS = min(8, os.cpu_count() or 1)
@@ -55,9 +57,15 @@ class Shard:
     written raises `LakeCorrupt`; wrong rows are never returned. Memory: 2 MiB a thread, or a block if larger.
     """
 
-    def __init__(self, path: str | os.PathLike[str], info: ShardInfo) -> None:
+    def __init__(self, path: str | os.PathLike[str], info: ShardInfo, *, held: bool = False) -> None:
+        """`held`: the file is kept in memory, as it is stored."""
         self.path, self.info = Path(path), info
-        self._blocks = Blocks(path, info)
+        self._blocks = Blocks(path, info, held=held)
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept in memory."""
+        return self._blocks.held_bytes
 
     def __len__(self) -> int:
         """How many rows."""
@@ -68,20 +76,29 @@ class Shard:
 
         Any order, with repeats; sorted is fastest. The threads of `pool` help, the caller's works too.
         """
+        run(self.jobs(indices, out), pool)
+        return out
+
+    def jobs(self, indices: Ints, out: Bytes) -> list[Job]:
+        """The same as jobs for `run`, which may be joined with those of other files."""
         indices = self._checked_request(indices, out)
         if self.info.codec == "none":
-            self._blocks.check_plain(np.unique(indices // self.info.block_rows))
-            if len(indices) and np.all(np.diff(indices) == 1):
-                out[:] = self._plain()[indices[0] : indices[-1] + 1]
-            else:
-                np.take(self._plain(), indices, axis=0, out=out, mode="clip")  # "raise" would copy twice
-        elif len(indices):
-            order = None
-            if np.any(indices[1:] < indices[:-1]):
-                order = np.argsort(indices, kind="stable")
-                indices = indices[order]
-            self._decode(self._groups(indices, in_order=order is None), pool, indices, order, out)
-        return out
+            return [lambda _: self._copy(indices, out)]
+        if not len(indices):
+            return []
+        order = None
+        if np.any(indices[1:] < indices[:-1]):
+            order = np.argsort(indices, kind="stable")
+            indices = indices[order]
+        groups = self._groups(indices, in_order=order is None)
+        return [partial(self._decode, group, indices, order, out) for group in groups]
+
+    def _copy(self, indices: Ints, out: Bytes) -> None:
+        self._blocks.check_plain(np.unique(indices // self.info.block_rows))
+        if len(indices) and np.all(np.diff(indices) == 1):
+            out[:] = self._plain()[indices[0] : indices[-1] + 1]
+        else:
+            np.take(self._plain(), indices, axis=0, out=out, mode="clip")  # "raise" would copy twice
 
     def rows(self, start: int, stop: int, out: Bytes, pool: Executor | None = None) -> Bytes:
         """Rows [start, stop) into `out`."""
@@ -110,9 +127,8 @@ class Shard:
         size = max(1, GROUP_BYTES // self._blocks.block_bytes)
         starts = range(0, self.info.blocks, size)
         groups = [_Group(np.arange(at, min(at + size, self.info.blocks)), 0, 0, False) for at in starts]
-        self._decode(
-            deque(groups), pool, np.empty(0, np.int64), None, np.empty((0, self.info.row_bytes), np.uint8)
-        )
+        none, nowhere = np.empty(0, np.int64), np.empty((0, self.info.row_bytes), np.uint8)
+        run([partial(self._decode, group, none, None, nowhere) for group in groups], pool)
 
     def close(self) -> None:
         """Close the file; views handed out stay valid."""
@@ -138,7 +154,7 @@ class Shard:
             raise IndexError(f"{self.path} has rows [0, {len(self)}); asked for {asked}.")
         return indices.astype(np.int64, casting="same_kind", copy=False)
 
-    def _groups(self, indices: Ints, in_order: bool) -> deque[_Group]:
+    def _groups(self, indices: Ints, in_order: bool) -> list[_Group]:
         blocks = indices // self.info.block_rows
         first = np.flatnonzero(np.diff(blocks, prepend=-1))
         touched, edges = blocks[first], np.append(first, len(indices))
@@ -147,49 +163,69 @@ class Shard:
             whole = np.diff(edges) == self.info.block_rows
         size = max(1, min(GROUP_BYTES // self._blocks.block_bytes, -(-len(touched) // (2 * _WORKERS))))
         turns = [0, *(np.flatnonzero(whole[1:] != whole[:-1]) + 1).tolist(), len(touched)]
-        groups: deque[_Group] = deque()
+        groups: list[_Group] = []
         for begin, end in pairwise(turns):
             for at in range(begin, end, size):
                 to = min(at + size, end)
                 groups.append(_Group(touched[at:to], int(edges[at]), int(edges[to]), bool(whole[at])))
         return groups
 
-    def _decode(
-        self, groups: deque[_Group], pool: Executor | None, indices: Ints, order: Ints | None, out: Bytes
-    ) -> None:
-        def work() -> None:
-            zstd, scratch = zstandard.ZstdDecompressor(), np.empty(0, np.uint8)  # they serve one thread
-            while groups:
-                try:
-                    blocks, start, stop, whole = groups.popleft()
-                except IndexError:  # another thread was faster
-                    return
-                if whole:
-                    self._blocks.decode(blocks.tolist(), out[start:stop].reshape(-1), zstd)
-                    continue
-                size = len(blocks) * self._blocks.block_bytes
-                if len(scratch) < size:
-                    scratch = np.empty(size, np.uint8)
-                plain = scratch[:size]
-                self._blocks.decode(blocks.tolist(), plain, zstd)
-                rows, wanted = plain.reshape(-1, self.info.row_bytes), indices[start:stop]
-                slot = np.searchsorted(blocks, wanted // self.info.block_rows)
-                local = slot * self.info.block_rows + wanted % self.info.block_rows
-                if order is None:
-                    np.take(rows, local, axis=0, out=out[start:stop], mode="clip")
-                else:
-                    out[order[start:stop]] = rows[local]
+    def _decode(self, group: _Group, indices: Ints, order: Ints | None, out: Bytes, own: Own) -> None:
+        blocks, start, stop, whole = group
+        if whole:
+            self._blocks.decode(blocks.tolist(), out[start:stop].reshape(-1), own.zstd)
+            return
+        plain = own.room(len(blocks) * self._blocks.block_bytes)
+        self._blocks.decode(blocks.tolist(), plain, own.zstd)
+        rows, wanted = plain.reshape(-1, self.info.row_bytes), indices[start:stop]
+        slot = np.searchsorted(blocks, wanted // self.info.block_rows)
+        local = slot * self.info.block_rows + wanted % self.info.block_rows
+        if order is None:
+            np.take(rows, local, axis=0, out=out[start:stop], mode="clip")
+        else:
+            out[order[start:stop]] = rows[local]
 
-        helpers = min(_WORKERS, len(groups)) - 1 if pool is not None else 0
-        futures = [pool.submit(work) for _ in range(helpers)] if pool is not None else []
-        try:
-            work()
-        finally:
-            groups.clear()
-            begun = [future for future in futures if not future.cancel()]  # a busy pool may not have begun
-            wait(begun)  # they write to the caller's array
-        for future in begun:
-            future.result()
+
+class Own:
+    """What a thread needs for itself to decode."""
+
+    def __init__(self) -> None:
+        self.zstd = zstandard.ZstdDecompressor()
+        self._scratch: Bytes = np.empty(0, np.uint8)
+
+    def room(self, size: int) -> Bytes:
+        """So many bytes, until the next call."""
+        if len(self._scratch) < size:
+            self._scratch = np.empty(size, np.uint8)
+        return self._scratch[:size]
+
+
+Job = Callable[[Own], None]
+
+
+def run(jobs: Iterable[Job], pool: Executor | None = None) -> None:
+    """Do all jobs; the threads of `pool` help, the caller's works too. The first error is raised."""
+    waiting = deque(jobs)
+
+    def work() -> None:
+        own = Own()
+        while waiting:
+            try:
+                job = waiting.popleft()
+            except IndexError:  # another thread was faster
+                return
+            job(own)
+
+    helpers = min(_WORKERS, len(waiting)) - 1 if pool is not None else 0
+    futures = [pool.submit(work) for _ in range(helpers)] if pool is not None else []
+    try:
+        work()
+    finally:
+        waiting.clear()
+        begun = [future for future in futures if not future.cancel()]  # a busy pool may not have begun
+        wait(begun)  # they write to the caller's array
+    for future in begun:
+        future.result()
 
 
 def zarr_metadata(

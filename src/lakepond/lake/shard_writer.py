@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import BinaryIO
 
 import numpy as np
@@ -27,17 +27,25 @@ Bytes = NDArray[np.uint8]
 
 
 def write_shard(
-    file: BinaryIO, rows: Iterable[Bytes], *, row_bytes: int, block_rows: int, codec: str = "zstd"
+    file: BinaryIO,
+    rows: Iterable[Bytes],
+    *,
+    row_bytes: int,
+    block_rows: int,
+    codec: str = "zstd",
+    sync: bool = False,
+    pool: Executor | None = None,
 ) -> ShardInfo:
-    """Write `rows`, arrays of (n, row_bytes) uint8, to `file`; neither flushed nor synced.
+    """Write `rows`, arrays of (n, row_bytes) uint8, to `file`, and sync it if told.
 
-    An array is the caller's again as soon as the next one is asked for. Memory: that array and 8 MB
+    An array is the caller's again as soon as the next one is asked for. Memory: that array and 12 MB
     (about six blocks, if a block is more than 1 MiB), and some hundred bytes a block for the index.
+    With a `pool` of one thread the file is written there.
     """
     ShardInfo(0, row_bytes, block_rows, codec, 0, "")  # refuses what cannot be
     count = filled = 0
     staged = np.empty((0, row_bytes), np.uint8)
-    with _Blocks(file, codec) as blocks:
+    with Tally(file, pool) as tally, _Blocks(tally, codec) as blocks:
         for part in rows:
             if part.dtype != np.uint8 or part.shape[1:] != (row_bytes,) or not part.flags.c_contiguous:
                 wrong = f"{part.dtype} of {part.shape}"
@@ -62,18 +70,19 @@ def write_shard(
         if filled:
             staged[filled:] = 0
             blocks.add(staged)
-        tally = blocks.finish()
-    return ShardInfo(count, row_bytes, block_rows, codec, tally.bytes, tally.digest())
+        blocks.finish()
+        digest = tally.finish(sync=sync)
+    return ShardInfo(count, row_bytes, block_rows, codec, tally.bytes, digest)
 
 
 class _Blocks:
     """Blocks on their way to the file: compressed on two threads, written in order."""
 
-    def __init__(self, file: BinaryIO, codec: str) -> None:
-        self._tally = Tally(file)
+    def __init__(self, tally: Tally, codec: str) -> None:
+        self._tally, self._codec = tally, codec
         self._sizes: list[int] = []
         self._sums: list[int] = []
-        self._pool = ThreadPoolExecutor(2, "lakepond-zstd") if codec == "zstd" else None
+        self._pool: ThreadPoolExecutor | None = None  # made when there is enough to do
         self._own = threading.local()
         self._group: list[Bytes] = []
         self._waiting: deque[Future[list[tuple[bytes, int]]]] = deque()
@@ -86,32 +95,44 @@ class _Blocks:
             self._pool.shutdown(cancel_futures=True)
 
     def add(self, block: Bytes) -> None:
-        if self._pool is None:
+        if self._codec == "none":
             plain = block.data.cast("B")
             self._write(plain, xxhash.xxh3_64_intdigest(plain))
             return
         self._group.append(block)
         if len(self._group) * block.nbytes >= _TASK_BYTES:
-            self._submit(leave=3)
+            self._submit()
 
     def settle(self) -> None:
-        self._submit(leave=0)
+        """What was added may change from now on."""
+        if self._codec == "none":
+            self._tally.settle()
+        elif self._group and self._pool is None:
+            self._write_all(self._compress(self._group))  # too little for two
+        elif self._group:
+            self._submit()
+        self._group = []
+        while self._waiting:
+            self._write_all(self._waiting.popleft().result())
 
-    def _submit(self, leave: int) -> None:
-        if self._pool is not None and self._group:
-            self._waiting.append(self._pool.submit(self._compress, self._group))
-            self._group = []
-        while len(self._waiting) > leave:
-            for stored, checksum in self._waiting.popleft().result():
-                self._write(stored, checksum)
+    def _submit(self) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(2, "lakepond-zstd")
+        self._waiting.append(self._pool.submit(self._compress, self._group))
+        self._group = []
+        while len(self._waiting) > 3:
+            self._write_all(self._waiting.popleft().result())
 
-    def finish(self) -> Tally:
+    def _write_all(self, frames: list[tuple[bytes, int]]) -> None:
+        for stored, checksum in frames:
+            self._write(stored, checksum)
+
+    def finish(self) -> None:
         self.settle()
         sizes = np.array(self._sizes, "<u8")
         index = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1).astype("<u8").tobytes()
         self._tally.write(np.array(self._sums, "<u8").tobytes())
         self._tally.write(index + crc32c(index).to_bytes(4, "little"))
-        return self._tally
 
     def _compress(self, group: list[Bytes]) -> list[tuple[bytes, int]]:
         if not hasattr(self._own, "zstd"):  # a compressor serves one thread at a time

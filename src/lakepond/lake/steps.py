@@ -11,14 +11,15 @@ A column is (steps, *shape) of any fixed-width dtype and comes back bit for bit,
 
 Dtype and shape are in the field's metadata. Arrow has no checksums: here every column of every batch has one,
 over its plain bytes and what they mean (name, dtype, shape, place), and so has the schema. A read of some
-steps or columns decodes and checks only those. A batch is 8,192 steps, or fewer if they make a megabyte.
+steps or columns decodes and checks only those. A batch is 8,192 steps, or fewer if they make two megabytes.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -41,37 +42,60 @@ class StepsInfo:
     bytes: int
     """size of the file"""
     digest: str
-    """BLAKE2b of the file's bytes, 40 hex digits: its name"""
+    """SHA-256 of the file's bytes, its first 40 hex digits: its name"""
 
 
 def write_steps(
-    file: BinaryIO, columns: Mapping[str, Array], notes: Mapping[str, bytes] | None = None
+    file: BinaryIO,
+    columns: Mapping[str, Array],
+    notes: Mapping[str, bytes] | None = None,
+    *,
+    sync: bool = False,
+    pool: Executor | None = None,
 ) -> StepsInfo:
-    """Write columns of equal length to `file`, neither flushed nor synced. Equal columns, equal bytes.
+    """Write columns of equal length to `file`, and sync it if told. Equal columns, equal bytes.
 
     `notes` are kept in the schema's metadata. Memory: a few batches beside the caller's arrays, which are
-    not copied.
+    not copied. With a `pool` of one thread a batch is written while the next is compressed.
     """
-    import pyarrow as pa
-
     lengths = {name: len(column) if column.ndim else None for name, column in columns.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
         raise SpecError(f"steps are one or more columns of equal length, not of {lengths}.")
     layout = Layout.of(columns, notes)
-    tally = Tally(file)
-    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
-    with pa.ipc.new_file(tally, layout.schema(), options=options) as writer:
-        for start in range(0, max(1, layout.steps), layout.batch):  # no steps: one empty batch
-            sums, arrays = [], []
-            for column, values in zip(layout.columns, columns.values(), strict=True):
-                part = np.ascontiguousarray(values[start : start + layout.batch])
-                if part.dtype == bool:
-                    part = part.view(np.uint8) != 0  # a bool may be any byte; an Arrow bool is a bit
-                sums.append(layout.checksum(column, start, part))
-                arrays.append(column.to_arrow(part))
-            batch = pa.record_batch(arrays, schema=layout.schema())
-            writer.write_batch(batch, {"lakepond.xxh3": json.dumps(sums)})
-    return StepsInfo(layout.steps, tally.bytes, tally.digest())
+    batches = (
+        {name: values[start : start + layout.batch] for name, values in columns.items()}
+        for start in range(0, max(1, layout.steps), layout.batch)  # no steps: one empty batch
+    )
+    return write_batches(file, layout, batches, sync=sync, pool=pool)
+
+
+def write_batches(
+    file: BinaryIO,
+    layout: Layout,
+    batches: Iterable[Mapping[str, Array]],
+    *,
+    sync: bool = False,
+    pool: Executor | None = None,
+) -> StepsInfo:
+    """`write_steps` for columns that come a batch at a time, each as long as the layout says."""
+    import pyarrow as pa
+
+    schema = layout.schema()
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1), use_threads=False)
+    with Tally(file, pool) as tally:
+        with pa.ipc.new_file(tally, schema, options=options) as writer:
+            for number, columns in enumerate(batches):
+                sums, arrays = [], []
+                for column in layout.columns:
+                    part = np.ascontiguousarray(columns[column.name])
+                    if part.dtype == bool:
+                        part = part.view(np.uint8) != 0  # a bool may be any byte; an Arrow bool is a bit
+                    sums.append(layout.checksum(column, number * layout.batch, part))
+                    arrays.append(column.to_arrow(part))
+                batch = pa.record_batch(arrays, schema=schema)
+                writer.write_batch(batch, {"lakepond.xxh3": json.dumps(sums)})
+        digest = tally.finish(sync=sync)
+    return StepsInfo(layout.steps, tally.bytes, digest)
 
 
 def read_steps(
@@ -106,12 +130,17 @@ def read_steps(
 
 def read_notes(source: str | os.PathLike[str] | bytes | memoryview) -> dict[str, bytes]:
     """The notes of a file of steps, checked."""
+    return dict(read_layout(source).notes)
+
+
+def read_layout(source: str | os.PathLike[str] | bytes | memoryview) -> Layout:
+    """What a file of steps says of itself, checked."""
     import pyarrow as pa
 
     what = os.fspath(source) if isinstance(source, str | os.PathLike) else "this buffer"
     opened = pa.OSFile(what) if isinstance(source, str | os.PathLike) else pa.BufferReader(source)
     with opened as file, _blaming(what):
-        return dict(Layout.from_schema(pa.ipc.open_file(file).schema).notes)
+        return Layout.from_schema(pa.ipc.open_file(file).schema)
 
 
 def _read_into(out: dict[str, Array], file: Any, layout: Layout, begin: int, end: int) -> None:

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from lakepond.errors import LakeCorrupt
 from lakepond.lake import commits
 from lakepond.lake.blocks import ShardInfo, block_rows_for
 from lakepond.lake.commits import Commit, RowsFile, Segment
-from lakepond.lake.files import ASIDE, WriterLock, sync_folder, write_whole
+from lakepond.lake.files import ASIDE, WriterLock, sync_folder, write_bytes, write_whole
 from lakepond.lake.guard import DiskGuard
-from lakepond.lake.handover import HandOver, Windows, encode_track
+from lakepond.lake.handover import HandOver, Windows
+from lakepond.lake.merge import replaced
+from lakepond.lake.merging import Merging, merge_all
+from lakepond.lake.retention import Retention
 from lakepond.lake.shard_writer import write_shard
 from lakepond.lake.steps import StepsInfo, write_steps
+from lakepond.lake.tracks import files_of
 from lakepond.types import Array
 
 log = logging.getLogger("lakepond")
@@ -40,12 +42,19 @@ class LakeWriter:
         codec: str = "zstd",
         max_steps: int | None = None,
         keep_last: int | None = None,
+        keep_every: int | None = None,
+        merge_after: int | None = None,
         min_free: int = 0,
     ) -> None:
-        """`max_steps`: live steps; the oldest leave. `keep_last`: commits kept. `min_free`: bytes."""
+        """`max_steps`: live steps; the oldest leave. `keep_last`, `keep_every`: commits that are kept.
+
+        `merge_after`: so many small files are merged to a larger one, on a thread of their own.
+        `min_free`: bytes.
+        """
         self.path = path
-        self._max_steps, self._keep_last = max_steps, keep_last
+        self._max_steps = max_steps
         self._guard = DiskGuard(path, min_free)
+        self._retention = Retention(path, keep_last, keep_every)
         self._lock = WriterLock(path / "lock")
         self._segments, self._commits = path / "segments", path / "commits"
         self._codec = codec
@@ -53,6 +62,8 @@ class LakeWriter:
         """what is written next follows this commit"""
         self._number = self._next_number()
         self._leaves = leaves
+        self._pool = ThreadPoolExecutor(1, "lakepond-write")
+        self._merging = Merging(self._segments, merge_after, free=keep_last is not None)
         for folder in (self._segments, self._commits):
             for aside in folder.glob(f"*{ASIDE}"):  # of a process that was killed: nobody names them
                 aside.unlink(missing_ok=True)
@@ -83,8 +94,7 @@ class LakeWriter:
                     f"rows from {leaf.first} on were handed over, {self.next_rows()[i]} is next"
                 )
         self._guard.check(self._number)
-        segments = [] if last is None else list(last.segments)
-        rows = [] if last is None else list(last.rows)
+        segments, rows, merged = self._merging.take(last)
         next_rows = self.next_rows()
         written = 0
         if new.steps:
@@ -110,7 +120,7 @@ class LakeWriter:
         commit = Commit(
             number=self._number,
             parent=None if last is None else last.number,
-            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            time=_now(),
             note=note,
             oldest=oldest,
             recorded=recorded,
@@ -123,32 +133,49 @@ class LakeWriter:
             bytes_written=written,
             seconds=time.perf_counter() - began,
         )
-        commits.write(self._commits, commit)
-        self.last = commit
-        self._number += 1
-        self._guard.written(written)
-        if self._keep_last is not None:
-            try:
-                self._forget(commits.numbers(self._commits)[: -self._keep_last])
-            except OSError as error:  # the commit is durable; the next one tidies up
-                log.warning("old commits of %s could not be deleted: %s", self.path, error)
+        self._publish(commit, merged)
+        self._merging.begin(commit)
         return commit
 
-    def _forget(self, numbers: list[int]) -> None:
-        """Delete old commits, and then the files that no commit names any more."""
-        if not numbers:
-            return
-        gone: set[str] = set()
-        for number in numbers:
-            with suppress(LakeCorrupt):  # a broken commit is for `repair`
-                gone |= set(commits.read(self._commits, number).files())
-                (self._commits / commits.file_name(number)).unlink()
-        sync_folder(self._commits)  # a commit must not come back after its files have gone
-        for number in commits.numbers(self._commits):
-            with suppress(LakeCorrupt):
-                gone -= set(commits.read(self._commits, number).files())
-        for name in gone:
-            (self._segments / name).unlink(missing_ok=True)
+    def compact(self) -> Commit | None:
+        """Merge all that is small, and delete files that nobody names; a new commit of the same steps.
+
+        None if there was nothing to merge.
+        """
+        began, last = time.perf_counter(), self.last
+        if last is None:
+            return None
+        merged = merge_all(self._segments, last)
+        commit = None
+        if merged:
+            self._guard.check(self._number)
+            segments, rows = replaced(last, merged)
+            commit = replace(
+                last,
+                number=self._number,
+                parent=last.number,
+                time=_now(),
+                segments=tuple(segments),
+                rows=tuple(rows),
+                bytes_written=sum(each.bytes for each in merged),
+                seconds=time.perf_counter() - began,
+            )
+            self._publish(commit, set())
+        self._retention.let_go()
+        self._retention.delete(self._retention.unnamed())
+        return commit
+
+    def _publish(self, commit: Commit, merged: set[str]) -> None:
+        """Write a commit, and then let go of what is kept no longer, and of merged files it did not need."""
+        commits.write(self._commits, commit, segments=self._segments)
+        self.last = commit
+        self._number += 1
+        self._guard.written(commit.bytes_written)
+        try:
+            self._retention.let_go()
+            self._retention.delete(merged - set(commit.files()))
+        except OSError as error:  # the commit is durable; the next one tidies up
+            log.warning("old files of %s could not be deleted: %s", self.path, error)
 
     def _write_rows(self, new: HandOver) -> list[RowsFile]:
         files = []
@@ -158,10 +185,16 @@ class LakeWriter:
 
                 def fill(file: Any, leaf: Windows = leaf, row: int = row) -> ShardInfo:
                     return write_shard(
-                        file, leaf.rows(), row_bytes=row, block_rows=block_rows_for(row), codec=self._codec
+                        file,
+                        leaf.rows(),
+                        row_bytes=row,
+                        block_rows=block_rows_for(row),
+                        codec=self._codec,
+                        sync=True,
+                        pool=self._pool,
                     )
 
-                shard = write_whole(self._segments, fill, lambda shard: f"{shard.digest}.rows")
+                shard = write_whole(self._segments, fill, lambda shard: f"{shard.digest}.rows", sync=False)
                 files.append(RowsFile(i, leaf.first, shard))
         return files
 
@@ -172,7 +205,7 @@ class LakeWriter:
                 columns[f"windows[{i}]"] = leaf.starts
                 layout = [leaf.layout.length, leaf.layout.row_bytes, leaf.layout.axis]
                 notes[f"layout[{i}]"] = repr(layout).replace("None", "null").encode()
-                notes[f"track[{i}]"] = encode_track(leaf.track)
+                notes[f"track[{i}]"] = leaf.runs.tobytes()
             else:
                 columns[f"values[{i}]"] = leaf
         return self._store_steps(columns, notes)
@@ -180,8 +213,9 @@ class LakeWriter:
     def _store_steps(self, columns: dict[str, Array], notes: dict[str, bytes] | None = None) -> StepsInfo:
         return write_whole(
             self._segments,
-            lambda file: write_steps(file, columns, notes),
+            lambda file: write_steps(file, columns, notes, sync=True, pool=self._pool),
             lambda info: f"{info.digest}.steps",
+            sync=False,
         )
 
     @staticmethod
@@ -191,18 +225,18 @@ class LakeWriter:
         for i, leaf in enumerate(new.leaves):
             if isinstance(leaf, Windows):
                 own = [file for file in rows if file.leaf == i]
-                first = np.array([file.first for file in own])
-                named = np.unique(leaf.track)
-                which = np.searchsorted(first, named, "right") - 1
-                stops = np.array([file.first + file.shard.rows for file in own])
-                if len(named) and (which.min() < 0 or (named >= stops[which]).any()):
-                    raise AssertionError("a window names a row that is in no file of the lake")
-                needed += [own[k].name for k in np.unique(which).tolist()]
+                needed += [own[k].name for k in files_of(leaf.runs, own)]
         return tuple(needed)
 
     def close(self) -> None:
         """Let others write."""
+        self._merging.close()
+        self._pool.shutdown()
         self._lock.close()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def create(path: Path, description: bytes) -> None:
@@ -210,6 +244,6 @@ def create(path: Path, description: bytes) -> None:
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in (path, path / "segments", path / "commits"):
         folder.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda file: file.write(description), lambda _: "lake.json")
+    write_bytes(path, "lake.json", description)
     for folder in missing:  # or a power cut loses the folder with all that is in it
         sync_folder(folder.parent)

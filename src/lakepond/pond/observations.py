@@ -97,8 +97,17 @@ class Observations:
         if axis is None or old is None:
             return
         starts = self._starts.copy()
-        self._lay_out(axis)
-        assert self.store is not None
+        before = self.axis, old, self._room
+        try:
+            self._lay_out(axis)
+            self._move(old, starts, places, lanes)
+        except BaseException:  # an interrupt, say
+            self.axis, self.store, self._room = before
+            self._starts[:], self.settled = starts, False
+            raise
+
+    def _move(self, old: RowStore, starts: Array, places: Array, lanes: Array) -> None:
+        """Keep the live steps of another store here."""
         for k in range(len(places)):
             pair = np.empty((2, *self.field.shape), self.dtype)
             for which in (0, 1):
@@ -106,6 +115,11 @@ class Observations:
             if not self.has_room(1, int(lanes.max()) + 1):
                 self.grow(1, int(lanes.max()) + 1)
             self.turn(0, 0, lanes[k : k + 1], pair[:1], pair[1:], int(places[k]))
+
+    @property
+    def turns(self) -> int:
+        """How often steps have come or gone; values that are kept plainly may be written twice."""
+        return 0 if self.store is None else self.store.turns
 
     def has_room(self, steps: int, lanes: int) -> bool:
         """Whether so many new steps, in lanes up to that number, are sure to fit into memory as it is."""

@@ -8,7 +8,7 @@ returns and sequences follow a stream through its interleaved neighbours.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from lakepond.errors import SpecError
 from lakepond.pond.observations import Handed, Observations, Spelled
 from lakepond.pond.priorities import Priorities
-from lakepond.rows import RowAxis
+from lakepond.rows import RowAxis, RowStore
 from lakepond.types import Array, Field, Spec, WindowRef, leaves
 
 STRAYS = -1
@@ -148,32 +148,56 @@ class Pond:
                 if not leaf.has_room(count, len(self._newest)):
                     self._grow(count)
             gone = max(0, self.size + count - self.capacity)
-            oldest, at = self.oldest % self.capacity, self.recorded % self.capacity
-            for i, leaf in enumerate(self.leaves):
-                leaf.turn(oldest, gone, lanes, steps.obs[i], steps.next_obs[i], at)
-            where = self._where(at, count)
-            for column, values in zip(self._recorded_columns, steps.columns, strict=True):
-                column[where] = values
-            self.columns["stream"][where] = self._usual_numbers if steps.linked else steps.streams
-            cut = (
-                [(lane, self._newest[lane]) for lane in self._cut & set(lanes.tolist())] if self._cut else ()
-            )
-            self._advance(gone, lanes, steps.linked)
-            for lane, step in cut:
-                if step >= self.oldest + gone:
-                    self._following[step % self.capacity] = 0
-                self._cut.remove(lane)
-            if self.priorities is not None:
-                self.priorities.remove(np.arange(oldest, oldest + gone) % self.capacity)
-                self.priorities.add(np.arange(at, at + count) % self.capacity)
-            self.recorded += count
-            self.size += count - gone
+            cut = {lane: self._newest[lane] for lane in self._cut & set(lanes.tolist())} if self._cut else {}
+            turns, first, size = [leaf.turns for leaf in self.leaves], self.recorded, self.size
+            try:
+                self._keep(steps, lanes, gone, turns, cut, first, size)
+            except BaseException:  # an interrupt in the middle: nothing is half recorded, then it is raised
+                self._keep(steps, lanes, gone, turns, cut, first, size)
+                raise
 
-    def _advance(self, gone: int, lanes: Array, linked: bool = True) -> None:
+    def _keep(
+        self,
+        steps: Steps,
+        lanes: Array,
+        gone: int,
+        turns: list[int],
+        cut: dict[int, int],
+        first: int,
+        size: int,
+    ) -> None:
+        """Let so many of the oldest steps go and keep new ones. Begun again, it does what was not done yet.
+
+        `turns`: of each leaf, before; `cut`: the newest step of lanes that begin anew; the first new id and
+        the steps held, before.
+        """
+        count = len(steps.streams)
+        oldest, at = (first - size) % self.capacity, first % self.capacity
+        for i, leaf in enumerate(self.leaves):
+            if leaf.store is None or leaf.turns == turns[i]:
+                leaf.turn(oldest, gone, lanes, steps.obs[i], steps.next_obs[i], at)
+        where = self._where(at, count)
+        for column, values in zip(self._recorded_columns, steps.columns, strict=True):
+            column[where] = values
+        self.columns["stream"][where] = self._usual_numbers if steps.linked else steps.streams
+        if steps.linked and count and self._newest[lanes[-1]] == first + count - 1:  # begun again
+            self._let_lanes_go()
+        else:
+            self._advance(first - size, gone, first, lanes, steps.linked)
+        for lane, step in cut.items():
+            if step >= first - size + gone:
+                self._following[step % self.capacity] = 0
+            self._cut.discard(lane)
+        if self.priorities is not None:
+            self.priorities.remove(np.arange(oldest, oldest + gone) % self.capacity)
+            self.priorities.add(np.arange(at, at + count) % self.capacity)
+        self.recorded, self.size = first + count, size + count - gone
+
+    def _advance(self, oldest: int, gone: int, first: int, lanes: Array, linked: bool = True) -> None:
         emptied, saw_nan = self._links.advance(
-            self.oldest,
+            oldest,
             gone,
-            self.recorded,
+            first,
             lanes,
             self._lane,
             self._newest,
@@ -183,10 +207,14 @@ class Pond:
         )
         self.saw_nan |= saw_nan
         if emptied:
-            for lane in [lane for lane in self._streams if self._newest[lane] < 0]:  # no live step any more
-                self._usual_streams = None
-                self._free_lanes.append(lane)
-                del self._lanes[self._streams.pop(lane)]
+            self._let_lanes_go()
+
+    def _let_lanes_go(self) -> None:
+        """Lanes without a live step may be used again."""
+        for lane in [lane for lane in self._streams if self._newest[lane] < 0]:
+            self._usual_streams = None
+            del self._lanes[self._streams.pop(lane)]
+            self._free_lanes.append(lane)
 
     def _where(self, at: int, count: int) -> slice | Array:
         """So many places of the ring from one on."""
@@ -208,8 +236,10 @@ class Pond:
                     self._free_lanes.extend(range(held + more - 1, held - 1, -1))
                 lane = lanes[stream] = self._free_lanes.pop()
                 self._streams[lane] = stream
-        self._usual_streams, self._usual_numbers = streams, np.array(streams, np.int32)
+        self._usual_streams = None
+        self._usual_numbers = np.array(streams, np.int32)
         self._usual_lanes = np.array([lanes[stream] for stream in streams], np.int64)
+        self._usual_streams = streams  # last: an interrupt must not leave the lanes of others
         return self._usual_lanes
 
     def _settle(self, leaf: Observations, obs: Handed, next_obs: Handed) -> None:
@@ -236,7 +266,7 @@ class Pond:
         none = np.zeros(0, np.int64)
         for leaf in self.leaves:
             leaf.let_go(self.oldest % self.capacity, count)
-        self._advance(count, none)
+        self._advance(self.oldest, count, self.recorded, none)
         if self.priorities is not None:
             self.priorities.remove(self.places(self.ids()[:count]))
         self.size -= count
@@ -272,19 +302,48 @@ class Pond:
         `numbers`: what the rows have in the lake that this pond is poured into, if they come from it.
         """
         with self.reading():
-            observations = self.leaves[leaf]
-            store = observations.store
-            assert store is not None
-            windows = -(-len(rows) // store.length)
-            if store.room() < windows:
-                self._growing = True
-                try:
-                    self._change.wait_for(lambda: not store.readers)
-                    observations.grow(windows, len(self._newest))
-                finally:
-                    self._growing = False
-                    self._change.notify_all()
-            return store.load(rows, numbers)
+            return self._store_with_room(leaf, len(rows)).load(rows, numbers)
+
+    def read_rows(self, leaf: int, count: int, read: Callable[[Array], object]) -> Array:
+        """Keep so many rows that are not here yet, as `read` writes them to an array of (count, row_bytes).
+
+        Returns their slots, held until `let_go_of_rows`. Nothing is copied where they lie side by side.
+        """
+        with self.reading():
+            store = self._store_with_room(leaf, count)
+            slots = store.reserve(count)
+            store.readers += 1  # nor may they move meanwhile
+        try:
+            if count and slots[-1] - slots[0] == count - 1 and (np.diff(slots) == 1).all():
+                read(store.slab.rows[slots[0] : slots[-1] + 1])
+            elif count:
+                rows = np.empty((count, store.row_bytes), np.uint8)
+                read(rows)
+                store.slab.rows[slots] = rows
+        except BaseException:
+            self.let_go_of_rows(leaf, slots)
+            raise
+        finally:
+            with self.finishing():
+                store.readers -= 1
+                store.settle()
+        return slots
+
+    def _store_with_room(self, leaf: int, rows: int) -> RowStore:
+        """The rows of a leaf, grown if need be; the pond is held still."""
+        observations = self.leaves[leaf]
+        store = observations.store
+        assert store is not None
+        windows = -(-rows // store.length)
+        if store.room() < windows:
+            self._growing = True
+            try:
+                self._change.wait_for(lambda: not store.readers)
+                observations.grow(windows, len(self._newest))
+            finally:
+                self._growing = False
+                self._change.notify_all()
+        return store
 
     def let_go_of_rows(self, leaf: int, slots: Array) -> None:
         """Hold them no more."""

@@ -31,6 +31,7 @@ from lakepond.rows.books import (
     QUEUE_LENGTH,
     RESIDENT,
     ROW_BYTES,
+    TURNS,
     UNTOUCHED,
     USED,
     Books,
@@ -396,6 +397,7 @@ def turn(
     release(b, oldest, gone, starts, following)
     idle = settle(b) if gone and unread else 0
     record(b, lanes, obs, next_obs, place, starts)
+    b.counts[TURNS] += 1
     return idle
 
 
@@ -450,6 +452,16 @@ def load(b: Books, address: int, slots: Array) -> None:
 
 
 @njit(nogil=True, cache=True)
+def reserve(b: Books, slots: Array) -> None:
+    """Hold slots for rows that are still to be written there."""
+    after = ANYWHERE
+    for k in range(len(slots)):
+        after = take_slot(b, after)
+        b.slots[after].refs += 1
+        slots[k] = after
+
+
+@njit(nogil=True, cache=True)
 def turn_spelled(
     b: Books,
     oldest: int,
@@ -476,4 +488,5 @@ def turn_spelled(
             if which == 0:
                 b.lanes[lane].floor = start
             starts[(place + i) % len(starts), which] = start
+    b.counts[TURNS] += 1
     return idle

@@ -156,6 +156,17 @@ class RowStore:
         if idle * self.row_bytes > TRIM_BYTES:
             self._give_back()
 
+    @property
+    def turns(self) -> int:
+        """How often `turn` has been done."""
+        return int(self.books.counts[names.TURNS])
+
+    def reserve(self, count: int) -> Array:
+        """Slots for rows that are known to be new, held; they will not be found should they come again."""
+        slots = np.empty(count, np.int32)
+        self._kernel.reserve(self.books, slots)
+        return slots
+
     def load(self, rows: Array, numbers: Array | None) -> Array:
         """Keep rows, (n, row_bytes) uint8; returns their slots, held. `numbers`: theirs in our lake."""
         slots = np.empty(len(rows), np.int32)

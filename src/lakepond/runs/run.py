@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
+from lakepond import machine
 from lakepond._version import __version__
 from lakepond.errors import LakeLocked, RunLocked, RunMismatch, RunNotFound
 from lakepond.lake.files import WriterLock, write_whole
@@ -126,16 +127,8 @@ class Run:
         self._checkpoints.drop_after(checkpoint.number if checkpoint else -1)
 
     def locked(self) -> bool:
-        """Whether a process is training this run now."""
-        if self._lock is not None:
-            return True
-        if not (self.folder / "lock").exists() or not os.access(self.folder / "lock", os.W_OK):
-            return False
-        try:
-            WriterLock(self.folder / "lock").close()
-        except LakeLocked:
-            return True
-        return False
+        """Whether a process is training this run now; asks the system, takes no lock."""
+        return self._lock is not None or machine.lock_holder(self.folder / "lock") is not None
 
     def close(self) -> None:
         """Close the metrics and let others write."""

@@ -1,0 +1,385 @@
+"""Drop-in for the trading project's CloudSync: the same verbs, each right by construction.
+
+    from lakepond import CloudSync             # was: from utils.cloud_sync import CloudSync
+
+What had gone wrong there: the checkpoint folder was walked and sent whole every generation, the buffer twice,
+900 GB where 250 were meant; failed uploads were printed and forgotten; waiting had no end. Here a file that
+did not change is not sent again, temporary files never are, and a buffer, which is a lake, is sent by the
+lake alone: each segment once.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+from lakepond.cloud.bucket import Listed
+from lakepond.cloud.pace import patiently
+from lakepond.cloud.place import Cloud
+from lakepond.cloud.status import UploadStatus
+from lakepond.cloud.store import LARGE, Store, md5_of_file
+from lakepond.cloud.uploader import Upload, Uploader
+from lakepond.errors import CloudCorrupt, CloudNotFound, LakepondError, SpecError
+from lakepond.flow.lake_to_cloud import Pusher
+
+log = logging.getLogger("lakepond")
+TEMPORARY = (
+    "*.tmp",
+    "*.tmp.*",
+    "*.temp",
+    "*.part",
+    "*.partial",
+    "*.aside",
+    "*.swp",
+    "*~",
+    ".*",
+    "__pycache__",
+)
+"""names that are never sent"""
+WAIT_SECONDS = 600.0
+
+
+class Saves(Protocol):
+    """A buffer: `ReplayBuffer`, or anything that saves itself to a path."""
+
+    def save(self, file_path: str | Path) -> Any:
+        """Save to a file or folder."""
+
+
+class Counts(NamedTuple):
+    """What `get_upload_status` tells, as it ever did; `upload_status` tells more."""
+
+    pending: int
+    completed: int
+    failed: int
+
+
+class CloudSync:
+    """Files, folders and buffers to a bucket and back; in the background if asked to."""
+
+    def __init__(
+        self,
+        provider: str = "local",
+        bucket_name: str | None = None,
+        project_name: str = "lakepond",
+        credentials_path: str | None = None,
+        max_workers: int = 4,
+        *,
+        buffer_every: int = 5,
+        cloud: Cloud | None = None,
+    ) -> None:
+        """`provider`: gcs, s3, azure, or local with a folder as its bucket; without one nothing is sent.
+
+        `buffer_every`: generations between two pushes of the buffer, see `save_and_upload_buffer`. `cloud`:
+        all settings, in place of provider and bucket.
+        """
+        if buffer_every < 1:
+            raise SpecError(f"buffer_every is a number of generations, at least 1, but is {buffer_every!r}.")
+        env = {"CLOUD_PROVIDER": provider, "CLOUD_BUCKET": bucket_name or ""}
+        if cloud is None and (found := Cloud.from_env(env=env)) is not None:
+            named = {"application_credentials": credentials_path} if credentials_path else {}
+            cloud = Cloud(found.url, workers=max_workers, options=named if provider == "gcs" else {})
+        self.project_name, self.buffer_every = project_name, buffer_every
+        self.cloud = cloud
+        self._store = None if cloud is None else Store(cloud)
+        self._uploader = None if cloud is None else Uploader(cloud)
+        self._pushers: dict[str, Pusher] = {}
+        self._saving: list[threading.Thread] = []
+        self._sent: dict[str, tuple[int, int]] = {}  # remote name: size and time of the file that is there
+        self._save_failed = 0
+        if cloud is None:
+            log.info("CloudSync: no bucket is set, so nothing is sent; set CLOUD_PROVIDER and CLOUD_BUCKET.")
+
+    @classmethod
+    def from_env(cls, project_name: str = "lakepond", **settings: Any) -> Self:
+        """As `CLOUD_PROVIDER` (gcs, s3, azure, local) and `CLOUD_BUCKET` say.
+
+        Credentials come from `GOOGLE_APPLICATION_CREDENTIALS` and the other providers' usual variables.
+        """
+        return cls(project_name=project_name, cloud=Cloud.from_env(), **settings)
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def upload_file(
+        self, local_path: str | Path, cloud_path: str | None = None, background: bool = False
+    ) -> None:
+        """Send a file, if it is not there as it is; by default to `<project_name>/<local_path>`."""
+        path = Path(local_path)
+        if not path.is_file():
+            raise CloudNotFound(f"{path} is no file; there is nothing to send.")
+        self._upload([(path, cloud_path or f"{self.project_name}/{path.as_posix()}")], background)
+
+    def upload_directory(
+        self,
+        local_dir: str | Path,
+        cloud_prefix: str | None = None,
+        background: bool = False,
+        exclude_patterns: Sequence[str] = (),
+    ) -> None:
+        """Send the files of a folder that are not there as they are.
+
+        A pattern excludes by a part of the path, or as a glob. Temporary files are not sent, nor lakes: those
+        are sent by `Replay.push` and `save_and_upload_buffer`.
+        """
+        folder = Path(local_dir)
+        if not folder.is_dir():
+            raise CloudNotFound(f"{folder} is no folder; there is nothing to send.")
+        prefix = cloud_prefix or f"{self.project_name}/{folder.as_posix()}"
+        found = files_of(folder, exclude_patterns)
+        self._upload(
+            [(path, f"{prefix}/{path.relative_to(folder).as_posix()}") for path in found], background
+        )
+
+    def sync_checkpoints(
+        self,
+        checkpoint_dir: str | Path = "checkpoints",
+        background: bool = False,
+        exclude_patterns: Sequence[str] = (),
+    ) -> None:
+        """`upload_directory` to `<project_name>/<checkpoint_dir>`."""
+        self.upload_directory(checkpoint_dir, None, background, exclude_patterns)
+
+    def sync_logs(self, log_dir: str | Path = "logs", background: bool = False) -> None:
+        """`upload_directory` to `<project_name>/<log_dir>`."""
+        self.upload_directory(log_dir, None, background)
+
+    def exists(self, cloud_path: str) -> bool:
+        """Whether there is a file of that name."""
+        return self._store is not None and self._ask(lambda store: store.head(cloud_path)) is not None
+
+    def file_exists_on_cloud(self, filename: str) -> bool:
+        """Whether there is such a file among the checkpoints."""
+        return self.exists(f"{self.project_name}/checkpoints/{filename}")
+
+    def download_file(self, cloud_path: str, local_path: str | Path) -> bool:
+        """Fetch a file; it appears whole. False if there is none."""
+        told = None if self._store is None else self._ask(lambda store: store.head(cloud_path))
+        if told is None:
+            return False
+        target = Path(local_path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = target.with_name(f"{target.name}.{os.getpid()}.aside")
+        try:
+            self._ask(lambda store: _download(store, cloud_path, told.size, aside))
+            if not self._came_whole(aside, cloud_path, told):
+                raise CloudCorrupt(
+                    f"{cloud_path} in {self.cloud} came otherwise than it is there; try again."
+                )
+            aside.replace(target)
+        finally:
+            aside.unlink(missing_ok=True)
+        return True
+
+    def download_directory(self, cloud_prefix: str, local_dir: str | Path) -> bool:
+        """Fetch all files under a prefix. False if there is none."""
+        if self._store is None:
+            return False
+        names = self._ask(lambda store: store.list(cloud_prefix))
+        start = cloud_prefix.strip("/") + "/"
+        return bool(names) and all(
+            [self.download_file(name, Path(local_dir) / name.removeprefix(start)) for name in names]
+        )
+
+    def download_checkpoints(self, checkpoint_dir: str | Path = "checkpoints") -> bool:
+        """Fetch what `sync_checkpoints` sent."""
+        return self.download_directory(
+            f"{self.project_name}/{Path(checkpoint_dir).as_posix()}", checkpoint_dir
+        )
+
+    # --- the buffer ------------------------------------------------------------------------------
+
+    def buffer_due(self, generation: int, last: bool = False) -> bool:
+        """Whether the buffer is to be saved after this generation, the first being 1."""
+        return last or generation % self.buffer_every == 0
+
+    def save_and_upload_buffer(
+        self,
+        replay_buffer: Saves,
+        local_path: str | Path,
+        cloud_path: str,
+        *,
+        generation: int | None = None,
+        last: bool = False,
+    ) -> bool:
+        """Save the buffer to `local_path` and send what is new of it, both in the background.
+
+        With `generation` only when `buffer_due`. Returns whether it was. A buffer that saves itself as a lake
+        is sent as one, to the folder `cloud_path`; any other file as a file.
+        """
+        if generation is not None and not self.buffer_due(generation, last):
+            return False
+        before = self._saving[-1] if self._saving else None
+
+        def save() -> None:
+            if before is not None:
+                before.join()  # saves of one buffer come one after another
+            try:
+                replay_buffer.save(local_path)
+                self._send_buffer(Path(local_path), cloud_path)
+            except (LakepondError, OSError) as error:
+                self._save_failed += 1
+                log.error("the buffer was not saved to %s: %s", local_path, error)
+
+        thread = threading.Thread(target=save, name="lakepond-save", daemon=True)
+        self._saving = [each for each in self._saving if each.is_alive()] + [thread]
+        thread.start()
+        return True
+
+    def _send_buffer(self, path: Path, cloud_path: str) -> None:
+        if self.cloud is None:
+            return
+        if not is_lake(path):
+            self.upload_file(path, cloud_path, background=True)
+            return
+        if cloud_path not in self._pushers:
+            place = Cloud(**{**vars(self.cloud), "url": f"{self.cloud.url.rstrip('/')}/{cloud_path}"})
+            self._pushers[cloud_path] = Pusher(path, place)
+        self._pushers[cloud_path].push()
+
+    # --- how far it is ---------------------------------------------------------------------------
+
+    def upload_status(self) -> UploadStatus:
+        """How far all uploads are, buffers included."""
+        told = [pusher.status() for pusher in self._pushers.values()]
+        if self._uploader is not None:
+            told.append(self._uploader.status())
+        return _together(told, sum(thread.is_alive() for thread in self._saving), self._save_failed)
+
+    def get_upload_status(self) -> Counts:
+        """Files that are pending, completed and failed."""
+        told = self.upload_status()
+        return Counts(told.pending, told.uploaded, told.failed)
+
+    def wait_for_uploads(self, timeout: float | None = None) -> UploadStatus:
+        """Return when all is there, or after `timeout` seconds (600 if not told), with how far it is."""
+        until = time.monotonic() + (WAIT_SECONDS if timeout is None else timeout)
+        for thread in self._saving:
+            thread.join(max(0.0, until - time.monotonic()))
+        for pusher in self._pushers.values():
+            pusher.wait(max(0.0, until - time.monotonic()))
+        if self._uploader is not None:
+            self._uploader.wait(max(0.0, until - time.monotonic()))
+        return self.upload_status()
+
+    def shutdown(self, wait: bool = True, timeout: float | None = None) -> UploadStatus:
+        """Begin nothing more; with `wait`, after `wait_for_uploads`. Says what is not there."""
+        told = self.wait_for_uploads(timeout) if wait else self.upload_status()
+        for pusher in self._pushers.values():
+            pusher.close(0.0)
+        if self._uploader is not None:
+            self._uploader.close()
+        if told.pending or told.failed:
+            log.warning("CloudSync: not all is in the cloud: %s", told)
+        return told
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _upload(self, files: Iterable[tuple[Path, str]], background: bool) -> None:
+        if self._store is None or self._uploader is None:
+            return
+        store = self._store
+        uploads = []
+        for path, name in files:
+            told = path.stat()
+            stamp = (told.st_size, told.st_mtime_ns)
+            if self._sent.get(name) == stamp:
+                continue
+
+            def send(path: Path = path, name: str = name) -> int:
+                return _send_changed(store, path, name)
+
+            def done(name: str = name, stamp: tuple[int, int] = stamp) -> None:
+                self._sent[name] = stamp
+
+            uploads.append(Upload(name, told.st_size, send=send, done=done))
+        if background:
+            self._uploader.submit(*uploads)
+            return
+        for upload in uploads:
+            self._ask(lambda _, upload=upload: upload.send())  # type: ignore[misc]
+            upload.done()
+
+    def _came_whole(self, file: Path, cloud_path: str, told: Listed) -> bool:
+        """Whether a file is what is in the cloud; an ETag that is no MD5 is found out by reading again."""
+        if file.stat().st_size != told.size:
+            return False
+        mine = md5_of_file(file)
+        return told.md5 in (None, mine) or self._ask(lambda store: store.md5_of(cloud_path)) == mine
+
+    def _ask(self, what: Callable[[Store], Any]) -> Any:
+        store = self._store
+        assert store is not None
+        return patiently(lambda: what(store), for_seconds=store.cloud.patience, cap=store.cloud.retry_cap)
+
+
+def files_of(folder: Path, exclude: Sequence[str] = ()) -> list[Path]:
+    """The files of a folder that may be sent: not excluded, not temporary, not those of a lake."""
+    found = []
+    for here, folders, files in os.walk(folder):
+        inside = Path(here)
+        folders[:] = sorted(f for f in folders if not _is_temporary(f) and not is_lake(inside / f))
+        for file in sorted(files):
+            relative = (inside / file).relative_to(folder).as_posix()
+            if not _is_temporary(file) and not any(_matches(relative, pattern) for pattern in exclude):
+                found.append(inside / file)
+    return found
+
+
+def is_lake(path: Path) -> bool:
+    """Whether a folder is a lake, whose files are sent by the lake alone."""
+    return (path / "lake.json").is_file() and (path / "segments").is_dir()
+
+
+def _is_temporary(name: str) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in TEMPORARY)
+
+
+def _matches(path: str, pattern: str) -> bool:
+    return pattern in path or fnmatch.fnmatch(path, pattern) or fnmatch.fnmatch(Path(path).name, pattern)
+
+
+def _send_changed(store: Store, path: Path, name: str) -> int:
+    """Have a file there as it is now; returns how many bytes were sent for it."""
+    size = path.stat().st_size
+    told = store.head(name)
+    if size > LARGE:
+        if told is not None and told.size == size and store.md5_of(name) == md5_of_file(path):
+            return 0
+        store.replace_file(name, path)
+        return size
+    data = path.read_bytes()
+    if told is not None and store.holds(name, data, told):
+        return 0
+    store.replace(name, data)
+    return len(data)
+
+
+def _download(store: Store, name: str, size: int, aside: Path) -> None:
+    with aside.open("wb") as file:
+        for piece in store.stream(name, size):
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _together(told: list[UploadStatus], saving: int, failed: int) -> UploadStatus:
+    """Several statuses as one; what is being saved is pending, too."""
+    order = ("failed", "waiting", "sending", "idle")
+    states = [each.state for each in told] + (["sending"] if saving else []) + (["failed"] if failed else [])
+    return UploadStatus(
+        state=min(states, key=order.index, default="idle"),
+        uploaded=sum(each.uploaded for each in told),
+        uploaded_bytes=sum(each.uploaded_bytes for each in told),
+        pending=sum(each.pending for each in told) + saving,
+        pending_bytes=sum(each.pending_bytes for each in told),
+        failed=sum(each.failed for each in told) + failed,
+        lag_seconds=max((each.lag_seconds for each in told), default=0.0),
+        bytes_per_second=sum(each.bytes_per_second for each in told),
+        last_error=next((each.last_error for each in told if each.last_error), None),
+    )

@@ -1,0 +1,101 @@
+"""Folders of .npz files, one an episode, as `lake.to_npz` writes them, into a lake."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lakepond.adapters.episodes import Episode, Imported, Progress, import_episodes
+from lakepond.errors import SpecError
+from lakepond.types import Array, Tree
+
+OTHER = ("reward", "terminated", "truncated", "stream", "step_id", "done")
+
+
+def import_npz(folder: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
+    """Every .npz file of a folder, in the order of their names, as an episode of a new lake."""
+    files = _files(Path(folder))
+    return import_episodes(read_npz(folder), lake, total=len(files), progress=progress)
+
+
+def read_npz(folder: str | Path) -> Iterator[Episode]:
+    """The episodes of a folder: `obs` (one more than steps), `action`, `reward`, `terminated`, `truncated`.
+
+    `done` may stand for `terminated`. What else has one value a step is an extra. A file that is broken or
+    lacks something raises `SpecError`, which names it.
+    """
+    for file in _files(Path(folder)):
+        try:
+            with np.load(file, allow_pickle=False) as held:
+                arrays = dict(held)
+        except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+            raise SpecError(f"{file} cannot be read: {error}; restore or remove it.") from error
+        yield _episode(file, arrays)
+
+
+def _files(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.npz"))
+    if not files:
+        raise SpecError(f"{folder} has no .npz files; each is to be one episode.")
+    return files
+
+
+def _episode(file: Path, arrays: dict[str, Array]) -> Episode:
+    if "terminated" not in arrays and "done" in arrays:
+        arrays["terminated"] = arrays["done"]
+    lacking = [name for name in ("reward", "terminated") if name not in arrays]
+    trees = {
+        kind: {n: a for n, a in arrays.items() if re.match(rf"{kind}(\[|$)", n)} for kind in ("obs", "action")
+    }
+    lacking += [kind for kind, found in trees.items() if not found]
+    if lacking:
+        raise SpecError(f"{file} has no {' and no '.join(lacking)}; it has {sorted(arrays)}.")
+    steps = len(arrays["reward"])
+    truncated = arrays.get("truncated", np.zeros(steps, bool))
+    used = {*OTHER, *trees["obs"], *trees["action"]}
+    extras = {name: a for name, a in arrays.items() if name not in used}
+    lengths = {
+        name: len(a) for name, a in {**trees["action"], **extras, "terminated": arrays["terminated"]}.items()
+    }
+    lengths |= {name: len(a) - 1 for name, a in trees["obs"].items()} | {"truncated": len(truncated)}
+    if set(lengths.values()) != {steps}:
+        raise SpecError(f"{file} has {steps} rewards, but {lengths} steps (obs: one more); mend it.")
+    return Episode(
+        obs=_tree(trees["obs"], "obs"),
+        action=_tree(trees["action"], "action"),
+        reward=arrays["reward"],
+        terminated=arrays["terminated"].astype(bool),
+        truncated=truncated.astype(bool),
+        extras=extras,
+        stream=int(arrays["stream"]) if "stream" in arrays else 0,
+    )
+
+
+def _tree(named: dict[str, Array], root: str) -> Tree:
+    """`obs['a'][0]` and the like as the dicts and tuples they were."""
+    if root in named:
+        return named[root]
+    nested: dict[Any, Any] = {}
+    for path, values in named.items():
+        keys = [
+            int(number) if number else text for text, number in re.findall(r"\[(?:'([^']*)'|(\d+))\]", path)
+        ]
+        node = nested
+        for key in keys[:-1]:
+            node = node.setdefault(key, {})
+        node[keys[-1]] = values
+    return _with_tuples(nested)
+
+
+def _with_tuples(node: Any) -> Tree:
+    if not isinstance(node, dict):
+        return node
+    inner = {key: _with_tuples(value) for key, value in node.items()}
+    if all(isinstance(key, int) for key in inner):
+        return tuple(inner[i] for i in range(len(inner)))
+    return inner

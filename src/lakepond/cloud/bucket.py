@@ -1,0 +1,63 @@
+"""A bucket: named bytes, put, listed, got and deleted. One protocol, three kinds.
+
+    local.py    a folder, with a writer of our own that syncs        file://
+    memory.py   a dict, for tests                                    memory://
+    remote.py   obstore                                              gs://  s3://  az://
+
+A bucket does one try of one thing and raises a `CloudError`; patience and checks are in `store.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+from lakepond.errors import CloudConflict
+
+Checks = Literal["etag", "read", "own"]
+"""how a write is checked: the server tells the MD5; it must be read back; the bucket did it itself"""
+
+
+class Listed(NamedTuple):
+    """What a bucket tells of one object."""
+
+    name: str
+    size: int
+    etag: str | None
+    modified: float
+    """by the server's clock, seconds since 1970"""
+
+    @property
+    def md5(self) -> str | None:
+        """The MD5 of its bytes, if the ETag looks like one."""
+        return self.etag if self.etag is not None and re.fullmatch(r"[0-9a-f]{32}", self.etag) else None
+
+
+class Exists(CloudConflict):
+    """There is an object of that name already."""
+
+
+class Bucket(Protocol):
+    """Names are keys with slashes; `timeout` is in seconds."""
+
+    checks: Checks
+
+    def put(self, name: str, data: bytes, *, create: bool, timeout: float) -> str | None:
+        """Store bytes in one request and return the ETag; with `create`, `Exists` if the name is taken."""
+
+    def put_file(self, name: str, path: Path, timeout: float) -> None:
+        """Store a file of any size, piece by piece, over whatever has that name."""
+
+    def get(self, name: str, timeout: float) -> Iterator[bytes]:
+        """The bytes, piece by piece."""
+
+    def head(self, name: str) -> Listed | None:
+        """What is told of one object; None if there is none."""
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """All objects under a prefix."""
+
+    def delete(self, name: str) -> None:
+        """Delete one object; it need not be there."""

@@ -1,0 +1,115 @@
+"""file:///folder: a bucket on a disk, perhaps a mounted one. Whole, then named; durable when `put` returns.
+
+obstore has a local store, too, but one that does not sync, so that a power cut may take what was put.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lakepond.cloud.bucket import Checks, Exists, Listed
+from lakepond.errors import CloudNotFound, CloudRefused, CloudUnreachable
+
+PIECE = 8 << 20
+ASIDE = ".aside"
+
+
+class LocalBucket:
+    """Objects as files under a folder."""
+
+    checks: Checks = "own"
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def put(self, name: str, data: bytes, *, create: bool, timeout: float) -> str | None:
+        """Store bytes, synced."""
+        with self._blaming(name), self._aside(name) as aside:
+            with aside.open("xb", buffering=0) as file:
+                view = memoryview(data)
+                while view:
+                    view = view[file.write(view) :]
+                os.fsync(file.fileno())
+            self._appear(aside, name, create)
+        return None
+
+    def put_file(self, name: str, path: Path, timeout: float) -> None:
+        """Store a file, synced."""
+        with self._blaming(name), self._aside(name) as aside:
+            shutil.copyfile(path, aside)
+            with aside.open("rb") as file:
+                os.fsync(file.fileno())
+            self._appear(aside, name, create=False)
+
+    def _appear(self, aside: Path, name: str, create: bool) -> None:
+        target = self._folder / name
+        if create:
+            try:
+                os.link(aside, target)  # unlike rename, refuses a name that is taken
+            except FileExistsError:
+                raise Exists(f"{target} is there already.") from None
+        else:
+            aside.replace(target)
+        descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def get(self, name: str, timeout: float) -> Iterator[bytes]:
+        """The bytes, piece by piece."""
+        with self._blaming(name), (self._folder / name).open("rb") as file:
+            while piece := file.read(PIECE):
+                yield piece
+
+    def head(self, name: str) -> Listed | None:
+        """What is told of one file."""
+        try:
+            told = (self._folder / name).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Listed(name, told.st_size, None, told.st_mtime)
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """All files under a prefix."""
+        start = self._folder / prefix
+        if not start.is_dir():
+            return
+        for folder, _, files in os.walk(start):
+            for file in sorted(files):
+                name = (Path(folder) / file).relative_to(self._folder).as_posix()
+                found = None if file.endswith(ASIDE) else self.head(name)
+                if found is not None:
+                    yield found
+
+    def delete(self, name: str) -> None:
+        """Delete one file."""
+        with self._blaming(name):
+            (self._folder / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _aside(self, name: str) -> Iterator[Path]:
+        folder = (self._folder / name).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        aside = folder / f"{os.getpid()}-{os.urandom(4).hex()}{ASIDE}"
+        try:
+            yield aside
+        finally:
+            aside.unlink(missing_ok=True)
+
+    @contextmanager
+    def _blaming(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise CloudNotFound(f"{self._folder} has no {name}.") from error
+        except PermissionError as error:
+            raise CloudRefused(f"{self._folder / name} cannot be used: {error.strerror}.") from error
+        except Exists:
+            raise
+        except OSError as error:  # a full disk, a share that is gone: worth another try
+            raise CloudUnreachable(f"{self._folder / name} cannot be used: {error.strerror}.") from error

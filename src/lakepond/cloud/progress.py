@@ -1,0 +1,47 @@
+"""A line on the terminal while somebody waits for the cloud; nothing where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from lakepond.cloud.status import UploadStatus
+
+
+@contextmanager
+def watching(status: Callable[[], UploadStatus], show: bool | None = None) -> Iterator[None]:
+    """Show how far it is, with bytes, rate and time left; `show=None`: if stderr is a terminal."""
+    if not (sys.stderr.isatty() if show is None else show):
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import TransferSpeedColumn as Speed
+
+    begun, stop = status(), threading.Event()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        Speed(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("push")
+
+        def draw() -> None:
+            while not stop.wait(0.2):
+                now = status()
+                sent = now.uploaded_bytes - begun.uploaded_bytes
+                told = f"push ({now.last_error})" if now.last_error else "push"
+                progress.update(task, description=told, completed=sent, total=sent + now.pending_bytes)
+
+        thread = threading.Thread(target=draw, name="lakepond-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()

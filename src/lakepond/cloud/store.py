@@ -1,0 +1,215 @@
+"""A place in the cloud whose writes are known to be right: every one is checked, none is believed.
+
+    keep      under a name that says the content: put if it is not there; what is there wrong is put again
+    publish   a pointer: put if it is not there; what is there otherwise is a `CloudConflict`
+    replace   a file that changes: put over the old one
+
+"Already there" is no proof: a create-only put makes a corrupt copy stick. So size and MD5 are compared (the
+ETag on S3 and GCS), or the object is read back (Azure, encrypted buckets), and the wrong is overwritten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lakepond.cloud.bucket import Bucket, Exists, Listed
+from lakepond.cloud.local import LocalBucket
+from lakepond.cloud.memory import MemoryBucket
+from lakepond.cloud.pace import LEAST_TIMEOUT, TokenBucket, timeout_for
+from lakepond.cloud.place import Cloud
+from lakepond.cloud.remote import RemoteBucket, require_client
+from lakepond.errors import CloudConflict, CloudCorrupt, CloudUnreachable
+
+log = logging.getLogger("lakepond")
+LARGE = 64 << 20
+"""bytes from which on a file that changes is sent in parts; what is named by content never is"""
+
+
+class Store:
+    """One place. Each call is one try; all threads may call."""
+
+    def __init__(
+        self, cloud: Cloud, bucket: Bucket | None = None, least_timeout: float = LEAST_TIMEOUT
+    ) -> None:
+        self.cloud = cloud
+        scheme, _, self._prefix = cloud.parts()
+        if bucket is None and scheme not in ("file", "memory"):
+            require_client()
+        self._bucket = bucket
+        self._making = threading.Lock()
+        self._pace = None if cloud.max_rate is None else TokenBucket(cloud.max_rate)
+        self._least = least_timeout
+        self._md5_etags = scheme != "az"
+        self.conditions: bool | None = None
+        """whether the server honours "only if it is not there"; None: not known yet"""
+        self.bytes_sent = 0
+        """all that was sent, second tries included"""
+
+    @property
+    def bucket(self) -> Bucket:
+        """The bucket; made at its first use, so that credentials may come later than the run."""
+        with self._making:
+            if self._bucket is None:
+                self._bucket = _bucket(self.cloud)
+            return self._bucket
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def keep(self, name: str, read: Callable[[], bytes]) -> int:
+        """Have these bytes there under a name that says the content; returns how many were sent."""
+        data = read()
+        try:
+            etag = self._put(name, data, create=True)
+        except Exists:
+            if self.holds(name, data):
+                return 0
+            log.warning("%s: %s was there with other content; it is put again", self.cloud, name)
+            etag = self._put(name, data, create=False)
+        self._check(name, data, etag)
+        return len(data)
+
+    def publish(self, name: str, data: bytes, sound: Callable[[bytes], bool]) -> None:
+        """Have a pointer there; `CloudConflict` if another one is that is `sound`, overwriting it if not."""
+        try:
+            etag = self._put(name, data, create=True)
+        except Exists:
+            self.conditions = True
+            if self.holds(name, data):  # our own, whose answer was lost
+                return
+            if not sound(self.read(name)):  # our own, changed on the way: nobody can read it
+                self.replace(name, data)
+                return
+            raise CloudConflict(
+                f"{self.cloud} has another {name} than this disk: two runs write to one place. Nothing was "
+                "overwritten; push this one elsewhere, or pull that one and go on from it."
+            ) from None
+        self._check(name, data, etag)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Have these bytes there, whatever was there before."""
+        self._check(name, data, self._put(name, data, create=False))
+
+    def replace_file(self, name: str, path: Path) -> None:
+        """Have a large file there: in parts, then read back piece by piece."""
+        size = path.stat().st_size
+        if self._pace is not None:
+            self._pace.take(size)
+        self.bucket.put_file(self._key(name), path, self._timeout(size))
+        self.bytes_sent += size
+        if self.bucket.checks != "own" and self.md5_of(name) != md5_of_file(path):
+            raise CloudUnreachable(f"{self.cloud} has {name}, but not as it was sent; it is sent again.")
+
+    def _put(self, name: str, data: bytes, create: bool) -> str | None:
+        if self._pace is not None:
+            self._pace.take(len(data))
+        self.bytes_sent += len(data)
+        return self.bucket.put(self._key(name), data, create=create, timeout=self._timeout(len(data)))
+
+    def _check(self, name: str, data: bytes, etag: str | None) -> None:
+        """After a put: raise, to be tried again, unless what is there is what was sent."""
+        if self.bucket.checks == "own":
+            return
+        if not self._md5_etags and random.random() >= self.cloud.read_back:
+            return
+        if not self._same(name, data, etag):
+            self._put(name, data, create=False)
+            if not self._same(name, data, None):
+                raise CloudUnreachable(f"{self.cloud} has {name}, but not as it was sent; it is sent again.")
+
+    def _same(self, name: str, data: bytes, etag: str | None) -> bool:
+        md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+        told = Listed(name, len(data), etag, 0.0).md5 if self._md5_etags else None
+        if told == md5:
+            return True
+        if self.md5_of(name) != md5:
+            return False
+        if told is not None:  # an encrypted bucket's ETags look like MD5s and are none
+            self._md5_etags = False
+            log.info("%s: ETags are no MD5s here; what is new is read back", self.cloud)
+        return True
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def holds(self, name: str, data: bytes, listed: Listed | None = None) -> bool:
+        """Whether the object of that name has just these bytes; compared, not believed."""
+        listed = listed if listed is not None else self.head(name)
+        if listed is None or listed.size != len(data):
+            return False
+        return self._same(name, data, listed.etag)
+
+    def head(self, name: str) -> Listed | None:
+        """What the server tells of one object; None if there is none."""
+        return self._relative(self.bucket.head(self._key(name)))
+
+    def list(self, under: str = "") -> dict[str, Listed]:
+        """What the server tells of all objects of this place, or of those under a folder of it."""
+        start = "/".join(part for part in (self._prefix, under.strip("/")) if part)
+        found = (self._relative(each) for each in self.bucket.list(f"{start}/" if start else ""))
+        return {each.name: each for each in found if each is not None}
+
+    def read(self, name: str, most: int = 1 << 30) -> bytes:
+        """All bytes of a small object."""
+        pieces, size = [], 0
+        for piece in self.stream(name, most=0):
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                raise CloudCorrupt(f"{name} in {self.cloud} has more than {most:,} bytes.")
+        return b"".join(pieces)
+
+    def stream(self, name: str, most: int) -> Iterator[bytes]:
+        """The bytes of an object of about `most` bytes, piece by piece."""
+        yield from self.bucket.get(self._key(name), self._timeout(most))
+
+    def md5_of(self, name: str) -> str:
+        """The MD5 of what is there, read back."""
+        listed = self.head(name)
+        digest = hashlib.md5(usedforsecurity=False)
+        for piece in self.stream(name, 0 if listed is None else listed.size):
+            digest.update(piece)
+        return digest.hexdigest()
+
+    def delete(self, name: str) -> None:
+        """Delete one object; it need not be there."""
+        self.bucket.delete(self._key(name))
+
+    def _timeout(self, size: int) -> float:
+        return timeout_for(size, self.cloud.min_rate, self._least)
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}" if self._prefix else name
+
+    def _relative(self, told: Listed | None) -> Listed | None:
+        if told is None or not self._prefix:
+            return told
+        return told._replace(name=told.name.removeprefix(f"{self._prefix}/"))
+
+    def __repr__(self) -> str:
+        return f"Store({self.cloud})"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(f"{self!r} holds credentials and is not pickled; open it in the other process.")
+
+
+def md5_of_file(path: Path) -> str:
+    """The MD5 of a file, read piece by piece."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _bucket(cloud: Cloud) -> Bucket:
+    scheme, bucket, _ = cloud.parts()
+    if scheme == "file":
+        return LocalBucket(bucket)
+    if scheme == "memory":
+        return MemoryBucket(bucket)
+    return RemoteBucket(cloud)

@@ -1,0 +1,158 @@
+"""Garbage in the cloud: commits that need not be kept, and segments that no commit names any more.
+
+    LIST ──▶ read every commit ──▶ delete those that go ──▶ LIST ──▶ delete what none of the rest names
+
+Careful in every step: a dry run unless told otherwise; nothing younger than a day, by the server's own clock,
+for a push that is under way sends segments before the commit that names them; nothing at all after a LIST
+that failed or a commit that cannot be read; and commits that came in between keep what they name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakepond.cloud.bucket import Listed
+from lakepond.cloud.place import Cloud
+from lakepond.cloud.status import in_words
+from lakepond.cloud.store import Store
+from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt, SpecError
+from lakepond.flow.cloud_to_lake import Remote, look
+from lakepond.lake import commits
+from lakepond.lake.commits import Commit
+
+log = logging.getLogger("lakepond")
+DAY = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What was, or would be, deleted."""
+
+    dry_run: bool
+    commits: tuple[int, ...]
+    segments: tuple[str, ...]
+    bytes: int
+    young: int
+    """files that no commit names, but that are too young to go"""
+
+    def __str__(self) -> str:
+        what = "would be deleted" if self.dry_run else "deleted"
+        told = (
+            f"{len(self.commits)} commits and {len(self.segments)} segments, {in_words(self.bytes)}, {what}"
+        )
+        return told + (f"; {self.young} more are too young" if self.young else "")
+
+
+def gc(
+    cloud: str | Cloud,
+    *,
+    keep_last: int | None = None,
+    keep_every: int | None = None,
+    older_than: float = DAY,
+    dry_run: bool = True,
+    lake: str | Path | None = None,
+) -> Swept:
+    """Delete what no kept commit of a place in the cloud names; says what, and does it with `dry_run=False`.
+
+    All commits are kept, or the newest `keep_last` and, beside them, each whose number is a multiple of
+    `keep_every`. Only what is older than `older_than` seconds goes. What the commits of a `lake` on this disk
+    name is kept, too: its segments may be in the cloud alone.
+    """
+    if keep_last is not None and keep_last < 1:
+        raise SpecError(f"keep_last must be at least 1, but is {keep_last!r}: a lake needs a commit.")
+    if keep_every is not None and (keep_every < 1 or keep_last is None):
+        raise SpecError("keep_every is a number of commits, at least 1, kept beside keep_last.")
+    store = Store(Cloud.of(cloud))
+    remote = _look(store)
+    going = _choose(remote.numbers, keep_last, keep_every)
+    now = time.time() if dry_run else _server_time(store)
+    going = [number for number in going if now - remote.listed[_name(number)].modified > older_than]
+    named = _named(store, [number for number in remote.numbers if number not in going])
+    if lake is not None:
+        folder = Path(lake) / "commits"
+        named |= {name for n in commits.numbers(folder) for name in commits.read(folder, n).files()}
+    loose = _loose(remote.listed, named)
+    old = {name: told for name, told in loose.items() if now - told.modified > older_than}
+    if not dry_run:
+        old = _delete(store, going, old, set(remote.numbers))
+    size = sum(told.size for told in old.values()) + sum(remote.listed[_name(n)].size for n in going)
+    swept = Swept(
+        dry_run,
+        tuple(going),
+        tuple(sorted(name.removeprefix("segments/") for name in old)),
+        size,
+        len(loose) - len(old),
+    )
+    log.info("%s: %s", store.cloud, swept)
+    return swept
+
+
+def _look(store: Store) -> Remote:
+    remote = look(store)
+    if remote is None or not remote.numbers:
+        raise CloudNotFound(f"there is no lake with a commit at {store.cloud}; nothing is deleted.")
+    return remote
+
+
+def _choose(numbers: list[int], last: int | None, every: int | None) -> list[int]:
+    """Which commits go."""
+    kept = set(numbers if last is None else numbers[-last:])
+    kept |= {number for number in numbers if every is not None and number % every == 0}
+    return [number for number in numbers if number not in kept]
+
+
+def _named(store: Store, numbers: list[int]) -> set[str]:
+    """Every file that these commits name; raises if one cannot be read: nobody knows what it names."""
+    found: set[str] = set()
+    for number in numbers:
+        try:
+            found |= set(Commit.from_json(store.read(_name(number)), commits.file_name(number)).files())
+        except LakeCorrupt as error:
+            raise CloudCorrupt(
+                f"commit {number} of {store.cloud} cannot be read, so nobody knows what it names; nothing is "
+                "deleted. Delete that commit by hand if it is not needed."
+            ) from error
+    return found
+
+
+def _loose(listed: dict[str, Listed], named: set[str]) -> dict[str, Listed]:
+    return {
+        name: told
+        for name, told in listed.items()
+        if name.startswith("segments/") and name.removeprefix("segments/") not in named
+    }
+
+
+def _delete(store: Store, going: list[int], old: dict[str, Listed], seen: set[int]) -> dict[str, Listed]:
+    """Commits first, then segments; what a commit names that came meanwhile stays. Returns what went."""
+    for number in going:
+        store.delete(_name(number))
+    remote = _look(store)
+    if strange := [number for number in going if number in remote.numbers]:
+        raise CloudCorrupt(f"commit {strange[0]} of {store.cloud} is there after it was deleted; stopped.")
+    new = _named(store, [number for number in remote.numbers if number not in seen])
+    gone = {name: told for name, told in old.items() if name.removeprefix("segments/") not in new}
+    for name in gone:
+        store.delete(name)
+    return gone
+
+
+def _server_time(store: Store) -> float:
+    """What the server's clock says: the age of a file is a matter of that clock, not of ours."""
+    name = f"gc-{os.urandom(4).hex()}"
+    store.replace(name, b"lakepond asks for the time")
+    try:
+        told = store.head(name)
+        if told is None:
+            raise CloudCorrupt(f"{store.cloud} lost a file it had acknowledged; nothing is deleted.")
+        return told.modified
+    finally:
+        store.delete(name)
+
+
+def _name(number: int) -> str:
+    return f"commits/{commits.file_name(number)}"

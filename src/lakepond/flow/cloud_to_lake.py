@@ -1,0 +1,221 @@
+"""cloud ──pull──▶ lake: the newest whole commit, or one by number; segments all at once, or when touched.
+
+    LIST ──▶ lake.json ──▶ commits, newest first, until one is whole ──▶ its segments, four at a time
+
+Every segment is compared with its name before it appears; what is here already is not fetched again, so a
+pull that was cut off goes on. Memory: a few megabytes a worker, whatever a segment's size.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lakepond.cloud.bucket import Listed
+from lakepond.cloud.pace import patiently
+from lakepond.cloud.place import Cloud
+from lakepond.cloud.status import in_words
+from lakepond.cloud.store import Store
+from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorrupt, LakeFull
+from lakepond.lake import commits, description
+from lakepond.lake.checksum import Digest
+from lakepond.lake.commits import Commit
+from lakepond.lake.elsewhere import FOLDER, Elsewhere, Segments
+from lakepond.lake.files import WriterLock, write_bytes, write_whole
+from lakepond.lake.lake import Lake
+
+log = logging.getLogger("lakepond")
+TRIES = 3
+"""how often a segment that comes back wrong is fetched"""
+
+
+class Fetcher:
+    """Brings segments to this disk, checked; each is fetched once, however many ask for it."""
+
+    def __init__(self, path: Path, store: Store) -> None:
+        self._folder, self._store = path / "segments", store
+        self._lock = threading.Lock()
+        self._busy: dict[str, threading.Lock] = {}
+        self.segments: Segments | None = None
+        """asked to make room before something is brought"""
+
+    def __call__(self, name: str) -> None:
+        """Have this segment here."""
+        with self._lock:
+            mine = self._busy.setdefault(name, threading.Lock())
+        with mine:
+            if not (self._folder / name).exists():
+                self._bring(name)
+
+    def _bring(self, name: str) -> None:
+        patience, cap = self._store.cloud.patience, self._store.cloud.retry_cap
+        told = patiently(lambda: self._store.head(f"segments/{name}"), for_seconds=patience, cap=cap)
+        if told is None:
+            raise CloudNotFound(
+                f"segment {name} is not in {self._store.cloud} any more: see `gc`, or open another commit."
+            )
+        if self.segments is not None:
+            self.segments.make_room(told.size)
+        for _ in range(TRIES):
+            try:
+                patiently(lambda: self._fetch(name, told.size), for_seconds=patience, cap=cap)
+                return
+            except CloudCorrupt as error:
+                wrong = error
+                log.warning("%s", error)
+        raise wrong
+
+    def _fetch(self, name: str, size: int) -> None:
+        def fill(file: Any) -> None:
+            digest = Digest()
+            for piece in self._store.stream(f"segments/{name}", size):
+                digest.update(piece)
+                view = memoryview(piece)
+                while view:
+                    view = view[file.write(view) :]
+            if digest.hexdigest() != name.partition(".")[0]:
+                raise CloudCorrupt(
+                    f"segment {name} in {self._store.cloud} is not what was written: its content has another "
+                    "name; push it again from a disk that has it, or open an older commit."
+                )
+            os.fsync(file.fileno())
+
+        write_whole(self._folder, fill, lambda _: name)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """What a place in the cloud holds."""
+
+    listed: dict[str, Listed]
+    numbers: list[int]
+    """of all its commits, whole or not, oldest first"""
+
+
+def look(store: Store) -> Remote | None:
+    """What is there; None if there is no lake. A server that is away is told at once, nearly."""
+    listed = patiently(store.list, for_seconds=1.0, cap=store.cloud.retry_cap)
+    if description.NAME not in listed:
+        return None
+    names = [name[8:-5] for name in listed if name.startswith("commits/") and name.endswith(".json")]
+    return Remote(listed, sorted(int(name) for name in names if name.isdigit()))
+
+
+def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, lazy: bool = False) -> Lake:
+    """A lake from the cloud at `path`, open to read: its newest whole commit, or the one with that number.
+
+    `lazy`: segments come when they are touched, and stay. Else all come now; a pull that was cut off goes on
+    where it stopped. A lake that is at `path` already goes forward to what the cloud has.
+    """
+    path, cloud = Path(path), Cloud.of(cloud)
+    store = Store(cloud)
+    chosen = bring_commits(path, store, Elsewhere(path, str(cloud)), commit)
+    fetcher = Fetcher(path, store)
+    if not lazy:
+        bring_segments(path, chosen, fetcher, cloud)
+    return Lake(path, description.read(path), chosen, Segments(path, bring=fetcher))
+
+
+def bring_commits(
+    path: Path, store: Store, elsewhere: Elsewhere, number: int | None = None, remote: Remote | None = None
+) -> Commit:
+    """Have `lake.json`, the newest whole commit, and the one asked for, on this disk; returns the latter."""
+    cloud = store.cloud
+    remote = remote if remote is not None else look(store)
+    if remote is None:
+        raise CloudNotFound(f"there is no lake at {cloud}; `replay.push()` makes one.")
+    for folder in (path, path / "segments", path / "commits", path / FOLDER):
+        folder.mkdir(parents=True, exist_ok=True)
+    with WriterLock(path / "lock"):
+        data = _read(store, description.NAME)
+        if not (path / description.NAME).exists():
+            write_bytes(path, description.NAME, data)
+            description.read(path)
+        elif (path / description.NAME).read_bytes() != data:
+            raise CloudConflict(f"{path} and {cloud} are different lakes; pull to another folder.")
+        newest = _newest_whole(path, store, elsewhere, remote)
+        if number is None or number == newest.number:
+            return newest
+        if number not in remote.numbers:
+            raise CloudNotFound(f"{cloud} has no commit {number}; it has {remote.numbers[-8:]}.")
+        return _bring_commit(path, store, elsewhere, remote, number)
+
+
+def _newest_whole(path: Path, store: Store, elsewhere: Elsewhere, remote: Remote) -> Commit:
+    """The newest whole commit, brought here; those after it that are not whole go to the quarantine."""
+    mine = commits.numbers(path / "commits")
+    for number in reversed(remote.numbers):
+        try:
+            found = _bring_commit(path, store, elsewhere, remote, number)
+        except (LakeCorrupt, CloudCorrupt) as error:
+            log.warning("stepping back over commit %d of %s: %s", number, store.cloud, error)
+            continue
+        if mine and mine[-1] not in remote.numbers and mine[-1] < number:
+            raise CloudConflict(
+                f"{path} has commit {mine[-1]}, which was never pushed, and {store.cloud} went on to commit "
+                f"{number}: move this lake aside to go on with that one, or push this one elsewhere."
+            )
+        return found
+    raise CloudNotFound(f"{store.cloud} has no whole commit; push again from a disk that has one.")
+
+
+def _bring_commit(path: Path, store: Store, elsewhere: Elsewhere, remote: Remote, number: int) -> Commit:
+    """One commit, checked, with the list of its files; `CloudCorrupt` unless all that it names is there."""
+    name = commits.file_name(number)
+    data = _read(store, f"commits/{name}")
+    file = path / "commits" / name
+    if file.exists() and file.read_bytes() != data:
+        raise CloudConflict(
+            f"{path} and {store.cloud} have different commits {number}: two runs wrote them. Pull to another "
+            "folder, or push this one elsewhere."
+        )
+    try:
+        commit = Commit.from_json(data, name)
+        for segment, size in commit.files().items():
+            told = remote.listed.get(f"segments/{segment}")
+            if told is None or told.size != size:
+                raise CloudCorrupt(
+                    f"{store.cloud} does not have {segment} of {size:,} bytes, which it names."
+                )
+    except (LakeCorrupt, CloudCorrupt):
+        if not file.exists():  # kept, so that its number is not given again
+            (path / "quarantine").mkdir(exist_ok=True)
+            write_bytes(path / "quarantine", name, data)
+        raise
+    elsewhere.add(commit.files())
+    if not file.exists():
+        write_bytes(path / "commits", name, data)
+    return commit
+
+
+def bring_segments(path: Path, commit: Commit, fetcher: Fetcher, cloud: Cloud) -> None:
+    """Have all segments of a commit here, some at a time."""
+    missing = {n: size for n, size in commit.files().items() if not (path / "segments" / n).exists()}
+    needed, free = sum(missing.values()), shutil.disk_usage(path).free
+    if needed > free:
+        raise LakeFull(
+            errno.ENOSPC,
+            f"commit {commit.number} of {cloud} needs {in_words(needed)} more at {path}, where "
+            f"{in_words(free)} are free; pull it lazily, with a local_budget, or to a larger disk",
+        )
+    log.info("%s: fetching %d files, %s", cloud, len(missing), in_words(needed))
+    with ThreadPoolExecutor(cloud.workers, "lakepond-pull") as pool:
+        fetched = [pool.submit(fetcher, name) for name in missing]
+        try:
+            for each in fetched:
+                each.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _read(store: Store, name: str) -> bytes:
+    """A small file of the cloud; a server that stops answering is waited for."""
+    return patiently(lambda: store.read(name), for_seconds=store.cloud.patience, cap=store.cloud.retry_cap)

@@ -1,0 +1,165 @@
+"""device pond ──pour──▶ lake: rows as they lie in the lanes, steps as a table; nothing is expanded or hashed.
+
+The pond's arrays come as NumPy, so JAX is not known here. A lane's rows become rows of the lake, in order; a
+step's windows become places in that order. Streams are lanes, so that n-step returns and sequences can be
+followed in the lake as anywhere else::
+
+    agent 0: lanes 0..31  ▶  streams 0..31        agent 1: lanes 0..31  ▶  streams 32..63        ...
+
+Writing happens on the lake's own thread, while the agents go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from lakepond.errors import SpecError
+from lakepond.lake import description
+from lakepond.lake import writer as lake_writer
+from lakepond.lake.background import Background
+from lakepond.lake.commits import Commit
+from lakepond.lake.handover import HandOver, Layout, Windows
+from lakepond.lake.lake import Lake, newest_whole
+from lakepond.types import Array, Spec
+
+PIECE_BYTES = 8 << 20
+"""rows written at a time"""
+
+
+class Lanes(NamedTuple):
+    """The steps of one device pond that are to be poured, as NumPy arrays."""
+
+    rows: Array
+    """(lanes, rows, *row): the ring of each lane"""
+    steps: int
+    """steps ever added to each lane"""
+    oldest: Array
+    """(lanes,): the first to pour"""
+    at: Array
+    """(lanes, capacity)"""
+    next_at: Array
+    columns: dict[str, Array]
+    """action, reward, terminated, truncated: (lanes, capacity, ...)"""
+
+
+class DeviceLake:
+    """A lake that device ponds are poured into: the one writer of it."""
+
+    def __init__(
+        self, path: str | Path, spec: Spec, *, commit: int | None = None, codec: str = "zstd"
+    ) -> None:
+        """A new lake, or one that goes on from its newest commit, or from the one with that number."""
+        path = Path(path)
+        if (path / description.NAME).exists():
+            if description.read(path) != spec:
+                raise SpecError(f"{path} was made for another spec; choose another folder.")
+        else:
+            lake_writer.create(path, description.describe(spec))
+        self.path, self.spec = path, spec
+        writer = lake_writer.LakeWriter(path, 1, codec=codec)
+        try:
+            last = Lake.open(path, commit).commit if commit is not None else newest_whole(path)
+            if last is not None:
+                writer.go_on_from(last)
+        except BaseException:
+            writer.close()
+            raise
+        self._next_row = writer.next_rows()[0]
+        self.recorded = 0 if last is None else last.recorded
+        """steps poured so far"""
+        self._background = Background(writer)
+        self.last: Future[Commit] | None = None
+
+    def pour(self, ponds: Sequence[Lanes], note: dict[str, Any] | None = None) -> Future[Commit]:
+        """Hand the steps of some ponds over; the arrays must not change until the future is done."""
+        length = self.spec.obs.shape[0] if self.spec.obs.rows == 0 else 1
+        starts: list[Array] = []
+        columns: list[dict[str, Array]] = []
+        pieces: list[Array] = []
+        row_at, stream = self._next_row, 0
+        for pond in ponds:
+            for lane in range(len(pond.rows)):
+                steps = np.arange(int(pond.oldest[lane]), pond.steps)
+                if len(steps):
+                    place = steps % pond.at.shape[1]
+                    at, next_at = pond.at[lane, place], pond.next_at[lane, place]
+                    first, stop = int(at[0]) - length + 1, int(next_at[-1]) + 1
+                    pieces += _ring(pond.rows[lane], first, stop)
+                    windows = np.stack([at, next_at], axis=1).astype(np.int64) - (length - 1)
+                    starts.append(windows - first + row_at - self._next_row)
+                    row_at += stop - first
+                    columns.append(
+                        {
+                            **{name: values[lane, place] for name, values in pond.columns.items()},
+                            "stream": np.full(len(steps), stream, np.int32),
+                        }
+                    )
+                stream += 1
+        if not columns:
+            raise SpecError("there is nothing to pour: the ponds hold no step.")
+        row_bytes = int(pieces[0][0].nbytes)
+        windows_of = Windows(
+            layout=Layout(length, row_bytes, 0 if self.spec.obs.rows == 0 else None),
+            runs=np.array([[self._next_row, row_at - self._next_row]], "<i8"),
+            starts=np.concatenate(starts),
+            first=self._next_row,
+            count=row_at - self._next_row,
+            rows=lambda: _bytes(pieces, row_bytes),
+        )
+        new = HandOver(
+            first=self.recorded,
+            oldest=0,
+            columns={name: np.concatenate([c[name] for c in columns]) for name in columns[0]},
+            leaves=(windows_of,),
+            priorities=None,
+            largest_priority=1.0,
+            alpha=None,
+            release=lambda: None,
+        )
+        self._next_row = row_at
+        self.recorded += new.steps
+        self.last = self._background.submit(new, note or {})
+        return self.last
+
+    def wait(self) -> Commit | None:
+        """The newest commit, once all that was poured is durable; raises why it could not be."""
+        return None if self.last is None else self.last.result()
+
+    def close(self) -> None:
+        """Finish writing and let others."""
+        self._background.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _ring(rows: Array, first: int, stop: int) -> list[Array]:
+    """Rows [first, stop) of a ring, in one part or two."""
+    size = len(rows)
+    begin, end = first % size, stop % size
+    return [rows[begin:end]] if begin < end else [part for part in (rows[begin:], rows[:end]) if len(part)]
+
+
+def _bytes(pieces: list[Array], row_bytes: int) -> Iterator[Array]:
+    """Rows as bytes, a bounded number at a time."""
+    most = max(1, PIECE_BYTES // row_bytes)
+    waiting: list[Array] = []
+    count = 0
+    for piece in pieces:
+        for at in range(0, len(piece), most):
+            part = piece[at : at + most]
+            if count + len(part) > most:
+                yield np.concatenate(waiting)
+                waiting, count = [], 0
+            waiting.append(np.ascontiguousarray(part).reshape(len(part), -1).view(np.uint8))
+            count += len(part)
+    if waiting:
+        yield np.concatenate(waiting)

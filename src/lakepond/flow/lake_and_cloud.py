@@ -1,0 +1,135 @@
+"""A lake on this disk and its copy in the cloud, kept together for one replay: both arrows and the budget."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from lakepond.cloud.place import Cloud
+from lakepond.cloud.status import UploadStatus
+from lakepond.cloud.store import Store
+from lakepond.errors import CloudConflict, CloudError, CloudUnreachable, SpecError
+from lakepond.flow.cloud_to_lake import Fetcher, Remote, bring_commits, bring_segments, look
+from lakepond.flow.lake_to_cloud import Pusher
+from lakepond.lake import description
+from lakepond.lake.elsewhere import Segments
+
+log = logging.getLogger("lakepond")
+HELLO_SECONDS = 2.0
+"""how long a start waits for the cloud's first answer before it says so"""
+PULL_SECONDS = 60.0
+"""how long a start that needs the cloud waits for it in all"""
+
+
+class CloudCopy:
+    """The cloud of one replay."""
+
+    def __init__(self, path: Path, cloud: str | Cloud, budget: int | None = None) -> None:
+        self.path, self.cloud = path, Cloud.of(cloud)
+        self.store = Store(self.cloud)
+        fetcher = Fetcher(path, self.store)
+        self._fetcher = fetcher
+        self.pusher = Pusher(path, self.cloud, store=self.store)
+        self.segments = Segments(path, bring=fetcher, budget=budget, safe=self.pusher.elsewhere)
+        fetcher.segments = self.segments
+        self.pusher.segments = self.segments
+
+    def begin(self, pull: Literal["lazy", "all"] | None, commit: int | None) -> None:
+        """Before the lake is opened: bring what is to be brought, and refuse to begin a second lake there.
+
+        A cloud that cannot be reached is said, in one sentence, and only in the way of who needs it.
+        """
+        if pull not in (None, "lazy", "all"):
+            raise SpecError(f"pull is 'lazy', 'all' or None, but is {pull!r}.")
+        here = (self.path / description.NAME).exists()
+        if here and pull is None:
+            threading.Thread(target=self._greet, name="lakepond-hello", daemon=True).start()
+            return
+        try:
+            remote = self._look(PULL_SECONDS if pull is not None and not here else HELLO_SECONDS)
+        except CloudError as error:
+            if pull is not None and not here:
+                raise
+            self._away(error)
+            return
+        if remote is None:
+            return
+        if pull is None:
+            raise CloudConflict(
+                f"{self.cloud} holds a lake of {len(remote.numbers)} commits already, and {self.path} none: "
+                "pass pull='lazy' or pull='all' to go on with it, or name another place for a new one."
+            )
+        if remote.numbers:
+            chosen = bring_commits(self.path, self.store, self.pusher.elsewhere, commit, remote)
+            if pull == "all":
+                bring_segments(self.path, chosen, self._fetcher, self.cloud)
+
+    def _greet(self) -> None:
+        try:
+            self.store.list("commits")
+        except CloudError as error:
+            self._away(error)
+
+    def _away(self, error: CloudError) -> None:
+        log.warning("%s: %s Training goes on; all is kept on this disk until then.", self.cloud, error)
+        self.pusher.note(str(error))
+
+    def _look(self, seconds: float) -> Remote | None:
+        """What is there, on a thread that nobody waits for longer than that."""
+        found: list[Remote | CloudError | None] = []
+
+        def ask() -> None:
+            try:
+                found.append(look(self.store))
+            except CloudError as error:
+                found.append(error)
+
+        asking = threading.Thread(target=ask, name="lakepond-hello", daemon=True)
+        asking.start()
+        asking.join(min(seconds, HELLO_SECONDS))
+        if asking.is_alive() and seconds > HELLO_SECONDS:
+            log.warning("%s: no answer within %.0f s; still waiting", self.cloud, HELLO_SECONDS)
+            asking.join(seconds - HELLO_SECONDS)
+        if not found:
+            raise CloudUnreachable(
+                f"{self.cloud} does not answer within {seconds:.0f} s; see to the network."
+            )
+        if isinstance(found[0], CloudError):
+            raise found[0]
+        return found[0]
+
+    # --- while it runs ---------------------------------------------------------------------------
+
+    def settle_with(self, settled: Callable[[], object]) -> None:
+        """A push begins when `settled` has returned: commits that were handed over are on disk."""
+        self.pusher.settled = settled
+
+    def committed(self) -> None:
+        """After a commit: keep to the budget; push by itself when half of it is in this disk alone."""
+        if self.segments.budget is None:
+            return
+        if self.segments.make_room() or 2 * self.segments.unsafe_bytes() > self.segments.budget:
+            self.pusher.push()
+
+    def push(self) -> None:
+        """Have all commits that are kept on this disk in the cloud, soon."""
+        self.pusher.push()
+
+    def status(self) -> UploadStatus:
+        """How far the uploads are."""
+        return self.pusher.status()
+
+    def wait(self, timeout: float) -> UploadStatus:
+        """Return when all is there, or after `timeout` seconds; on a terminal with a line of progress."""
+        from lakepond.cloud.progress import watching
+
+        with watching(self.pusher.status):
+            return self.pusher.wait(timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Push what is new, wait a while for it, and say what did not arrive."""
+        self.pusher.push()
+        self.pusher.close() if timeout is None else self.pusher.close(timeout)

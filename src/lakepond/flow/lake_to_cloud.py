@@ -1,0 +1,191 @@
+"""lake ──push──▶ cloud: every file once, the commit last; in the background, for as long as it takes.
+
+    commits on disk ──▶ LIST ──▶ send what is not there ──▶ LIST ──▶ publish the commits
+
+The place becomes a lake, file by file: `lake.json`, `segments/<digest>`, `commits/<number>.json`. Only a
+commit says what there is; no folder is walked. A segment is put once, checked, and remembered in a list
+beside the lake; a commit is put after a LIST has shown all that it names. So whoever reads the place finds,
+at any moment, the newest commit that arrived whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from lakepond.cloud.pace import Backoff
+from lakepond.cloud.place import Cloud
+from lakepond.cloud.status import UploadStatus, in_words
+from lakepond.cloud.store import Store
+from lakepond.cloud.uploader import Uploader
+from lakepond.errors import CloudConflict, CloudError, CloudForked
+from lakepond.flow.copying import Changed, Copier
+from lakepond.lake import description
+from lakepond.lake.elsewhere import Elsewhere, Segments
+
+log = logging.getLogger("lakepond")
+CLOSE_SECONDS = 30.0
+"""how long `close` waits for what was asked for, unless the cloud is known to be away"""
+
+
+class Pusher:
+    """Keeps a place in the cloud at what the lake on this disk holds, whenever it is asked to."""
+
+    def __init__(self, path: Path, cloud: Cloud, *, store: Store | None = None) -> None:
+        self.path, self.cloud = path, cloud
+        self.store = store if store is not None else Store(cloud)
+        self.elsewhere = Elsewhere(path, str(cloud))
+        self.segments: Segments | None = None
+        """asked to keep to its budget after a push"""
+        self.settled: Callable[[], object] = lambda: None
+        """returns when commits that were handed over are on disk"""
+        self._uploader = Uploader(cloud)
+        self._copier = Copier(path, self.store, self.elsewhere, self._uploader)
+        self._change = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._asked = self._served = 0
+        self._asked_at = 0.0
+        self._stop = False
+        self._error: str | None = None
+        self._failed = False
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    def push(self) -> None:
+        """Have all commits that are kept on this disk in the cloud, soon; returns at once."""
+        self._uploader.check_process()
+        with self._change:
+            if self._stop:
+                raise CloudError(f"the uploads to {self.cloud} were closed; open the replay anew to push.")
+            if self._asked == self._served:
+                self._asked_at = time.monotonic()
+            self._asked += 1
+            self._failed, self._error = False, None
+            self._uploader.forget_failures()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="lakepond-push", daemon=True)
+                self._thread.start()
+            self._change.notify_all()
+
+    def wait(self, timeout: float) -> UploadStatus:
+        """Return when all that was asked for is there, or given up, or after `timeout` seconds."""
+        with self._change:
+            self._change.wait_for(lambda: self._served >= self._asked or self._stop, timeout)
+        return self.status()
+
+    def status(self) -> UploadStatus:
+        """How far it is."""
+        told = self._uploader.status()
+        with self._change:
+            busy = self._asked > self._served
+            state = "sending" if busy else "idle"
+            error = self._error or (told.last_error if busy else None)
+            if self._failed:
+                state = "failed"
+            elif busy and error is not None:
+                state = "waiting"
+            copier = self._copier
+            to_go = dict(copier.to_go)
+            return replace(
+                told,
+                state=state,
+                uploaded=told.uploaded + copier.commit_files,
+                uploaded_bytes=told.uploaded_bytes + copier.commit_bytes,
+                pending=len(to_go),
+                pending_bytes=sum(to_go.values()),
+                lag_seconds=time.monotonic() - self._asked_at if busy else 0.0,
+                last_error=error,
+                pushed=copier.pushed,
+                over_budget_bytes=0 if self.segments is None else self.segments.over_budget(),
+                conditions=self.store.conditions,
+            )
+
+    def note(self, error: str) -> None:
+        """Something that went wrong before a push was asked for."""
+        with self._change:
+            self._error = error
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Wait a while for what was asked for, then begin nothing more, and say what is not there."""
+        until = time.monotonic() + timeout
+        while self._asked > self._served and self.status().state != "waiting":
+            if self.wait(min(0.2, max(0.0, until - time.monotonic()))).done or time.monotonic() >= until:
+                break
+        told = self.status()
+        with self._change:
+            self._stop = True
+            self._change.notify_all()
+        self._copier.stop()
+        self._uploader.close()
+        if told.pending:
+            log.warning(
+                "%s: %d files, %s, are not in the cloud yet; the next push from %s sends them%s",
+                self.cloud,
+                told.pending,
+                in_words(told.pending_bytes),
+                self.path,
+                f" ({told.last_error})" if told.last_error else "",
+            )
+
+    # --- doing -----------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        backoff = Backoff(self.cloud.retry_cap)
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._stop or self._asked > self._served)
+                if self._stop:
+                    return
+                asked = self._asked
+            try:
+                self.settled()
+                self._copier.round()
+                if self.segments is not None:
+                    self.segments.make_room()
+            except Changed:
+                continue
+            except (CloudConflict, CloudForked) as error:
+                self._give_up(asked, str(error))
+            except CloudError as error:
+                if self._error is None:
+                    log.warning("%s: waiting to try again: %s", self.cloud, error)
+                with self._change:
+                    self._error = str(error)
+                    wait = backoff.after(error)
+                    self._change.wait_for(lambda: self._stop or self._asked != asked, wait)  # noqa: B023
+                continue
+            except Exception as error:  # of the lake or its disk: training goes on, and somebody has to look
+                self._give_up(asked, f"{type(error).__name__}: {error}")
+            else:
+                with self._change:
+                    self._error, self._served = None, max(self._served, asked)
+                    self._change.notify_all()
+            backoff = Backoff(self.cloud.retry_cap)
+
+    def _give_up(self, asked: int, error: str) -> None:
+        log.error("%s: the push is given up until it is asked for again: %s", self.cloud, error)
+        with self._change:
+            self._error, self._failed, self._served = error, True, max(self._served, asked)
+            self._change.notify_all()
+
+
+def push(path: str | Path, cloud: str | Cloud, *, timeout: float = 3600.0) -> UploadStatus:
+    """Send what a lake on this disk has and the cloud has not; returns how far it came in that time.
+
+    For a lake that no process writes, or beside its writer: commits are read as they are on disk.
+    """
+    from lakepond.cloud.progress import watching
+
+    path = Path(path)
+    description.read(path)
+    pusher = Pusher(path, Cloud.of(cloud))
+    try:
+        pusher.push()
+        with watching(pusher.status):
+            return pusher.wait(timeout)
+    finally:
+        pusher.close(0.0)

@@ -1,0 +1,146 @@
+"""The files of steps of one commit, through a bounded memory of the batches that were read last.
+
+A batch is decoded whole, so whoever reads a step here and a step there would decode the same ones again and
+again; the small columns of a million Atari steps are 35 MB. Rows are not kept.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lakepond.errors import LakeCorrupt
+from lakepond.lake import columns as arrow
+from lakepond.lake.commits import Segment
+from lakepond.lake.elsewhere import Segments
+from lakepond.lake.handover import Layout
+from lakepond.lake.steps import read_layout, read_steps
+from lakepond.lake.tracks import decode_track
+from lakepond.types import Array, Field, Spec, leaves
+
+KEPT_BYTES = 64 << 20
+"""plain columns that are kept"""
+OPEN_FILES = 256
+"""files whose layout and tracks are kept"""
+
+
+class Known(NamedTuple):
+    """What a file of steps says of itself, checked against the spec and the commit."""
+
+    file: arrow.Layout
+    layouts: tuple[Layout | None, ...]
+    """for each leaf; None where its values are kept plainly"""
+    tracks: tuple[Array | None, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory for the tracks."""
+        return sum(track.nbytes for track in self.tracks if track is not None)
+
+
+def column_fields(spec: Spec) -> dict[str, Field]:
+    """What is kept in plain columns beside the observations, and `stream`, by its name in the file."""
+    flag = Field((), "bool")
+    found = dict(leaves(spec.action, "action"))
+    found |= {"reward": spec.reward, "terminated": flag, "truncated": flag, **spec.extras}
+    return found | {"stream": Field((), "int32")}
+
+
+class StepsFiles:
+    """Steps of any segment, any columns. One thread at a time is served."""
+
+    def __init__(self, spec: Spec, segments: Segments) -> None:
+        self._columns = column_fields(spec)
+        self._leaves: list[Field] = [field for _, field in leaves(spec.obs)]
+        self._segments = segments
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._batches: OrderedDict[tuple[str, int], dict[str, Array]] = OrderedDict()
+        self._held = 0
+        self._lock = threading.RLock()
+
+    def know(self, segment: Segment) -> Known:
+        """What a segment's file says of itself; `LakeCorrupt` if that is not what the lake holds."""
+        with self._lock:
+            known = self._known.get(segment.name)
+            if known is None:
+                with self._segments.using(segment.name) as file:
+                    layout = read_layout(file)
+                try:
+                    known = self._check(layout, segment)
+                except (LookupError, ValueError, TypeError, OverflowError) as error:
+                    raise LakeCorrupt(f"{file} is not what was written: {error}; see `repair`.") from error
+                self._known[segment.name] = known
+                self._held += known.nbytes
+            self._known.move_to_end(segment.name)
+            self._forget()
+            return known
+
+    def read(self, segment: Segment, places: Array) -> dict[str, Array]:
+        """All columns of the steps at these places of a segment, sorted."""
+        with self._lock:
+            size = self.know(segment).file.batch
+            edges = np.flatnonzero(np.diff(places // size, prepend=-1))
+            parts = []
+            for at, to in zip(edges.tolist(), [*edges[1:].tolist(), len(places)], strict=True):
+                number = int(places[at]) // size
+                batch = self._batch(segment, number)
+                parts.append({name: values[places[at:to] - number * size] for name, values in batch.items()})
+            if len(parts) == 1:
+                return parts[0]
+            return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _batch(self, segment: Segment, number: int) -> Mapping[str, Array]:
+        batch = self._batches.get((segment.name, number))
+        if batch is None:
+            layout = self.know(segment).file
+            start = number * layout.batch
+            with self._segments.using(segment.name) as file:
+                batch = read_steps(file, None, start, min(start + layout.batch, layout.steps))
+            self._batches[segment.name, number] = batch
+            self._held += _nbytes(batch)
+        self._batches.move_to_end((segment.name, number))
+        self._forget()
+        return batch
+
+    def _forget(self) -> None:
+        while self._held > KEPT_BYTES and len(self._batches) > 1:
+            self._held -= _nbytes(self._batches.popitem(last=False)[1])
+        while len(self._known) > 1 and (self._held > KEPT_BYTES or len(self._known) > OPEN_FILES):
+            self._held -= self._known.popitem(last=False)[1].nbytes
+
+    def _check(self, layout: arrow.Layout, segment: Segment) -> Known:
+        if layout.steps != segment.steps.steps:
+            raise ValueError(f"it has {layout.steps} steps where {segment.steps.steps} were committed")
+        found = {column.name: (column.dtype, column.shape) for column in layout.columns}
+        wanted: dict[str, Any] = {n: (np.dtype(f.dtype), f.shape) for n, f in self._columns.items()}
+        notes = dict(layout.notes)
+        layouts: list[Layout | None] = []
+        tracks: list[Array | None] = []
+        for i, field in enumerate(self._leaves):
+            if f"values[{i}]" in found:
+                wanted[f"values[{i}]"] = (np.dtype(field.dtype), (2, *field.shape))
+                layouts.append(None)
+                tracks.append(None)
+                continue
+            wanted[f"windows[{i}]"] = (np.dtype("<i8"), (2,))
+            told = Layout(*json.loads(notes[f"layout[{i}]"]))
+            length = 1 if told.axis is None else field.shape[told.axis]
+            if told.axis not in (0, -1, None) or (told.length, told.row_bytes * length) != (
+                length,
+                field.nbytes,
+            ):
+                raise ValueError(f"windows of {told} cannot be observations of {field}")
+            layouts.append(told)
+            tracks.append(decode_track(notes[f"track[{i}]"]))
+        if found != wanted:
+            raise ValueError(f"it has the columns {found}, the lake {wanted}")
+        return Known(layout, tuple(layouts), tuple(tracks))
+
+
+def _nbytes(batch: Mapping[str, Array]) -> int:
+    return sum(values.nbytes for values in batch.values())

@@ -1,0 +1,94 @@
+"""What this machine has: disk, memory, accelerator. Read from the system, at once, without a library.
+
+In a container the limit of its control group counts, not what the host has.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_CGROUPS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Main memory, in bytes."""
+
+    total: int
+    available: int
+    """what processes could still take without swapping"""
+
+
+def memory() -> Memory:
+    """Main memory: what the system has, or what this container may use of it, whichever is less."""
+    told = {}
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        told[name] = int(rest.split()[0]) * 1024
+    total, available = told["MemTotal"], told["MemAvailable"]
+    for limit_file, used_file in _CGROUPS:
+        try:
+            limit, used = int(limit_file.read_text()), int(used_file.read_text())
+        except (OSError, ValueError):  # no such control group, or its limit is "max"
+            continue
+        if limit < total:
+            total, available = limit, min(available, max(0, limit - used))
+    return Memory(total, available)
+
+
+def resident(pid: int | None = None) -> int | None:
+    """The bytes a process has in main memory, None if it is gone."""
+    try:
+        pages = int(Path(f"/proc/{pid or os.getpid()}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def free_disk(path: str | Path) -> int:
+    """The bytes that are free where a path is, or will be."""
+    return shutil.disk_usage(existing(path)).free
+
+
+def existing(path: str | Path) -> Path:
+    """The path, or its nearest parent that exists."""
+    path = Path(path).absolute()
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def device_memory() -> tuple[int, int] | None:
+    """Bytes in use and in all on the first accelerator; None without one, or before JAX is loaded."""
+    jax = sys.modules.get("jax")
+    if jax is None:
+        return None
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "bytes_in_use" not in stats or "bytes_limit" not in stats:
+        return None
+    return int(stats["bytes_in_use"]), int(stats["bytes_limit"])
+
+
+def lock_holder(file: str | Path) -> int | None:
+    """The process that holds a lock on a file, as the kernel tells it; None if none does.
+
+    Asking takes no lock, so nobody who wants it is in the way.
+    """
+    try:
+        told = os.stat(file)
+    except FileNotFoundError:
+        return None
+    device = f"{os.major(told.st_dev):02x}:{os.minor(told.st_dev):02x}:{told.st_ino}"
+    for line in Path("/proc/locks").read_text().splitlines():
+        parts = line.split()
+        if parts[1] == "FLOCK" and parts[5] == device:
+            return int(parts[4])
+    return None

@@ -1,0 +1,99 @@
+"""A whole run in the cloud and back: its lake, each segment once, and beside it what else makes the run.
+
+    gs://bucket/demo/lake/...                the lake, pushed as a lake
+    gs://bucket/demo/checkpoints/00000012/   arrays first, state.json last: it says that the folder is whole
+    gs://bucket/demo/config.json, metrics.jsonl
+
+What did not change is not sent again. How the last push ended is noted in `upload.json`, for `status`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from lakepond.adapters.cloud_sync import CloudSync, files_of
+from lakepond.cloud.place import Cloud
+from lakepond.cloud.status import UploadStatus
+from lakepond.cloud.store import Store
+from lakepond.errors import CloudNotFound, LakepondError
+from lakepond.flow.cloud_to_lake import pull
+from lakepond.flow.lake_to_cloud import push
+from lakepond.lake import description
+from lakepond.lake.files import write_bytes
+from lakepond.runs.checkpoints import STATE
+from lakepond.runs.run import CONFIG, Run
+from lakepond.runs.status import UPLOAD
+
+log = logging.getLogger("lakepond")
+LAST = ("metrics.jsonl", CONFIG)
+"""files at the top of a run, which come after all that they speak of"""
+LEFT_OUT = ("lock", UPLOAD, "*.dropped/*", "wandb/*", "tensorboard/*")
+
+
+def push_run(folder: Path, cloud: Cloud, *, timeout: float = 3600.0) -> UploadStatus | None:
+    """Have a run in the cloud; returns how far its lake came in that time, None if it has no lake."""
+    Run.open(folder)
+    try:
+        told = _send(folder, cloud, timeout)
+    except (LakepondError, OSError) as error:
+        _note(folder, cloud, str(error))
+        raise
+    _note(folder, cloud, None if told is None else told.last_error)
+    return told
+
+
+def _send(folder: Path, cloud: Cloud, timeout: float) -> UploadStatus | None:
+    told = None
+    if (folder / "lake" / description.NAME).exists():
+        told = push(folder / "lake", replace(cloud, url=f"{cloud.url.rstrip('/')}/lake"), timeout=timeout)
+        if not told.done:
+            return told
+    sync = CloudSync(cloud=cloud)
+    names = [file.relative_to(folder).as_posix() for file in files_of(folder, LEFT_OUT)]
+    for name in sorted(names, key=_order):
+        sync.upload_file(folder / name, name)
+    return told
+
+
+def _note(folder: Path, cloud: Cloud, error: str | None) -> None:
+    told = {"url": str(cloud), "time": time.time(), "last_error": error}
+    try:
+        write_bytes(folder, UPLOAD, json.dumps(told).encode())
+    except OSError as why:  # a full disk: the push itself is what counts
+        log.warning("%s could not be written: %s", folder / UPLOAD, why)
+
+
+def pull_run(folder: Path, cloud: Cloud, *, lazy: bool = False) -> Run:
+    """Have a run from the cloud in a folder: config, metrics, checkpoints, and the lake they belong to."""
+    store = Store(cloud)
+    listed = store.list()
+    if CONFIG not in listed:
+        raise CloudNotFound(
+            f"there is no run at {store.cloud} (no {CONFIG}); `lakepond push` puts one there."
+        )
+    sync = CloudSync(cloud=cloud)
+    for name in sorted((name for name in listed if not name.startswith("lake/")), key=_order):
+        sync.download_file(name, folder / name)
+    run = Run.open(folder)
+    if f"lake/{description.NAME}" in listed:
+        place = replace(cloud, url=f"{cloud.url.rstrip('/')}/lake")
+        wanted = run.state().get("lake_commit")
+        with pull(run.lake_folder, place, lazy=lazy) as lake:
+            newest = lake.commit.number
+        if wanted is not None and wanted != newest:
+            pull(run.lake_folder, place, commit=wanted, lazy=lazy).close()
+    return run
+
+
+def is_run_in_cloud(cloud: Cloud) -> bool:
+    """Whether a place in the cloud holds a run, or a lake alone."""
+    return Store(cloud).head(CONFIG) is not None
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Arrays, then the states that name them, then the log and the settings."""
+    return (2 + LAST.index(name) if name in LAST else int(name.endswith(f"/{STATE}")), name)

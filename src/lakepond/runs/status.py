@@ -1,0 +1,270 @@
+"""A run at a glance: read from its folder, while it runs or long after (from a bucket: status_in_cloud).
+
+Only small things are read: config.json, the end of metrics.jsonl, two commits, the names of checkpoints. No
+step and no row is touched, so it takes the same time for a thousand steps and for many millions.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from lakepond import machine
+from lakepond.errors import LakeError, RunNotFound
+from lakepond.lake import commits, elsewhere
+from lakepond.lake.commits import Commit
+from lakepond.lake.lake import Lake
+from lakepond.runs.run import CONFIG, Run
+from lakepond.types import Spec
+
+State = Literal["running", "stopped", "finished"]
+TAIL_BYTES = 64 << 10
+"""of the metrics that are read, from the end"""
+UPLOAD = "upload.json"
+"""in a run's folder: how its last push ended"""
+BACK = 8
+"""commits back to which the lake's growth is measured"""
+
+
+@dataclass(frozen=True)
+class LakeStatus:
+    """The lake of a run."""
+
+    commit: int
+    commits_kept: int
+    steps: int
+    recorded: int
+    rows: int
+    bytes_on_disk: int
+    bytes_plain: int
+    committed: float
+    """when its newest commit was made, seconds since 1970"""
+    bytes_per_second: float | None
+    """how fast it grows, over its last commits"""
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller it is than in plain form."""
+        return self.bytes_plain / self.bytes_on_disk if self.bytes_on_disk else 1.0
+
+
+@dataclass(frozen=True)
+class UploadStatus:
+    """How far the cloud is behind the lake on this disk."""
+
+    url: str
+    pending: int
+    """files of the newest commit that are not known to be there"""
+    pending_bytes: int
+    last_error: str | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """What can be told of a run, or of a lake without one, at one moment."""
+
+    path: str
+    trainer: str | None
+    """None: a lake without a run"""
+    state: State
+    pid: int | None
+    """the process that writes it, if it is on this machine"""
+    unit: str
+    """what is counted: generation, frames or step"""
+    done: int | None
+    total: int | None
+    per_second: float | None
+    eta_seconds: float | None
+    logged: float | None
+    """when it last logged, seconds since 1970"""
+    rss_bytes: int | None
+    device_bytes: int | None
+    device_limit_bytes: int | None
+    disk_free_bytes: int | None
+    """None: it is in a bucket"""
+    disk_full_seconds: float | None
+    checkpoint: int | None
+    lake: LakeStatus | None
+    upload: UploadStatus | None
+    metrics: dict[str, Any]
+    """the last line of the log"""
+    problems: tuple[str, ...]
+    """sentences about what is wrong"""
+
+
+def look(path: str | Path) -> Status:
+    """What there is to tell of a run's folder, or of a lake's."""
+    folder = Path(path)
+    if not folder.exists():
+        raise RunNotFound(f"{folder} does not exist; `lakepond ls` lists the runs and lakes below a folder.")
+    run = Run.open(folder) if (folder / CONFIG).is_file() else None
+    lake_folder = folder / "lake" if run else folder
+    if run is None and not (folder / "lake.json").is_file():
+        raise RunNotFound(
+            f"{folder} is neither a run nor a lake; `lakepond ls {folder}` lists those below it."
+        )
+    problems: list[str] = []
+    lake, newest = None, None
+    if (lake_folder / "lake.json").is_file():
+        try:
+            lake, newest = _lake(lake_folder)
+        except LakeError as error:
+            problems.append(str(error))
+    lines = _tail(folder / "metrics.jsonl")
+    pid = machine.lock_holder((folder if run else lake_folder) / "lock")
+    known = run.checkpoints() if run else []
+    return judge(
+        path=str(path),
+        trainer=run.trainer if run else None,
+        config=run.config if run else {},
+        pid=pid,
+        lines=lines,
+        checkpoint=known[-1] if known else None,
+        lake=lake,
+        upload=_upload(folder, lake_folder, newest) if newest else None,
+        disk_free=machine.free_disk(folder),
+        problems=problems,
+    )
+
+
+def judge(
+    *,
+    path: str,
+    trainer: str | None,
+    config: Mapping[str, Any],
+    pid: int | None,
+    lines: list[dict[str, Any]],
+    checkpoint: int | None,
+    lake: LakeStatus | None,
+    upload: UploadStatus | None,
+    disk_free: int | None,
+    problems: list[str],
+) -> Status:
+    """What follows from what was read."""
+    last = lines[-1] if lines else {}
+    unit, total = _goal(config)
+    done = last.get("step")
+    if trainer is None and lake is not None:
+        unit, done = "step", lake.recorded
+    finished = total is not None and done is not None and done >= total
+    per_second = _rate(lines) if trainer else None
+    left = total - done if total is not None and done is not None else None
+    full = None
+    if disk_free is not None and pid is not None and lake is not None and lake.bytes_per_second:
+        full = disk_free / lake.bytes_per_second
+    return Status(
+        path=path,
+        trainer=trainer,
+        state="running" if pid is not None else "finished" if finished else "stopped",
+        pid=pid,
+        unit=unit,
+        done=done,
+        total=total,
+        per_second=per_second,
+        eta_seconds=left / per_second if left and per_second and not finished else None,
+        logged=last.get("time"),
+        rss_bytes=(machine.resident(pid) if pid is not None else None) or last.get("rss_bytes"),
+        device_bytes=last.get("device_bytes"),
+        device_limit_bytes=last.get("device_limit_bytes"),
+        disk_free_bytes=disk_free,
+        disk_full_seconds=full,
+        checkpoint=checkpoint,
+        lake=lake,
+        upload=upload,
+        metrics=last,
+        problems=tuple(problems),
+    )
+
+
+def _goal(config: Mapping[str, Any]) -> tuple[str, int | None]:
+    """What a trainer counts, and how far it goes."""
+    for name, unit in (("generations", "generation"), ("frames", "frames"), ("total_frames", "frames")):
+        if isinstance(config.get(name), int):
+            return unit, config[name]
+    return "step", None
+
+
+def _rate(lines: list[dict[str, Any]]) -> float | None:
+    """Steps a second: the median between two lines, so that a pause between two sittings does not count."""
+    rates = [
+        (new["step"] - old["step"]) / (new["time"] - old["time"])
+        for old, new in pairwise(lines)
+        if new["time"] > old["time"] and new["step"] > old["step"]
+    ]
+    return statistics.median(rates) if rates else None
+
+
+def _tail(file: Path) -> list[dict[str, Any]]:
+    """The last lines of a log; the first of them may be cut and is left out."""
+    try:
+        with file.open("rb") as opened:
+            size = opened.seek(0, 2)
+            opened.seek(max(0, size - TAIL_BYTES))
+            data = opened.read()
+    except FileNotFoundError:
+        return []
+    return parse_log(data if size <= TAIL_BYTES else data.partition(b"\n")[2])
+
+
+def parse_log(data: bytes) -> list[dict[str, Any]]:
+    """The lines of a log that are whole."""
+    whole = data[: data.rfind(b"\n") + 1]  # a line may be in the middle of being written
+    found = []
+    for line in whole.splitlines():
+        try:
+            told = json.loads(line)
+        except ValueError:  # torn by a crash; the trainer cuts it when it goes on
+            continue
+        if isinstance(told, dict) and {"step", "time"} <= told.keys():
+            found.append(told)
+    return found
+
+
+def _lake(folder: Path) -> tuple[LakeStatus, Commit]:
+    with Lake.open(folder) as lake:
+        newest, spec = lake.commit, lake.spec
+    numbers = commits.numbers(folder / "commits")
+    older = [number for number in numbers if number < newest.number][-BACK:]
+    try:
+        before = commits.read(folder / "commits", older[0]) if older else newest
+    except (LakeError, FileNotFoundError):  # broken, or just let go of: the rate is not known then
+        before = newest
+    return lake_status(spec, newest, before, len(numbers)), newest
+
+
+def lake_status(spec: Spec, newest: Commit, before: Commit, kept: int) -> LakeStatus:
+    """What two commits tell, the newest and one before it."""
+    held, had = sum(newest.files().values()), sum(before.files().values())
+    moment, earlier = (datetime.fromisoformat(commit.time).timestamp() for commit in (newest, before))
+    return LakeStatus(
+        commit=newest.number,
+        commits_kept=kept,
+        steps=newest.recorded - newest.oldest,
+        recorded=newest.recorded,
+        rows=sum(file.shard.rows for file in newest.rows),
+        bytes_on_disk=held,
+        bytes_plain=(newest.recorded - newest.oldest) * spec.step_nbytes,
+        committed=moment,
+        bytes_per_second=max(0.0, (held - had) / (moment - earlier)) if moment > earlier else None,
+    )
+
+
+def _upload(folder: Path, lake: Path, newest: Commit) -> UploadStatus | None:
+    """What the lake's list of files that are elsewhere says, and the last push; None if there was none."""
+    try:
+        noted = json.loads((folder / UPLOAD).read_bytes())
+    except (FileNotFoundError, ValueError):
+        noted = {}
+    there = elsewhere.known(lake)
+    if not there and not noted:
+        return None
+    missing = {name: size for name, size in newest.files().items() if name not in there}
+    urls = sorted(set(there.values()))
+    url = noted.get("url") or urls[0]
+    return UploadStatus(url, len(missing), sum(missing.values()), noted.get("last_error"))

@@ -1,0 +1,60 @@
+"""A run at a glance, read from the copy in a bucket: nothing is fetched but small files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lakepond.cloud.place import Cloud
+from lakepond.cloud.store import Store
+from lakepond.errors import CloudNotFound
+from lakepond.lake import commits, description
+from lakepond.lake.commits import Commit
+from lakepond.runs.run import CONFIG
+from lakepond.runs.status import BACK, LakeStatus, Status, judge, lake_status, parse_log
+
+
+def look_in_cloud(url: str) -> Status:
+    """What there is to tell of a run, or of a lake, in a bucket."""
+    store = Store(Cloud.of(url))
+    listed = set(store.list())
+    under = "lake/" if f"lake/{description.NAME}" in listed else ""
+    if f"{under}{description.NAME}" not in listed and CONFIG not in listed:
+        raise CloudNotFound(f"there is neither a run nor a lake at {store.cloud}; push one there first.")
+    told: dict[str, Any] = json.loads(store.read(CONFIG)) if CONFIG in listed else {}
+    saved = [
+        int(name.split("/")[1])
+        for name in listed
+        if name.startswith("checkpoints/") and name.endswith("/state.json") and name.split("/")[1].isdigit()
+    ]
+    return judge(
+        path=str(store.cloud),
+        trainer=told.get("trainer"),
+        config=told.get("config", {}),
+        pid=None,
+        lines=parse_log(store.read("metrics.jsonl")) if "metrics.jsonl" in listed else [],
+        checkpoint=max(saved, default=None),
+        lake=_lake(store, under, listed),
+        upload=None,
+        disk_free=None,
+        problems=[],
+    )
+
+
+def _lake(store: Store, under: str, listed: set[str]) -> LakeStatus | None:
+    folder = f"{under}commits/"
+    names = [name.removeprefix(folder).removesuffix(".json") for name in listed if name.startswith(folder)]
+    numbers = sorted(int(name) for name in names if name.isdigit())
+    if not numbers:
+        return None
+    with TemporaryDirectory(prefix="lakepond-status-") as aside:
+        (Path(aside) / description.NAME).write_bytes(store.read(f"{under}{description.NAME}"))
+        spec = description.read(Path(aside))
+
+    def read(number: int) -> Commit:
+        name = commits.file_name(number)
+        return Commit.from_json(store.read(f"{folder}{name}"), name)
+
+    return lake_status(spec, read(numbers[-1]), read(numbers[-1 - BACK :][0]), len(numbers))

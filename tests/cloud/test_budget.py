@@ -1,0 +1,111 @@
+"""A lake larger than its disk: what is safe in the cloud leaves, and comes back when it is touched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small_runs import SPEC, agrees, record, run, whole
+
+import lakepond as lp
+from lakepond.cloud.store import Store
+
+BUDGET = 90_000
+"""bytes; a commit of 100 steps is about 43 kB"""
+
+
+def here(lake) -> int:
+    return sum(file.stat().st_size for file in (lake / "segments").iterdir())
+
+
+def test_a_lake_of_four_budgets_works_end_to_end(name, tmp_path):
+    lake, cloud = tmp_path / "lake", lp.Cloud(f"memory://{name}")
+    with lp.Replay.open(lake, SPEC, capacity=300, cloud=cloud, local_budget=BUDGET) as replay:
+        rng = np.random.default_rng(0)
+        while (recorded := replay.stats().recorded) < 900:  # train
+            record(replay, recorded, recorded + 100)
+            replay.commit()
+            agrees(replay.sample(16, rng=rng))
+            assert replay.wait_for_uploads(60).state == "idle"  # pushes by itself before the disk is full
+        assert replay.push(wait=True).done
+        with replay.lake() as everything:
+            assert sum(everything.commit.files().values()) > 4 * BUDGET
+            assert here(lake) <= BUDGET
+            agrees(everything.sample(32, rng=rng))  # sample
+            big = lp.Replay(SPEC, 2000)
+            lp.fill(everything, big, 700, rng=rng)  # fill
+            agrees(big.sample(64, rng=rng))
+            whole(everything, 900)
+        assert here(lake) <= BUDGET
+    with lp.Replay.open(lake, capacity=300, cloud=cloud, local_budget=BUDGET) as replay:  # resume
+        agrees(replay.sample(64, rng=rng))
+        run(replay, commits=1)
+    with lp.pull(tmp_path / "there", cloud) as there:
+        whole(there, 940)
+
+
+def test_7_what_is_not_verified_in_the_cloud_never_leaves_the_disk(moto, chaos, name, tmp_path):
+    proxy, lake = chaos(moto), tmp_path / "lake"
+    proxy.dead = True
+    cloud = moto.cloud(name, proxy.port)
+    with lp.Replay.open(lake, SPEC, capacity=300, cloud=cloud, local_budget=30_000) as replay:
+        run(replay, commits=6)
+        status = replay.wait_for_uploads(timeout=0.3)
+        assert not status.done
+        assert status.over_budget_bytes > 0  # training goes on, and the status says so
+        with lp.Lake.open(lake) as all_here:
+            whole(all_here, 240)
+        proxy.dead = False
+        assert replay.wait_for_uploads(60).done
+        assert here(lake) <= 30_000
+        with replay.lake() as there:
+            whole(there, 240)
+
+
+def test_7_what_arrived_is_remembered_by_the_next_process(moto, name, tmp_path):
+    cloud, lake = moto.cloud(name), tmp_path / "lake"
+    with lp.Replay.open(lake, SPEC, capacity=300, cloud=cloud, local_budget=30_000) as replay:
+        run(replay, commits=6)
+    gone = 12 - len(list((lake / "segments").iterdir()))
+    assert gone > 0
+    assert lp.repair(lake).quarantined == ()  # elsewhere is not lost
+    before = len(moto.log())
+    with lp.Replay.open(lake, capacity=100, cloud=cloud, local_budget=30_000) as replay:
+        assert replay.stats().recorded == 240
+        assert replay.push(wait=True).done
+    assert not [each for each in moto.log()[before:] if each[0] == "PUT" and "/segments/" in each[1]]
+
+
+def test_a_segment_that_is_lost_in_the_cloud_is_named(name, tmp_path):
+    cloud = lp.Cloud(f"memory://{name}")
+    with lp.Replay.open(tmp_path / "lake", SPEC, capacity=300, cloud=cloud) as replay:
+        run(replay, commits=2)
+        first = replay.lake().commit.segments[0].name
+    with lp.pull(tmp_path / "there", cloud, lazy=True) as lake:
+        Store(cloud).replace(f"segments/{first}", b"other bytes")
+        with pytest.raises(lp.CloudCorrupt, match=first):
+            lake.steps(0, 10)
+        Store(cloud).delete(f"segments/{first}")
+        with pytest.raises(lp.CloudNotFound, match=first):
+            lake.steps(0, 10)
+        agrees(lake.steps(45, 80))  # the rest is as good as ever
+
+
+def test_a_commit_whose_files_are_nowhere_does_not_keep_newer_ones_from_being_pushed(name, tmp_path, caplog):
+    cloud = lp.Cloud(f"memory://{name}")
+    store = Store(cloud)
+    with lp.Replay.open(tmp_path / "lake", SPEC, capacity=80, max_steps=80, cloud=cloud) as replay:
+        run(replay, commits=5)
+        assert replay.push(wait=True).done
+        with replay.lake(0) as first, replay.lake() as newest:
+            lost = set(first.commit.files()) - set(newest.commit.files())
+        for segment in lost:  # swept in the cloud, and not on this disk either
+            store.delete(f"segments/{segment}")
+            (tmp_path / "lake/segments" / segment).unlink()
+        store.delete("commits/0000000000.json")
+        run(replay, commits=1)
+        assert replay.push(wait=True).done
+        assert replay.upload_status().pushed == 5
+        assert "it is not pushed" in caplog.text
+    with lp.pull(tmp_path / "there", cloud) as lake:
+        lake.verify()
+        assert lake.commit.recorded == 240

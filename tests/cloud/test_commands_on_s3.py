@@ -1,0 +1,57 @@
+"""The command line against a real S3 server, with credentials from the environment as a user has them."""
+
+import json
+
+import pytest
+import servers
+import small_runs
+
+import lakepond as lp
+from lakepond.cli import main
+from lakepond.cloud.store import Store
+from lakepond.doctor import cloud
+
+
+@pytest.fixture
+def s3(moto, monkeypatch, name) -> str:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", servers.KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", servers.SECRET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{moto.port}")
+    return f"s3://{moto.bucket}/{name}"
+
+
+def told(capfd, *words: object, code: int = 0) -> dict:
+    assert main([*map(str, words), "--json"]) == code
+    return json.loads(capfd.readouterr().out)
+
+
+def test_the_doctor_finds_a_bucket_that_can_be_written(s3):
+    check = cloud.bucket(s3)
+    assert (check.verdict, check.next_step) == ("pass", None)
+    assert "written, read, deleted" in check.told
+    assert Store(lp.Cloud(s3)).list() == {}  # nothing of it stays
+
+
+def test_the_doctor_tells_of_a_bucket_that_is_not_there(s3):
+    check = cloud.bucket("s3://no-such-bucket/x")
+    assert check.verdict == "fail"
+    assert servers.SECRET not in str(check)
+
+
+def test_a_lake_goes_up_is_looked_at_and_comes_back(s3, tmp_path, capfd):
+    with lp.Replay.open(tmp_path / "lake", small_runs.SPEC, capacity=200) as replay:
+        small_runs.run(replay, 2)
+    assert told(capfd, "push", tmp_path / "lake", s3)["done"]
+    assert told(capfd, "status", s3)["lake"]["steps"] == 80
+    assert told(capfd, "pull", s3, tmp_path / "back")["lake"]["steps"] == 80
+    assert told(capfd, "verify", tmp_path / "back")["whole"]
+    assert told(capfd, "gc", s3)["segments"] == []
+
+
+def test_a_server_that_is_away_is_one_sentence(s3, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{servers.free_port()}")
+    assert main(["status", s3]) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("lakepond: ")
+    assert err.count("\n") == 1

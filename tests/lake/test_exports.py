@@ -1,0 +1,141 @@
+"""What a lake hands to others is what was recorded, bit for bit, an episode or some megabytes at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_lake import item, record, spec_of, step_of
+
+import lakepond as lp
+from lakepond.testing import same_bytes
+from lakepond.types import leaves
+
+EXPORTED = ["frames first", "frames last", "market window", "dict and tuple", "vector"]
+
+
+@pytest.fixture(params=EXPORTED)
+def lake(request: pytest.FixtureRequest, tmp_path: Path):
+    """Three streams whose episodes of seven steps interleave; commits fall in their middle."""
+    with lp.Replay.open(tmp_path / "lake", spec_of(request.param), capacity=60) as replay:
+        for stop in (1, 25, 26, 100):
+            record(replay, request.param, replay.stats().recorded, stop)
+            replay.commit()
+    with lp.Lake.open(tmp_path / "lake") as opened:
+        opened.world = request.param
+        yield opened
+
+
+def test_episodes_are_whole_and_in_order(lake):
+    found = list(lake.episodes())
+    assert sorted(np.concatenate([e.step_id for e in found]).tolist()) == list(range(100))
+    assert [e.steps for e in found].count(7) == 12
+    for episode in found:
+        assert set(np.diff(episode.step_id).tolist()) <= {3}
+        ended = episode.terminated | episode.truncated
+        assert not ended[:-1].any()
+        for k, n in enumerate(episode.step_id.tolist()):
+            step = step_of(lake.world, n)
+            assert episode.stream == step["stream"]
+            assert same_bytes(item(episode.obs, k), step["obs"])
+            assert same_bytes(item(episode.obs, k + 1), step["next_obs"])
+            assert same_bytes(item(episode.action, k), step["action"])
+            assert episode.extras["log_prob"][k] == step["log_prob"]
+
+
+def test_an_environment_that_was_reset_begins_an_episode(tmp_path):
+    world = "frames first"
+    with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=60) as replay:
+        for n in (0, 3, 6, 30, 33):  # the second stretch is of another episode, and no flag says so
+            replay.record(**step_of(world, n))
+            if n == 6:
+                replay.cut(0)
+        replay.commit()
+        for n in (36, 0, 3):
+            replay.record(**step_of(world, n))
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert [e.reward.tolist() for e in lake.episodes()] == [[0, 3, 6], [30, 33, 36], [0, 3]]
+
+
+def test_arrow_and_parquet_hold_every_step(lake, tmp_path):
+    lake.to_parquet(tmp_path / "steps.parquet")
+    table = pq.read_table(tmp_path / "steps.parquet")
+    assert table["step_id"].to_pylist() == list(range(100))
+    batch = lake.steps(0, 100)
+    for name, tree in (("obs", batch.obs), ("next_obs", batch.next_obs), ("action", batch.action)):
+        for path, values in leaves(tree, name):
+            column = table[path].combine_chunks()
+            flat = column.flatten() if pa.types.is_fixed_size_list(column.type) else column
+            assert flat.to_numpy(zero_copy_only=False).tobytes() == np.ascontiguousarray(values).tobytes()
+    streamed = lake.to_arrow().read_all()
+    assert streamed.column_names == table.column_names
+    assert streamed["reward"].equals(table["reward"])
+    assert table["terminated"].to_numpy().tolist() == batch.terminated.tolist()
+    without = lake.to_arrow(next_obs=False).schema.names
+    assert not [name for name in without if name.startswith("next_obs")]
+    with pytest.raises(lp.SpecError, match="there already"):
+        lake.to_parquet(tmp_path / "steps.parquet")
+
+
+def test_minari_opens_what_was_exported(lake, tmp_path):
+    import minari
+
+    world = lake.world
+    if world == "frames last":  # Minari would take (24, 12, 4) for no image: the same as any box
+        assert lake.spec.obs.shape[-1] == 4
+    done = []
+    count = lake.to_minari(
+        tmp_path / "set", dataset_id="test/set-v0", progress=lambda a, b: done.append((a, b))
+    )
+    dataset = minari.MinariDataset(tmp_path / "set" / "data")
+    assert done[-1] == (100, 100)
+    assert (dataset.total_episodes, dataset.total_steps) == (count, 100)
+    for theirs, ours in zip(dataset.iterate_episodes(), lake.episodes(), strict=True):
+        assert same_bytes(theirs.observations, ours.obs)
+        assert same_bytes(theirs.actions, ours.action)
+        assert theirs.rewards.tolist() == ours.reward.tolist()
+        assert theirs.terminations.tolist() == ours.terminated.tolist()
+        assert theirs.truncations.tolist() == ours.truncated.tolist()
+        assert theirs.infos["log_prob"][:-1].reshape(-1).tolist() == ours.extras["log_prob"].tolist()
+    with pytest.raises(lp.SpecError, match="there already"):
+        lake.to_minari(tmp_path / "set")
+
+
+def test_views_are_arrays_to_numpy(lake):
+    batch = lake.steps(0, 100)
+    reward = lake.column("reward")
+    assert np.asarray(reward).tolist() == batch.reward.tolist()
+    assert reward[7] == batch.reward[7]
+    assert reward[[5, 1, 99, 1]].tolist() == batch.reward[[5, 1, 99, 1]].tolist()
+    assert np.asarray(lake.column("action"))[40:].tobytes() == batch.action[40:].tobytes()
+    with pytest.raises(lp.SpecError, match="no column"):
+        lake.column("rewards")
+    if lake.world == "vector":
+        with pytest.raises(lp.SpecError, match="kept plainly"):
+            lake.rows()
+    if lake.world == "market window":
+        rows = lake.rows()
+        held = {row.tobytes() for row in np.asarray(rows)}
+        assert {row.tobytes() for row in batch.obs[60]} <= held
+        assert rows[3:5].shape == (2, *lake.spec.obs.shape[1:])
+        assert rows[-1].tobytes() == np.asarray(rows)[-1].tobytes()
+
+
+def test_an_image_of_a_minari_dataset_is_not_a_jpeg(tmp_path):
+    import minari
+
+    frames = np.random.default_rng(0).integers(0, 255, (12, 64, 48, 3), dtype=np.uint8)
+    with lp.Replay.open(tmp_path / "lake", lp.Spec(obs=lp.Field((64, 48, 3), "uint8")), 50) as replay:
+        for t in range(11):
+            last = t == 10
+            step = {"obs": frames[t], "next_obs": frames[t + 1], "terminated": last, "truncated": False}
+            replay.record(action=t % 3, reward=float(t), **step)
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        lake.to_minari(tmp_path / "set")
+    dataset = minari.MinariDataset(tmp_path / "set" / "data")
+    (episode,) = dataset.iterate_episodes()
+    assert (episode.observations == frames).all()
+    assert dataset.action_space.n == 3

@@ -1,0 +1,310 @@
+"""Small files are merged to large ones: the same steps, fewer files, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_lake import agrees, record, same_batch, spec_of
+
+import lakepond as lp
+from lakepond.lake import commits, merge
+from lakepond.lake.writer import LakeWriter
+
+
+def write(path: Path, world: str, commits_: int, each: int, **how: object) -> None:
+    with lp.Replay.open(path, spec_of(world), capacity=5 * each, **how) as replay:
+        for k in range(commits_):
+            record(replay, world, replay.stats().recorded, (k + 1) * each)
+            replay.commit(note={"k": k})
+
+
+def wait_for_merges(replay: lp.Replay) -> None:
+    work = replay._background.writer._merging._work
+    if work is not None:
+        work.result(timeout=60)
+
+
+def all_there(lake: lp.Lake, world: str, start: int, stop: int) -> None:
+    assert (lake.commit.oldest, lake.commit.recorded) == (start, stop)
+    lake.verify()
+    batch = lake.steps(start, stop)
+    for i in range(stop - start):
+        agrees(batch, i, world)
+
+
+@pytest.mark.parametrize(
+    ("world", "codec"),
+    [("frames first", "none"), ("market window", "zstd"), ("dict and tuple", "zstd"), ("vector", "zstd")],
+)
+def test_compact_keeps_every_step_and_leaves_few_files(tmp_path, world, codec):
+    path = tmp_path / "lake"
+    write(path, world, 20, 9, codec=codec, merge_after=None)
+    with lp.Lake.open(path) as lake:
+        assert len(lake.commit.segments) == 20
+        before, lately = lake.steps(0, 180), lake.commit
+        lake.compact()
+        assert len(lake.commit.segments) <= 2  # steps from before the row axis was known stay apart
+        assert len(lake.commit.rows) <= 2 * len(lake.commit.next_rows)
+        assert lake.commit.number == lately.number + 1
+        assert lake.commit.note == lately.note
+        assert same_batch(lake.steps(0, 180), before)
+        all_there(lake, world, 0, 180)
+        for number in lake.commits():  # the old ones are what they were
+            with lp.Lake.open(path, commit=number) as old:
+                agrees(old.steps(0, len(old)), len(old) - 1, world)
+        small = lake.stats().bytes_on_disk
+        lake.compact(keep_last=1)
+        assert lake.commits() == [lake.commit.number]
+        assert sum(file.stat().st_size for file in (path / "segments").iterdir()) == small
+        assert same_batch(lake.steps(0, 180), before)
+    with lp.Replay.open(path, capacity=45) as replay:  # goes on, with the same rows
+        record(replay, world, 180, 200)
+    with lp.Lake.open(path) as lake:
+        all_there(lake, world, 0, 200)
+
+
+def test_a_compacted_replay_samples_as_one_that_was_not(tmp_path):
+    world, batches = "frames first", []
+    for name in ("one", "two"):
+        path = tmp_path / name
+        write(path, world, 12, 10, alpha=0.6)
+        if name == "two":
+            with lp.Lake.open(path) as lake:
+                lake.compact(keep_last=1)
+        with lp.Replay.open(path, capacity=50, alpha=0.6) as replay:
+            record(replay, world, 120, 125)
+            batches.append(replay.sample(32, rng=np.random.default_rng(3), n_step=3, gamma=0.9))
+    assert same_batch(*batches)
+
+
+def test_a_growing_lake_merges_by_itself(tmp_path):
+    """With keep_last files leave; 100 commits leave some dozen files, and commits of bounded size."""
+    world, path = "frames first", tmp_path / "lake"
+    most = 0
+    with lp.Replay.open(path, spec_of(world), capacity=50, keep_last=2, merge_after=8) as replay:
+        for k in range(100):
+            record(replay, world, 5 * k, 5 * k + 5)
+            commit = replay.commit()
+            if k % 10 == 9:
+                wait_for_merges(replay)
+            most = max(most, len(commit.segments))
+        wait_for_merges(replay)
+        replay.commit()
+    assert most <= 40
+    with lp.Lake.open(path) as lake:
+        all_there(lake, world, 0, 500)
+        assert len(list((path / "segments").iterdir())) <= 80
+        sizes = [file.stat().st_size for file in (path / "commits").iterdir()]
+        assert max(sizes) < 480 * 60
+
+
+def test_while_all_commits_are_kept_only_the_tiniest_files_are_merged(tmp_path):
+    """A copy must cost less than naming the small files again and again."""
+    path = tmp_path / "lake"
+    with lp.Replay.open(path, spec_of("vector"), capacity=50, merge_after=8) as replay:
+        for k in range(30):
+            record(replay, "vector", k, k + 1)
+            commit = replay.commit()
+            wait_for_merges(replay)
+        assert len(commit.segments) < 30
+    before = commits.read(path / "commits", 3)
+    with lp.Lake.open(path, commit=3) as lake:
+        all_there(lake, "vector", 0, before.recorded)
+    wide = tmp_path / "wide"
+    with lp.Replay.open(wide, spec_of("noise"), capacity=5000, merge_after=8) as replay:
+        for k in range(20):
+            record(replay, "noise", 40 * k, 40 * k + 40)
+            commit = replay.commit()
+            wait_for_merges(replay)
+        assert len(commit.rows) == 20
+        assert len(commit.segments) < 20  # of some hundred bytes
+
+
+def test_an_older_file_joins_when_it_is_no_larger_than_the_newer_ones():
+    def segment(first: int, size: int) -> commits.Segment:
+        return commits.Segment(first, lp.lake.steps.StepsInfo(1, size, f"{first:040x}"), ())
+
+    def commit(sizes: list[int]) -> commits.Commit:
+        segments = tuple(segment(i, size) for i, size in enumerate(sizes))
+        return commits.Commit(0, None, "", {}, 0, len(sizes), segments, (), ())
+
+    def merged(sizes: list[int]) -> list[list[int]]:
+        found = merge.newest_small(commit(sizes), 4, free=True)
+        return [[file.first for file in group] for group in found]
+
+    kb = 1 << 10
+    assert merged([kb] * 3) == []
+    assert merged([kb] * 4) == [[0, 1, 2, 3]]
+    assert merged([4 * kb, kb, kb, kb, kb]) == [[0, 1, 2, 3, 4]]
+    assert merged([9 * kb, kb, kb, kb, kb]) == [[1, 2, 3, 4]]
+    assert merged([8 * kb, 4 * kb, kb, kb, kb, kb]) == [[0, 1, 2, 3, 4, 5]]
+    assert merged([9 << 20, kb, kb, kb, kb]) == [[1, 2, 3, 4]]
+    assert merged([kb, kb, kb, 9 << 20]) == []
+    assert [len(group) for group in merged([7 << 20] * 12)] == [9]  # up to 64 MB
+
+
+def test_every_nth_commit_is_kept_for_ever(tmp_path):
+    path = tmp_path / "lake"
+    with lp.Replay.open(path, spec_of("vector"), capacity=50, keep_last=2, keep_every=5) as replay:
+        for k in range(13):
+            record(replay, "vector", 3 * k, 3 * k + 3)
+            replay.commit()
+    with lp.Lake.open(path) as lake:
+        assert lake.commits() == [0, 5, 10, 11, 12]
+    with lp.Lake.open(path, commit=5) as lake:
+        all_there(lake, "vector", 0, 18)
+    for wrong in ({"keep_every": 5}, {"keep_last": 0}, {"keep_last": 3, "keep_every": 0}):
+        with pytest.raises(lp.SpecError, match="keep_"):
+            lp.Replay.open(tmp_path / "other", spec_of("vector"), capacity=50, **wrong)
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_reader_that_is_open_across_a_merge(tmp_path):
+    """Its commit is kept: it reads on. It is let go of: what it has open goes on, and else it is told."""
+    world, path = "frames first", tmp_path / "lake"
+    write(path, world, 12, 10)
+    with lp.Lake.open(path) as reader, lp.Lake.open(path) as late, lp.Lake.open(path) as other:
+        other.compact()
+        agrees(reader.steps(0, 120), 119, world)
+        other.compact(keep_last=1)
+        all_there(other, world, 0, 120)
+        batch = reader.steps(0, 120)
+        for i in range(120):
+            agrees(batch, i, world)
+        with pytest.raises(lp.LakeCorrupt, match="open the lake anew"):
+            late.steps(0, 120)
+
+
+def test_compacting_what_is_being_written_or_is_broken(tmp_path):
+    path = tmp_path / "lake"
+    with lp.Replay.open(path, spec_of("vector"), capacity=50) as replay:
+        record(replay, "vector", 0, 5)
+        replay.commit()
+        with lp.Lake.open(path) as lake, pytest.raises(lp.LakeLocked):
+            lake.compact()
+    stray = path / "segments" / f"{'0' * 40}.steps"
+    stray.write_bytes(b"nobody names me")
+    with lp.Lake.open(path) as lake:
+        first = path / "commits" / commits.file_name(0)
+        whole = first.read_bytes()
+        first.write_bytes(whole[:-1])
+        with pytest.raises(lp.LakeNotFound, match="repair"):
+            lake.compact()
+        assert stray.exists()
+        first.write_bytes(whole)
+        lake.compact()
+        assert not stray.exists()
+        assert lake.commits() == [0]  # there was nothing to merge
+
+
+def test_a_merge_that_fails_leaves_all_as_it_was(tmp_path, monkeypatch, caplog):
+    from lakepond.lake import merging
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    world, path = "frames first", tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(world), capacity=50, keep_last=2, merge_after=4) as replay:
+        monkeypatch.setattr(merging, "merge", full)
+        for k in range(8):
+            record(replay, world, 5 * k, 5 * k + 5)
+            replay.commit()
+            work = replay._background.writer._merging._work
+            if work is not None:
+                with pytest.raises(OSError, match="No space"):
+                    work.result(timeout=60)
+        assert "could not be merged" in caplog.text
+        monkeypatch.undo()
+        for k in range(8, 16):
+            record(replay, world, 5 * k, 5 * k + 5)
+            commit = replay.commit()
+            wait_for_merges(replay)
+        assert len(commit.segments) < 10
+    with lp.Lake.open(path) as lake:
+        all_there(lake, world, 0, 80)
+
+
+def test_a_commit_that_fails_takes_the_merged_files_up_again(tmp_path, monkeypatch):
+    world, path = "frames first", tmp_path / "lake"
+    replay = lp.Replay.open(path, spec_of(world), capacity=50, keep_last=2, merge_after=4)
+    for k in range(4):
+        record(replay, world, 5 * k, 5 * k + 5)
+        replay.commit()
+    wait_for_merges(replay)
+
+    def full(self: LakeWriter, *_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(LakeWriter, "_publish", full)
+    record(replay, world, 20, 25)
+    with pytest.raises(OSError, match="No space"):
+        replay.commit()
+    monkeypatch.undo()
+    assert len(replay.commit().segments) == 2
+    replay.close()
+    with lp.Lake.open(path) as lake:
+        all_there(lake, world, 0, 25)
+
+
+def test_a_file_that_is_of_no_use_any_more_is_deleted(tmp_path):
+    """What was merged has left the lake before the next commit could take it up."""
+    world, path = "frames first", tmp_path / "lake"
+    how = {"max_steps": 20, "keep_last": 1, "merge_after": 4}
+    with lp.Replay.open(path, spec_of(world), capacity=20, **how) as replay:
+        for k in range(4):
+            record(replay, world, 5 * k, 5 * k + 5)
+            replay.commit()
+        wait_for_merges(replay)
+        record(replay, world, 20, 40)
+        commit = replay.commit()
+        assert {file.name for file in (path / "segments").iterdir()} == set(commit.files())
+    with lp.Lake.open(path) as lake:
+        all_there(lake, world, 20, 40)
+
+
+WRITER = """
+import sys, numpy as np, lakepond as lp
+sys.path.insert(0, {tests!r})
+from test_lake import record, spec_of
+path, world = {path!r}, "frames first"
+rng = np.random.default_rng()
+while True:
+    keep = dict(keep_last=2, keep_every=50, merge_after=4)
+    with lp.Replay.open(path, spec_of(world), capacity=90, **keep) as replay:
+        n = replay.stats().recorded
+        for _ in range(30):
+            record(replay, world, n, n + 4)
+            n += 4
+            print("durable", replay.commit().recorded, flush=True)
+    if rng.random() < 0.5:
+        with lp.Lake.open(path) as lake:
+            lake.compact(keep_last=int(rng.integers(1, 4)))
+"""
+
+
+def test_kill_9_while_files_are_merged(tmp_path):
+    """Nothing acknowledged is lost, whenever it comes; LAKEPOND_KILLS says how often."""
+    path = tmp_path / "lake"
+    code = WRITER.format(tests=str(Path(__file__).parent), path=str(path))
+    chance = random.Random(7)
+    durable = 0
+    for _ in range(int(os.environ.get("LAKEPOND_KILLS", "2"))):
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        durable = max(durable, int(process.stdout.readline().split()[1]))
+        time.sleep(chance.uniform(0.02, 0.8))
+        process.send_signal(signal.SIGKILL)
+        for line in process.communicate()[0].splitlines():
+            if len(words := line.split()) == 2:
+                durable = max(durable, int(words[1]))
+        with lp.Lake.open(path) as lake:
+            assert lake.commit.recorded >= durable
+            all_there(lake, "frames first", 0, lake.commit.recorded)
