@@ -1,4 +1,4 @@
-"""`lakepond data`: get market prices, make them up, look at them."""
+"""`lakepond data`: get market prices, make them up, look at them, check your own."""
 
 from __future__ import annotations
 
@@ -91,8 +91,55 @@ class Show:
 
 
 @dataclass(frozen=True)
+class Check:
+    """Say what is wrong with a file of prices, by line and column, and whether it is long enough to train on.
+
+    Example: lakepond data check prices.csv
+    """
+
+    file: Positional[Path]
+    """.csv, .parquet, .arrow, .feather, .npy or .npz; docs/market-data.md tells what must be in it"""
+    context: int = 504
+    """days an agent sees"""
+    trading_days: int = 125
+    """days of an episode on which it decides"""
+    json: bool = False
+    """print JSON instead of lines"""
+
+    def run(self) -> int:
+        """Read, check, tell; exit code 1 if something is wrong."""
+        from lakepond.envs.market.files import inspect
+        from lakepond.envs.market.history import split
+        from lakepond.envs.market.rules import Rules
+        from lakepond.errors import MarketDataError
+
+        found = inspect(self.file)
+        problems = [str(problem) for problem in found.problems]
+        told: dict[str, Any] = {"file": str(self.file), "good": not problems, "problems": problems}
+        if found.panel is not None:
+            try:
+                split(len(found.panel.dates), Rules(context=self.context, trading_days=self.trading_days))
+            except MarketDataError as short:
+                problems.append(str(short))
+                told["good"] = False
+            told["days"], told["symbols"] = found.panel.shape
+            told["first_day"], told["last_day"] = str(found.panel.dates[0]), str(found.panel.dates[-1])
+            told["own_features"] = found.table is not None
+        if self.json:
+            print(json.dumps(told))
+        elif problems:
+            print("\n".join(problems))
+        else:
+            print(
+                f"{self.file} is good: {told['days']:,} days of {told['symbols']:,} symbols, "
+                f"{told['first_day']} to {told['last_day']}"
+            )
+        return 1 if problems else 0
+
+
+@dataclass(frozen=True)
 class Data:
-    """Market prices: fetch them, make them up, look at them.
+    """Market prices: fetch them, make them up, look at them, check your own.
 
     Example: lakepond data fetch pse
     """
@@ -100,13 +147,14 @@ class Data:
     command: Annotated[
         Annotated[Fetch, subcommand("fetch")]
         | Annotated[Synthetic, subcommand("synthetic")]
-        | Annotated[Show, subcommand("show")],
+        | Annotated[Show, subcommand("show")]
+        | Annotated[Check, subcommand("check")],
         arg(name=""),
     ]
 
-    def run(self) -> None:
+    def run(self) -> int | None:
         """Pass on to the verb."""
-        self.command.run()
+        return self.command.run()
 
 
 def _summary(path: Path, panel: Panel) -> dict[str, Any]:

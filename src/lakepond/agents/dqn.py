@@ -1,0 +1,105 @@
+"""DQN from any `Batch`: double, dueling (a network's setting), n-step (the batch's), target network.
+
+    target = r + discount * Q_target(s', argmax_a Q(s', a))      double (van Hasselt et al. 2016)
+    target = r + discount * max_a Q_target(s', a)                as it began (Mnih et al. 2015)
+
+The batch brings the n-step reward and `discount`, which is gamma ** steps, and 0 where the game was over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from lakepond.agents.networks import Network, Params
+from lakepond.types import Batch
+
+
+@dataclass(frozen=True)
+class DQNSettings:
+    """How the big agent learns."""
+
+    batch: int = 256
+    """transitions a gradient step; small ones hurt"""
+    learning_rate: float = 3e-4
+    """of Adam"""
+    max_gradient: float = 10.0
+    """the gradient's norm is cut to this"""
+    target_every: int = 500
+    """gradient steps between copies to the target network"""
+    double: bool = True
+    """choose the next action by the online network, value it by the target network"""
+
+
+class DQNState(NamedTuple):
+    """All that the agent is."""
+
+    params: Params
+    target: Params
+    optimiser: optax.OptState
+    updates: jax.Array
+
+
+class DQNMetrics(NamedTuple):
+    """Of one gradient step."""
+
+    loss: jax.Array
+    value: jax.Array
+    gradient: jax.Array
+
+
+@dataclass(frozen=True)
+class DQN:
+    """The algorithm for one network; nothing here changes."""
+
+    network: Network
+    settings: DQNSettings
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam on a gradient of bounded norm."""
+        return optax.chain(
+            optax.clip_by_global_norm(self.settings.max_gradient),
+            optax.adam(self.settings.learning_rate, eps=1e-5),
+        )
+
+    def init(self, params: Params) -> DQNState:
+        """An agent that starts from these parameters, with a fresh optimiser."""
+        target = jax.tree.map(jnp.copy, params)  # its own memory: a state may be donated
+        return DQNState(params, target, self.optimiser.init(params), jnp.int32(0))
+
+    def update(self, state: DQNState, batch: Batch) -> tuple[DQNState, jax.Array, DQNMetrics]:
+        """One gradient step; also the TD errors, for priorities."""
+        (loss, (error, value)), gradient = jax.value_and_grad(self.loss, has_aux=True)(
+            state.params, state.target, batch
+        )
+        change, optimiser = self.optimiser.update(gradient, state.optimiser, state.params)
+        params = optax.apply_updates(state.params, change)
+        updates = state.updates + 1
+        target = jax.lax.cond(updates % self.settings.target_every == 0, lambda: params, lambda: state.target)
+        metrics = DQNMetrics(loss, value, optax.tree.norm(gradient))
+        return DQNState(params, target, optimiser, updates), error, metrics
+
+    def loss(
+        self, params: Params, target: Params, batch: Batch
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """Weighted Huber loss; also the TD errors and the mean value."""
+        values = self.network.apply(params, batch.obs)
+        chosen = jnp.take_along_axis(values, batch.action[:, None], axis=-1)[:, 0]
+        wanted = self.targets(params, target, batch)
+        error = chosen - jax.lax.stop_gradient(wanted)
+        return (batch.weight * optax.huber_loss(error)).mean(), (error, values.max(-1).mean())
+
+    def targets(self, params: Params, target: Params, batch: Batch) -> jax.Array:
+        """What the values of the actions taken should be."""
+        later = self.network.apply(target, batch.next_obs)
+        if self.settings.double:
+            best = self.network.apply(params, batch.next_obs).argmax(-1)
+            value = jnp.take_along_axis(later, best[:, None], axis=-1)[:, 0]
+        else:
+            value = later.max(-1)
+        return jnp.asarray(batch.reward) + jnp.asarray(batch.discount) * value

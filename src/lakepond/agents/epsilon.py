@@ -1,0 +1,83 @@
+"""Epsilon, the share of random actions: one schedule that can be reset, for one agent or many.
+
+    value
+    1.0 ┤╲
+        │ ╲            reset(to=0.3)
+    0.3 ┤  ╲           ╱╲
+        │   ╲         ╱  ╲
+    end ┤    ╲───────╱    ╲──────────
+        └────────────┬───────────────▶ frames
+
+The schedule is what is true (a frozen record), `EpsilonState` what flows: where each agent started from and
+how many of its own frames ago.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from lakepond.errors import ConfigError
+
+
+class EpsilonState(NamedTuple):
+    """One number, or one for each agent."""
+
+    start: jax.Array
+    """the value right after the last reset"""
+    age: jax.Array
+    """the agent's own frames since then"""
+
+
+@dataclass(frozen=True)
+class Epsilon:
+    """From `start` to `end` over `frames` of the agent's own frames, then constant."""
+
+    kind: Literal["linear", "exponential", "constant"] = "linear"
+    start: float = 1.0
+    end: float = 0.05
+    frames: int = 100_000
+    """the agent's own frames until `end` is reached; a constant epsilon stays at `start`"""
+    offsets: tuple[float, ...] = ()
+    """added to each agent's value, for agents that explore differently; none: all alike"""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.end <= 1 and 0 <= self.start <= 1):
+            raise ConfigError(f"epsilon goes from {self.start} to {self.end}; both must lie in [0, 1].")
+        if self.frames < 1:
+            raise ConfigError(f"epsilon takes {self.frames} frames to fall; it must be at least 1.")
+        if self.kind == "exponential" and not 0 < self.end <= self.start:
+            raise ConfigError("an exponential epsilon must fall to an end above 0; take a linear one for 0.")
+
+    def init(self, agents: int | None = None) -> EpsilonState:
+        """The schedule at its start; with a leading axis if `agents` is given."""
+        shape = () if agents is None else (agents,)
+        return EpsilonState(jnp.full(shape, self.start, jnp.float32), jnp.zeros(shape, jnp.int32))
+
+    def value(self, state: EpsilonState, agent: jax.Array | int = 0) -> jax.Array:
+        """What it is now."""
+        part = jnp.minimum(state.age / self.frames, 1.0)
+        if self.kind == "constant":
+            value = state.start
+        elif self.kind == "linear":
+            value = state.start + part * (jnp.minimum(self.end, state.start) - state.start)
+        else:
+            value = state.start * (jnp.minimum(self.end / state.start, 1.0)) ** part
+        if self.offsets:
+            value = value + jnp.asarray(self.offsets, jnp.float32)[jnp.asarray(agent) % len(self.offsets)]
+        return jnp.clip(value, 0.0, 1.0)
+
+    def advance(self, state: EpsilonState, frames: int | jax.Array) -> EpsilonState:
+        """After so many more of the agent's own frames."""
+        return state._replace(age=state.age + frames)
+
+    def reset(self, state: EpsilonState, to: float | None) -> EpsilonState:
+        """Start anew from that value (1.0: a full restart); None: go on as if nothing had happened."""
+        if to is None:
+            return state
+        if not 0 <= to <= 1:
+            raise ConfigError(f"epsilon cannot be reset to {to}; it must lie in [0, 1].")
+        return EpsilonState(jnp.full_like(state.start, to), jnp.zeros_like(state.age))

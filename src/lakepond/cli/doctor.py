@@ -1,0 +1,48 @@
+"""`lakepond doctor`: is this machine ready for a run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from lakepond.cli import DONE, NO, words
+
+COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red"}
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Look whether this machine is ready for a run; exit code 1 if it is not.
+
+    Example: lakepond doctor --path runs --cloud gs://my-bucket/runs
+    """
+
+    path: Path = Path()
+    """where runs will be: that disk is tried"""
+    cloud: Annotated[str | None, arg(metavar="URL", help_behavior_hint="(default: no bucket is tried)")] = (
+        None
+    )
+    """a bucket to write to, read from and delete from"""
+    json: bool = False
+    """print JSON instead of lines"""
+
+    def run(self) -> int:
+        """Check after check, each told as it is done."""
+        from lakepond.doctor import examine
+
+        out, found = words.console(), []
+        for check in examine(self.path, self.cloud):
+            found.append(check)
+            if not self.json:
+                colour = COLOURS[check.verdict]
+                told = check.told if check.next_step is None else f"{check.told}\n[dim]→ {check.next_step}[/]"
+                out.print(words.line((f"[{colour}]{check.verdict}[/]", 4), (check.name, 11), (told, 0)))
+        ready = all(check.verdict != "fail" for check in found)
+        if self.json:
+            words.print_json({"ready": ready, "checks": [asdict(check) for check in found]})
+        elif not ready:
+            words.talk("This machine is not ready.")
+        return DONE if ready else NO

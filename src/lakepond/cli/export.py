@@ -1,0 +1,114 @@
+"""`lakepond export`: a lake, for others to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from lakepond.cli import where, words
+from lakepond.errors import SpecError
+
+if TYPE_CHECKING:
+    from lakepond.lake.lake import Lake
+
+Form = Literal["parquet", "arrow", "npz", "minari", "pickle"]
+FORMS: dict[str, Form] = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".pkl": "pickle",
+    ".gz": "pickle",
+    "": "npz",
+}
+"""by the ending of the target's name"""
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a lake's steps as Parquet, Arrow, .npz, Minari, or the trading project's pickle.
+
+    Example: lakepond export runs/demo steps.parquet
+
+    Example: lakepond export runs/demo old/replay_buffer.pkl --commit 17
+    """
+
+    path: Positional[Path]
+    """a lake, or a run"""
+    target: Positional[Path]
+    """a new file, or a new folder for npz and minari"""
+    form: Annotated[
+        Form | None,
+        arg(
+            metavar="parquet|arrow|npz|minari|pickle", help_behavior_hint="(default: by the target's ending)"
+        ),
+    ] = None
+    """what to write"""
+    commit: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the newest)")] = None
+    """which commit"""
+    next_obs: Literal["yes", "no"] = "yes"
+    """parquet and arrow: whether each row also has the observation that followed"""
+    compress: Literal["yes", "no"] = "yes"
+    """pickle: gzip it, as the trading project did"""
+    json: bool = False
+    """print JSON instead of a line"""
+
+    def run(self) -> None:
+        """Write in pieces, tell."""
+        from lakepond.lake.lake import Lake
+
+        form = self.form or FORMS.get(self.target.suffix)
+        if form is None:
+            raise SpecError(f"{self.target} does not tell what to write; say it with --form.")
+        with (
+            Lake.open(where.lake_folder(self.path), self.commit) as lake,
+            words.progress("export") as progress,
+        ):
+            self._write(lake, form, progress)
+            steps, number = len(lake), lake.commit.number
+        held = sum(file.stat().st_size for file in [self.target, *self.target.rglob("*")] if file.is_file())
+        if self.json:
+            words.print_json(
+                {"target": self.target, "form": form, "commit": number, "steps": steps, "bytes": held}
+            )
+        else:
+            print(f"{self.target}: {steps:,} steps of commit {number} as {form}, {words.size(held)}.")
+
+    def _write(self, lake: Lake, form: Form, progress: Callable[[int, int], None]) -> None:
+        both = self.next_obs == "yes"
+        if form == "npz":
+            lake.to_npz(self.target, progress=progress)
+        elif form == "minari":
+            lake.to_minari(self.target, progress=progress)
+        elif form == "parquet":
+            lake.to_parquet(self.target, next_obs=both)
+        elif form == "arrow":
+            write_arrow(lake, self.target, next_obs=both)
+        else:
+            from lakepond.adapters.legacy_lake import export_legacy
+
+            export_legacy(lake, self.target, compress=self.compress == "yes", progress=progress)
+
+    def interrupted(self) -> str:
+        """How to go on."""
+        return f"{self.target} is not whole: delete what there is of it and export again."
+
+
+def write_arrow(lake: Lake, target: Path, *, next_obs: bool) -> None:
+    """An Arrow IPC file, a step a row; it appears whole or not at all."""
+    import pyarrow as pa
+
+    from lakepond.lake.files import write_path
+
+    if target.exists():
+        raise SpecError(f"{target} is there already; name another file.")
+    batches = lake.to_arrow(next_obs=next_obs)
+
+    def write(aside: Path) -> None:
+        with pa.ipc.new_file(str(aside), batches.schema) as file:
+            for batch in batches:
+                file.write_batch(batch)
+
+    write_path(target, write)

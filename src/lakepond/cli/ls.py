@@ -1,0 +1,167 @@
+"""`lakepond ls`: the lakes and runs below a folder, or the commits of one lake."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tyro.conf import Positional
+
+from lakepond.cli import where, words
+
+DEPTH = 6
+"""folders deep that are searched"""
+
+
+@dataclass(frozen=True)
+class Ls:
+    """List the lakes and runs below a folder, or the commits of one of them.
+
+    Example: lakepond ls runs
+    """
+
+    path: Positional[Path] = Path()
+    """a folder with runs and lakes somewhere below it, or a run or a lake"""
+    limit: int = 20
+    """commits to show, the newest ones; 0: all"""
+    json: bool = False
+    """print JSON instead of a table"""
+
+    def run(self) -> None:
+        """Look and tell."""
+        os.stat(self.path)  # a folder that is not there is an error, not an empty list
+        if (self.path / where.LAKE).exists() or (
+            where.is_run(self.path) and (self.path / "lake" / where.LAKE).exists()
+        ):
+            self._commits(where.lake_folder(self.path))
+            return
+        found = [_summary(folder) for folder in _below(self.path)]
+        if self.json:
+            words.print_json({"path": self.path, "found": found})
+        elif not found:
+            words.talk(f"There is no lake and no run below {self.path}; `lakepond train` makes one.")
+        else:
+            rows = [
+                (
+                    each["path"],
+                    each["trainer"] or "lake",
+                    words.count(each["steps"]),
+                    words.size(each["bytes_on_disk"]),
+                    words.ratio(each["ratio"]),
+                    each["problem"] or words.age(each["last_commit"], time.time())
+                    if each["problem"] or each["last_commit"]
+                    else "–",
+                )
+                for each in found
+            ]
+            columns = ("path", "what", "steps", "on disk", "smaller", "last commit")
+            words.console().print(words.table("", columns, rows, left=2))
+
+    def _commits(self, folder: Path) -> None:
+        from lakepond.errors import LakeCorrupt
+        from lakepond.lake import commits, description
+
+        description.read(folder)
+        numbers = commits.numbers(folder / "commits")
+        told: list[dict[str, Any]] = []
+        for number in numbers[-self.limit :] if self.limit else numbers:
+            try:
+                commit = commits.read(folder / "commits", number)
+            except LakeCorrupt as error:
+                told.append({"number": number, "problem": str(error)})
+                continue
+            told.append(
+                {
+                    "number": number,
+                    "parent": commit.parent,
+                    "time": commit.time,
+                    "steps": commit.recorded - commit.oldest,
+                    "recorded": commit.recorded,
+                    "bytes_written": commit.bytes_written,
+                    "bytes_on_disk": sum(commit.files().values()),
+                    "seconds": commit.seconds,
+                    "note": commit.note,
+                    "problem": None,
+                }
+            )
+        if self.json:
+            words.print_json({"lake": folder, "commits_kept": len(numbers), "commits": told})
+            return
+        if not told:
+            words.talk(f"{folder} has no commit yet; `replay.commit()` makes one.")
+            return
+        rows = [
+            (
+                str(each["number"]),
+                each["time"][:19].replace("T", " "),
+                words.count(each["steps"]),
+                words.size(each["bytes_written"]),
+                words.size(each["bytes_on_disk"]),
+                note_text(each["note"]),
+            )
+            if each["problem"] is None
+            else (str(each["number"]), "damaged", "–", "–", "–", "see `lakepond repair`")
+            for each in told
+        ]
+        columns = ("commit", "time (UTC)", "steps", "new", "in all", "note")
+        words.console().print(words.table("", columns, rows))
+        if len(numbers) > len(told):
+            words.talk(f"{len(numbers) - len(told):,} older ones are kept; --limit 0 shows all.")
+
+
+def note_text(note: dict[str, Any]) -> str:
+    """What the caller noted, short."""
+    return ", ".join(f"{name} {value}" for name, value in note.items()) or "–"
+
+
+def _below(path: Path) -> Iterator[Path]:
+    """Runs, and lakes that are not part of one, in the order of their names."""
+    base = len(path.parts)
+    for folder, inner, files in os.walk(path):
+        here = Path(folder)
+        inner.sort()
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        if where.LAKE in files or (where.RUN in files and where.is_run(here)):
+            inner.clear()
+            yield here
+        elif len(here.parts) - base >= DEPTH:
+            inner.clear()
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    from lakepond.errors import LakeError
+    from lakepond.lake.lake import Lake
+    from lakepond.runs import Run
+
+    run = Run.open(folder) if where.is_run(folder) and not (folder / where.LAKE).exists() else None
+    told: dict[str, Any] = {
+        "path": str(folder),
+        "trainer": run.trainer if run else None,
+        "commit": None,
+        "steps": None,
+        "bytes_on_disk": None,
+        "ratio": None,
+        "last_commit": None,
+        "problem": None,
+    }
+    lake_folder = folder / "lake" if run else folder
+    if not (lake_folder / where.LAKE).exists():
+        return told
+    try:
+        with Lake.open(lake_folder) as lake:
+            stats = lake.stats()
+            moment = datetime.fromisoformat(lake.commit.time).timestamp()
+    except LakeError as error:
+        return told | {"problem": str(error)}
+    return told | {
+        "commit": stats.commit,
+        "steps": stats.steps,
+        "bytes_on_disk": stats.bytes_on_disk,
+        "ratio": stats.ratio,
+        "last_commit": moment,
+    }

@@ -1,0 +1,75 @@
+"""`lakepond verify`: whether every byte is what was written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from lakepond.cli import DAMAGED, DONE, where, words
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Read and check every byte of a lake; exit code 3 if one is not what was written.
+
+    Example: lakepond verify runs/demo --all
+    """
+
+    path: Positional[Path]
+    """a lake, or a run"""
+    commit: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the newest)")] = None
+    """which commit"""
+    all: bool = False
+    """every commit that is kept"""
+    json: bool = False
+    """print JSON instead of a line"""
+
+    def run(self) -> int:
+        """Check; go on after a damaged commit to tell of all."""
+        from lakepond.errors import LakeNotFound
+        from lakepond.lake import commits
+
+        folder = where.lake_folder(self.path)
+        known = commits.numbers(folder / "commits")
+        if not known:
+            raise LakeNotFound(f"{folder} has no commit yet; there is nothing to verify.")
+        chosen = known if self.all else [known[-1] if self.commit is None else self.commit]
+        told = [_check(folder, number) for number in chosen]
+        whole = all(each["whole"] for each in told)
+        if self.json:
+            words.print_json({"lake": folder, "whole": whole, "commits": told})
+            return DONE if whole else DAMAGED
+        for each in told:
+            if each["whole"]:
+                size, files = words.size(each["bytes"]), each["files"]
+                print(f"commit {each['number']}: whole ({size} in {files:,} files, {each['seconds']:.1f} s)")
+            else:
+                print(f"commit {each['number']}: damaged. {each['why']}")
+        if not whole:
+            words.talk(f"`lakepond repair {self.path}` goes back to what is whole and deletes nothing.")
+        return DONE if whole else DAMAGED
+
+
+def _check(folder: Path, number: int) -> dict[str, Any]:
+    from lakepond.errors import LakeCorrupt
+    from lakepond.lake.lake import Lake
+
+    began = time.perf_counter()
+    try:
+        with Lake.open(folder, number) as lake:
+            lake.verify()
+            files = lake.commit.files()
+    except LakeCorrupt as error:
+        return {"number": number, "whole": False, "why": str(error)}
+    return {
+        "number": number,
+        "whole": True,
+        "why": None,
+        "files": len(files),
+        "bytes": sum(files.values()),
+        "seconds": time.perf_counter() - began,
+    }

@@ -1,0 +1,60 @@
+"""`lakepond watch`: `status` that stays."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from lakepond.cli import DONE, words
+from lakepond.cli.status import as_json, look, picture
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Show how a run is doing, live, until it ends or Ctrl-C.
+
+    Example: lakepond watch runs/demo
+
+    Example: lakepond watch runs/demo --every 60 --json >> watch.jsonl
+    """
+
+    path: Annotated[Positional[str], arg(metavar="PATH|URL")]
+    """a run, a lake, or the copy of one in a bucket"""
+    every: float = 2.0
+    """seconds between two looks"""
+    stay: bool = False
+    """go on after the run has ended: it may be resumed"""
+    json: bool = False
+    """print a line of JSON at each look"""
+
+    def run(self) -> int:
+        """Look again and again; Ctrl-C is the usual end."""
+        try:
+            return self._lines() if self.json or not words.console().is_terminal else self._live()
+        except KeyboardInterrupt:
+            return DONE
+
+    def _lines(self) -> int:
+        while True:
+            told = look(self.path)
+            if self.json:
+                words.print_json(as_json(told))
+            else:
+                words.console().print(picture(told))
+            if told.state != "running" and not self.stay:
+                return DONE
+            time.sleep(self.every)
+
+    def _live(self) -> int:
+        from rich.live import Live
+
+        with Live(console=words.console(), auto_refresh=False, vertical_overflow="visible") as live:
+            while True:
+                told = look(self.path)
+                live.update(picture(told), refresh=True)
+                if told.state != "running" and not self.stay:
+                    return DONE
+                time.sleep(self.every)

@@ -1,0 +1,29 @@
+"""Whether this machine is ready for a run. Each check is tried, not guessed; none ever shows a credential."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from lakepond.doctor import cloud as cloud_checks
+from lakepond.doctor import disk, software
+from lakepond.doctor.check import Check
+
+__all__ = ["Check", "examine"]
+
+
+def examine(path: Path, cloud: str | None = None) -> Iterator[Check]:
+    """All checks, one after another; `path` is where runs will be, `cloud` a bucket's address."""
+    yield software.python()
+    yield software.core()
+    yield from software.extras()
+    yield software.accelerator()
+    yield disk.free(path)
+    yield disk.memory()
+    yield disk.open_files()
+    yield from disk.sync_and_lock(path)
+    yield disk.clock(path)
+    yield cloud_checks.credentials(os.environ)
+    if cloud is not None:
+        yield cloud_checks.bucket(cloud)

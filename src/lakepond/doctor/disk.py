@@ -1,0 +1,172 @@
+"""Disk, memory, file system and clock; what matters is tried: a file is synced, a lock is fought over."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import mkdtemp
+
+from lakepond import machine
+from lakepond.doctor.check import Check
+
+GB = 10**9
+FREE_WARN, FREE_FAIL = 20 * GB, GB
+"""free disk below which the trading run was to be warned, and below which nothing can be done"""
+MEMORY_WARN = 4 * GB
+FILES_WARN = 256
+SKEW_WARN = 60.0
+"""seconds; object stores refuse signatures from about 15 minutes on"""
+RELEASED = 1_793_000_000.0
+"""no clock that is right shows an earlier moment: October 2026"""
+FORGETFUL = ("tmpfs", "ramfs")
+SHARED = ("nfs", "cifs", "smb", "fuse", "9p", "lustre", "beegfs", "ceph")
+TRY_LOCK = """
+import fcntl, sys, time
+file = open(sys.argv[1])
+try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    sys.exit(7)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def free(path: Path) -> Check:
+    """Free space where runs will be."""
+    left = machine.free_disk(path)
+    told = f"{left / GB:,.1f} GB free at {path.absolute()}"
+    step = "free some space, or see `lakepond plan` for how much a run needs."
+    if left < FREE_FAIL:
+        return Check("disk", "fail", told, step)
+    return Check("disk", "warn", told, step) if left < FREE_WARN else Check("disk", "pass", told)
+
+
+def memory() -> Check:
+    """Main memory."""
+    has = machine.memory()
+    told = f"{has.available / GB:,.1f} of {has.total / GB:,.1f} GB available"
+    if has.available < MEMORY_WARN:
+        return Check(
+            "memory", "warn", told, "stop what else runs, or see `lakepond plan` for what a run needs."
+        )
+    return Check("memory", "pass", told)
+
+
+def open_files() -> Check:
+    """Files that may be open at once."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    many = "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,}"
+    if limit != resource.RLIM_INFINITY and limit < FILES_WARN:
+        return Check("open files", "warn", many, f"ulimit -n {4 * FILES_WARN}")
+    return Check("open files", "pass", many)
+
+
+def sync_and_lock(path: Path) -> Iterator[Check]:
+    """What a commit needs of the file system, tried in a folder that is removed afterwards."""
+    home = machine.existing(path)
+    try:
+        folder = Path(mkdtemp(prefix=".lakepond-doctor-", dir=home))
+    except OSError as error:
+        step = "choose a folder that you may write to, with --path."
+        yield Check("writing", "fail", f"{home}: {error.strerror}", step)
+        return
+    try:
+        yield sync(folder)
+        yield lock(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def sync(folder: Path) -> Check:
+    """Write, sync, rename and sync the folder, as a commit does; and what kind of file system that is."""
+    from lakepond.lake.files import write_whole
+
+    kind = file_system(folder)
+    began = time.perf_counter()
+    try:
+        write_whole(folder, lambda file: file.write(os.urandom(65_536)), lambda _: "probe")
+    except OSError as error:
+        step = "this file system cannot make a commit durable; choose another with --path."
+        return Check("sync", "fail", f"{kind}: {error.strerror}", step)
+    told = f"{kind}: a synced write takes {(time.perf_counter() - began) * 1000:.1f} ms"
+    if kind in FORGETFUL:
+        step = "this is memory, gone when the machine restarts: choose a disk with --path."
+        return Check("sync", "warn", told, step)
+    return Check("sync", "pass", told)
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system a path is on, as the kernel calls it."""
+    best, kind = "", "unknown"
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, point, name, *_ = line.split(" ")
+        point = point.encode().decode("unicode_escape")
+        inside = str(path.absolute()) == point or str(path.absolute()).startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, name
+    return kind
+
+
+def lock(folder: Path) -> Check:
+    """A lock that another process holds is refused, and dies with that process."""
+    file = folder / "lock"
+    file.touch()
+    step = "two writers could damage a lake here; choose a local disk with --path."
+    with subprocess.Popen(
+        [sys.executable, "-c", TRY_LOCK, str(file)], stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        try:
+            if other.stdout.readline() != "held\n":
+                return Check("locks", "fail", "this file system has no locks", step)
+            with file.open() as mine:
+                if _takes(mine.fileno()):
+                    return Check("locks", "fail", "a lock that another process holds was given twice", step)
+                other.send_signal(signal.SIGKILL)
+                other.wait()
+                if not _takes(mine.fileno()):
+                    return Check("locks", "fail", "a lock outlived the process that held it", step)
+        finally:
+            other.kill()
+    kind = file_system(folder)
+    if kind.startswith(SHARED):
+        return Check("locks", "warn", f"honoured here; {kind} may not honour them between machines", step)
+    return Check("locks", "pass", "honoured, and die with their process")
+
+
+def _takes(descriptor: int) -> bool:
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def clock(path: Path) -> Check:
+    """The clock: not in the past, and one with the file system's."""
+    now = time.time()
+    told = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    step = "set it (timedatectl set-ntp true); object stores refuse requests from a wrong clock."
+    if now < RELEASED:
+        return Check("clock", "fail", f"{told} is before this version was released", step)
+    probe = machine.existing(path) / f".lakepond-clock-{os.getpid()}"
+    try:
+        probe.touch()
+        skew = probe.stat().st_mtime - time.time()
+    except OSError:
+        return Check("clock", "pass", told)  # that nothing can be written is told by another check
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+    if abs(skew) > SKEW_WARN:
+        return Check("clock", "warn", f"{told}; the file system's clock is {skew:+,.0f} s off", step)
+    return Check("clock", "pass", told)

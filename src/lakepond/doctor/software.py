@@ -1,0 +1,80 @@
+"""Python, libraries, and what JAX computes on."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from lakepond._version import __version__
+from lakepond.doctor.check import Check
+
+CORE = ("numpy", "numba", "pyarrow", "xxhash", "zstandard", "tyro", "rich")
+EXTRAS = {
+    "train": ("jax", "optax", "safetensors", "matplotlib"),
+    "cloud": ("obstore",),
+    "minatar": ("gymnax",),
+    "atari": ("gymnasium", "ale-py"),
+}
+
+
+def python() -> Check:
+    """Python and the system."""
+    system = f"{platform.system()} {platform.machine()}"
+    told = f"Python {platform.python_version()} on {system}, lakepond {__version__}"
+    if platform.system() != "Linux":
+        return Check("python", "fail", told, "lakepond is made for Linux; use a Linux machine or container.")
+    return Check("python", "pass", told)
+
+
+def core() -> Check:
+    """The libraries that lakepond cannot do without."""
+    there, missing = _versions(CORE)
+    if missing:
+        return Check("libraries", "fail", f"missing: {', '.join(missing)}", "pip install --upgrade lakepond")
+    return Check("libraries", "pass", there)
+
+
+def extras() -> Iterator[Check]:
+    """The libraries of each extra."""
+    for extra, names in EXTRAS.items():
+        there, missing = _versions(names)
+        if missing:
+            yield Check(extra, "warn", f"missing: {', '.join(missing)}", f"pip install 'lakepond[{extra}]'")
+        else:
+            yield Check(extra, "pass", there)
+
+
+def _versions(names: tuple[str, ...]) -> tuple[str, list[str]]:
+    there, missing = [], []
+    for name in names:
+        try:
+            there.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    return ", ".join(there), missing
+
+
+def accelerator() -> Check:
+    """What JAX computes on, asked in a process of its own: a sick driver may hang."""
+    ask = "import jax; d = jax.devices(); print(d[0].platform, len(d), d[0].device_kind, sep='|')"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", ask], capture_output=True, text=True, timeout=90, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Check(
+            "accelerator", "fail", "JAX did not answer in 90 s", "look at nvidia-smi; restart the machine."
+        )
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        return Check("accelerator", "warn", f"JAX cannot be used: {why}", "pip install 'lakepond[train]'")
+    kind, count, name = done.stdout.strip().splitlines()[-1].split("|")
+    if kind == "cpu":
+        seen = any(Path("/dev").glob("nvidia[0-9]*"))
+        step = "pip install 'jax[cuda12]'" if seen else "fine for small runs; rent a GPU for large ones."
+        return Check("accelerator", "warn", f"none in use{', though one is there' if seen else ''}", step)
+    return Check("accelerator", "pass", f"{count} x {name}")

@@ -1,0 +1,111 @@
+"""Atari through ale-py's vector environment, stepped inside `jit` by its XLA bridge (GPL-2: optional).
+
+Preprocessing, stated once (Machado et al. 2018, arXiv 1709.06009):
+
+    84 x 84 grey, the last four frames        each action for 4 emulator frames, maximum of the last two
+    sticky actions 0.25                       up to 30 no-ops and FIRE at the start
+    an episode ends when the game is over     (not with a life), or after 108,000 emulator frames
+    rewards -1, 0 or 1 to learn from          scores are the true ones
+
+The bridge starts a new episode with a step of its own, whose action does nothing. That step is reported
+as what it is worth: from a game's last observation, reward 0, terminated; it counts as no episode.
+
+Emulators live outside of JAX and cannot be saved: a run that is resumed begins new episodes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lakepond.envs.games import find_game
+from lakepond.envs.vector import EnvState, EnvStep
+from lakepond.types import Field
+
+
+@lru_cache(maxsize=1)
+def games() -> tuple[str, ...]:
+    """All games whose ROMs come with ale-py, as it spells them."""
+    from ale_py import roms
+
+    return tuple(sorted(roms.get_all_rom_ids()))
+
+
+class Atari:
+    """Many emulators of one game; two of these are never equal, for each has emulators of its own."""
+
+    resumes = False
+
+    def __init__(self, game: str, *, sticky: float = 0.25, size: int = 84, reuse: bool = False) -> None:
+        """`reuse`: every reset takes the same emulators again, as an evaluation does."""
+        self.name = find_game(game, games(), "Atari")
+        self._sticky, self._size, self._reuse = sticky, size, reuse
+        self._emulators: list[Any] = []  # kept alive: JAX holds only their addresses
+        self._bridges: dict[int, tuple[Any, Any, Any]] = {}
+        self.actions = int(self._bridge(1)[0].single_action_space.n)
+        self.obs = Field((4, size, size), "uint8", rows=0)
+
+    def _make(self, count: int) -> Any:
+        from ale_py.vector_env import AtariVectorEnv
+
+        return AtariVectorEnv(
+            self.name,
+            count,
+            repeat_action_probability=self._sticky,
+            img_height=self._size,
+            img_width=self._size,
+            reward_clipping=False,
+            episodic_life=False,
+        )
+
+    def _bridge(self, count: int) -> tuple[Any, Any, Any]:
+        """Emulators, and the functions that reset and step such; the functions take a handle to any."""
+        if count not in self._bridges:
+            emulators = self._make(count)
+            _, reset, step = emulators.xla()
+            self._bridges[count] = emulators, reset, step
+        return self._bridges[count]
+
+    def _open(self, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The handle of emulators that nobody else uses."""
+        emulators = self._bridge(count)[0] if self._reuse else self._make(count)
+        if not self._reuse:
+            self._emulators.append(emulators)
+        return np.frombuffer(emulators.ale.handle(), np.uint8).copy()
+
+    def reset(self, key: jax.Array, count: int) -> EnvState:
+        """`count` emulators at the start of a game."""
+        _, reset, _ = self._bridge(count)
+        handle = jax.experimental.io_callback(
+            lambda: self._open(count), jnp.zeros(8, jnp.uint8), ordered=False
+        )
+        seeds = jax.random.randint(key, (count,), 0, 2**30)
+        handle, (obs, _) = reset(handle, seeds)
+        none = jnp.zeros(count, bool)
+        return EnvState((handle, none), obs, jnp.zeros(count, jnp.int32), jnp.zeros(count))
+
+    def step(self, state: EnvState, action: jax.Array, key: jax.Array) -> tuple[EnvState, EnvStep]:
+        """One step of every emulator; sticky actions are its own, so the key is not used."""
+        handle, starting = state.inner
+        _, _, step = self._bridge(action.shape[0])
+        handle, (seen, reward, terminated, truncated, _) = step(handle, action.astype(jnp.int32))
+        reward = reward.astype(jnp.float32)
+        over = (terminated | truncated) & ~starting
+        score = jnp.where(starting, 0.0, state.score + reward)
+        ended = starting[:, None, None, None]
+        still = jnp.concatenate([state.obs[:, 1:], state.obs[:, -1:]], axis=1)
+        found = EnvStep(
+            obs=seen,
+            next_obs=jnp.where(ended, still, seen),
+            reward=jnp.where(starting, 0.0, jnp.sign(reward)),
+            terminated=terminated | starting,
+            truncated=truncated & ~terminated & ~starting,
+            score=score,
+            over=over,
+        )
+        after = EnvState((handle, over), seen, action, jnp.where(starting, 0.0, score))
+        return after, found

@@ -1,0 +1,151 @@
+"""What is recorded: a spec, a schedule, and what is assumed of the data.
+
+The size of a replay that keeps each distinct row once follows from how many rows are distinct:
+
+    rows(steps) = min(pool, steps * new_rows + episodes * (rows of a window - 1))
+
+`pool` is how many rows there are at all (the days of a market history); frames have none.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from lakepond.errors import SpecError
+from lakepond.types import Field, Spec, leaves
+
+Range = tuple[float, float]
+RowAxis = Literal["first", "last", "whole"]
+
+PLAIN_BYTES = 256
+"""a smaller observation is kept plainly"""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What is left of data after compression, as a share of its plain size: at best, at worst."""
+
+    gzip: Range
+    """of whole transitions, pickled, by gzip level 6"""
+    rows: Range
+    """of distinct rows, by zstd level 1"""
+    columns: Range
+    """of actions, rewards and references, by zstd"""
+    why: str
+    """where these come from"""
+
+
+FLOATS = Shares(
+    (0.33, 0.40), (0.85, 1.0), (0.85, 1.0), "gzip as in the trading project; rows as on market data"
+)
+IMAGES = Shares((0.005, 0.10), (0.003, 0.10), (0.1, 1.0), "as on Atari games; noisier pictures compress less")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A run to be planned."""
+
+    spec: Spec
+    per_generation: int
+    """steps recorded in a generation (or a portion of training), after which all is saved"""
+    generations: int
+    capacity: int | None = None
+    """steps held in memory; None: all of them"""
+    rows: RowAxis = "first"
+    """the axis along which next_obs is obs moved on by one row; "whole": it is not"""
+    new_rows: float = 1.0
+    """distinct rows that a step adds"""
+    pool: int | None = None
+    """how many distinct rows there are at all; None: new ones come for ever"""
+    episode: int = 1_000
+    """steps of an episode; each begins with a window of its own"""
+    population: int = 1
+    agent_bytes: int = 15_000_000
+    """the weights of one agent"""
+    data_bytes: int = 0
+    """what is learned from, beside the replay"""
+    batch_size: int = 128
+    upload_every: int = 5
+    """generations between two uploads of the replay"""
+    checkpoints_kept: int = 3
+    shares: Shares = field(default=FLOATS)
+
+    def __post_init__(self) -> None:
+        for name in ("per_generation", "generations", "episode", "population", "batch_size", "upload_every"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} must be at least 1, but is {getattr(self, name):,}.")
+        for name in ("capacity", "pool"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise SpecError(f"{name} must be at least 1, or left out, but is {getattr(self, name):,}.")
+
+    @property
+    def steps(self) -> int:
+        """All steps of the run."""
+        return self.per_generation * self.generations
+
+    @property
+    def column_bytes(self) -> int:
+        """What a step takes beside its rows: action, reward, flags, extras, stream, references."""
+        spec = self.spec
+        fixed = spec.reward.nbytes + 2 + 4 + sum(extra.nbytes for extra in spec.extras.values())
+        actions = sum(leaf.nbytes for _, leaf in leaves(spec.action))
+        return int(fixed + actions + sum(2 * f.nbytes if is_small(f) else 16 for f in self.observed()))
+
+    @property
+    def row_leaves(self) -> int:
+        """How many arrays of an observation are kept as rows."""
+        return sum(not is_small(f) for f in self.observed())
+
+    def held(self, steps: int) -> int:
+        """How many of so many recorded steps are in memory."""
+        return steps if self.capacity is None else min(steps, self.capacity)
+
+    def row_bytes(self, steps: int) -> float:
+        """The bytes of all distinct rows of so many steps."""
+        return sum(
+            self._rows(f, steps) * f.nbytes / self._length(f) for f in self.observed() if not is_small(f)
+        )
+
+    def distinct_rows(self, steps: int) -> int:
+        """How many distinct rows so many steps hold."""
+        return round(sum(self._rows(f, steps) for f in self.observed() if not is_small(f)))
+
+    def _rows(self, field: Field, steps: int) -> float:
+        episodes = math.ceil(steps / self.episode)
+        rows = steps * self.new_rows + episodes * max(1, self._length(field) - 1)
+        return rows if self.pool is None else min(rows, self.pool)
+
+    def _length(self, field: Field) -> int:
+        if self.rows == "whole" or len(field.shape) < 2:
+            return 1
+        return field.shape[0 if self.rows == "first" else -1]
+
+    def observed(self) -> list[Field]:
+        """The arrays of an observation."""
+        return [leaf for _, leaf in leaves(self.spec.obs)]
+
+
+def is_small(field: Field) -> bool:
+    """Whether an observation is so small that it is kept plainly."""
+    return field.rows == "auto" and field.nbytes <= PLAIN_BYTES
+
+
+def shares_for(spec: Spec) -> Shares:
+    """What is assumed of data that was not measured: bytes are pictures, all else is numbers."""
+    kinds = {np.dtype(leaf.dtype).kind for _, leaf in leaves(spec.obs)}
+    small = all(is_small(leaf) for _, leaf in leaves(spec.obs))
+    return IMAGES if kinds <= {"u", "b"} and not small else FLOATS
+
+
+def parse_field(text: str) -> Field:
+    """`504,108,9:float32` as a Field; the dtype may be left out, and `:int64` alone is a single number."""
+    shape, _, dtype = text.partition(":")
+    try:
+        sides = tuple(int(side) for side in shape.split(",") if side.strip())
+    except ValueError:
+        raise SpecError(f"{text!r} is no shape; write it like 504,108,9:float32.") from None
+    return Field(sides, dtype or "float32")

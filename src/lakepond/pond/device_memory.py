@@ -1,0 +1,29 @@
+"""How much memory the device has, asked before it is taken."""
+
+from __future__ import annotations
+
+from lakepond.errors import SpecError
+from lakepond.machine import memory
+
+SHARE = 0.8
+"""of what is free a pond may take this much; networks, batches and the compiler need the rest"""
+
+
+def free_bytes() -> int:
+    """Bytes free on the default device, or in main memory if that is the CPU."""
+    import jax
+
+    stats = jax.devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+    return memory().available
+
+
+def check_fits(needed: int, steps: int) -> None:
+    """Raise `SpecError` unless ponds of so many bytes, for so many steps, fit the device."""
+    room = free_bytes() * SHARE
+    if needed > room:
+        raise SpecError(
+            f"a device pond of {steps:,} steps takes {needed / 1e9:.1f} GB, but there is room for "
+            f"{room / 1e9:.1f} GB on the device; about {int(steps * room / needed):,} steps fit."
+        )

@@ -1,0 +1,335 @@
+"""A comparison as a page: tables with intervals, learning curves with the resets marked, recovery.
+
+Reads the `result.json` of every finished run. What was written by hand above the marker of a page stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lakepond.errors import RunNotFound
+from lakepond.report.statistics import Interval, improvement, interval
+from lakepond.types import Array
+
+MARKER = "<!-- all below is written by `lakepond compare --only-report` -->"
+BASELINE = "single"
+COLOURS = {
+    "single": "#1f3b5c",
+    "mixture": "#d1495b",
+    "mixture-restart": "#edae49",
+    "mixture-keep": "#a05195",
+    "live": "#2e933c",
+    "apart": "#8d99ae",
+    "single-resets": "#4ea5d9",
+}
+
+Results = dict[str, dict[str, dict[int, dict[str, Any]]]]
+"""by arm, game and seed"""
+
+
+def read(folder: Path) -> Results:
+    """All finished runs."""
+    found: Results = {}
+    for file in sorted(folder.glob("*/*/*/result.json")):
+        told = json.loads(file.read_text())
+        found.setdefault(told["arm"], {}).setdefault(told["game"], {})[told["seed"]] = told
+    if not found:
+        raise RunNotFound(f"{folder} holds no finished run of a comparison; `lakepond compare` makes them.")
+    order = [arm for arm in COLOURS if arm in found]
+    return {arm: found[arm] for arm in [*order, *(arm for arm in found if arm not in order)]}
+
+
+def write(folder: Path, page: Path) -> dict[str, Any]:
+    """Write the page and its pictures; returns the figures."""
+    results = read(folder)
+    told = figures(results)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    pictures = page.parent / page.stem
+    pictures.mkdir(exist_ok=True)
+    draw_curves(results, pictures / "curves.png")
+    draw_scores(told, pictures / "scores.png")
+    recovered = draw_recovery(results, pictures / "recovery.png")
+    above = page.read_text().partition(MARKER)[0] if page.exists() else "# One agent or the mixture\n\n"
+    page.write_text(above + MARKER + "\n\n" + _body(folder, results, told, pictures.name, recovered))
+    return told
+
+
+def figures(results: Results) -> dict[str, Any]:
+    """Per arm: scores over the mean of the baseline on that game, summed up; frames and samples of a run."""
+    base = {g: np.mean([r["score"] for r in runs.values()]) for g, runs in results.get(BASELINE, {}).items()}
+    arms: dict[str, Any] = {}
+    for arm, games in results.items():
+        runs = [run for seeds in games.values() for run in seeds.values()]
+        told: dict[str, Any] = {
+            "runs": len(runs),
+            "frames": float(np.mean([run["frames"] for run in runs])),
+            "samples": float(np.mean([run["samples"] for run in runs])),
+            "games": {game: sorted(run["score"] for run in seeds.values()) for game, seeds in games.items()},
+        }
+        scores, theirs = _paired(results, arm)
+        scale = np.array([base[game] for game in _shared_games(results, arm)])
+        if scores.size and (scale > 0).all():
+            told["iqm"] = _known(interval(scores / scale), len(scores))
+            told["beats_single"] = _known(improvement(scores, theirs), len(scores))
+        else:
+            told["iqm"] = told["beats_single"] = [float("nan")] * 3
+        arms[arm] = told
+    return {"arms": arms}
+
+
+def _known(found: Interval, seeds: int) -> list[float]:
+    """Value, low and high; one seed has no interval."""
+    return list(found) if seeds > 1 else [found.value, float("nan"), float("nan")]
+
+
+def _shared_games(results: Results, arm: str) -> list[str]:
+    return [game for game in results.get(BASELINE, {}) if game in results[arm]]
+
+
+def _paired(results: Results, arm: str) -> tuple[Array, Array]:
+    """Scores (seeds, games) of an arm and of the baseline, for the seeds that all games of both have."""
+    games = _shared_games(results, arm)
+    both = [results[a][game].keys() for game in games for a in (arm, BASELINE)]
+    seeds = sorted(set.intersection(*map(set, both))) if both else []
+    ours, theirs = (
+        np.array([[results[a][game][seed]["score"] for game in games] for seed in seeds])
+        for a in (arm, BASELINE)
+    )
+    return ours, theirs
+
+
+# --- pictures ------------------------------------------------------------------------------------
+
+
+def draw_curves(results: Results, path: Path) -> None:
+    """One panel a game: the mean over seeds of each arm, with the range of the seeds; resets dotted."""
+    plt = _pyplot()
+    games = sorted({game for arm in results.values() for game in arm})
+    columns = min(2, len(games))
+    rows = -(-len(games) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(5.5 * columns, 3.4 * rows), squeeze=False)
+    for panel, game in zip(axes.flat, games, strict=False):
+        resets: set[int] = set()
+        for arm, by_game in results.items():
+            runs = list(by_game.get(game, {}).values())
+            if not runs:
+                continue
+            frames, scores = _common(runs)
+            panel.plot(frames / 1e3, scores.mean(0), color=COLOURS.get(arm), label=arm, linewidth=1.6)
+            panel.fill_between(
+                frames / 1e3, scores.min(0), scores.max(0), color=COLOURS.get(arm), alpha=0.08, linewidth=0
+            )
+            resets |= {reset["frames"] for run in runs for reset in run["resets"]}
+        for at in resets:
+            panel.axvline(at / 1e3, color="black", linestyle=":", linewidth=0.7)
+        panel.set_title(game)
+        panel.set_xlabel("thousand frames, all agents")
+        panel.set_ylabel("evaluation")
+    for panel in list(axes.flat)[len(games) :]:
+        panel.set_visible(False)
+    known = [panel.get_legend_handles_labels() for panel in axes.flat]
+    by_arm = {arm: line for lines, arms in known for line, arm in zip(lines, arms, strict=True)}
+    figure.legend(by_arm.values(), by_arm.keys(), loc="lower center", ncols=len(by_arm), frameon=False)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def draw_scores(told: dict[str, Any], path: Path) -> None:
+    """The interquartile mean of each arm over that of one agent, with its interval."""
+    plt = _pyplot()
+    arms = [arm for arm, each in told["arms"].items() if np.isfinite(each["iqm"][0])]
+    figure, axis = plt.subplots(figsize=(7, 0.5 * len(arms) + 1.2))
+    for i, arm in enumerate(reversed(arms)):
+        value, low, high = told["arms"][arm]["iqm"]
+        if np.isfinite(low):
+            axis.barh(i, high - low, left=low, height=0.5, color=COLOURS.get(arm), alpha=0.35)
+        axis.plot([value, value], [i - 0.3, i + 0.3], color=COLOURS.get(arm), linewidth=2.5)
+    axis.axvline(1.0, color="black", linestyle=":", linewidth=0.8)
+    axis.margins(x=0.08)
+    axis.set_xlim(left=0)
+    axis.set_yticks(range(len(arms)), list(reversed(arms)))
+    axis.set_xlabel("score over the mean of one agent; IQM and 95 % interval")
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def draw_recovery(results: Results, path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Evaluation right after a reset, and then, over that right before it; returns the resets by arm."""
+    plt = _pyplot()
+    figure, axis = plt.subplots(figsize=(7, 3.6))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for arm, games in results.items():
+        lines = []
+        for run in (run for seeds in games.values() for run in seeds.values()):
+            for number, reset in enumerate(run["resets"]):
+                found.setdefault(arm, []).append({**reset, "total": run["frames"], "game": run["game"]})
+                if reset["before"] <= 0:
+                    continue
+                stop = (
+                    run["resets"][number + 1]["frames"] if number + 1 < len(run["resets"]) else run["frames"]
+                )
+                later = [
+                    ((at - reset["frames"]) / run["frames"], score / reset["before"])
+                    for at, score in run["curve"]
+                    if reset["frames"] < at <= stop
+                ]
+                lines.append([(0.0, reset["after"] / reset["before"]), *later])
+        if not lines:
+            continue
+        grid = np.linspace(0, min(line[-1][0] for line in lines), 20)
+        values = np.array([np.interp(grid, *np.transpose(line)) for line in lines])
+        axis.plot(
+            100 * grid, np.median(values, 0), color=COLOURS.get(arm), label=f"{arm} ({len(lines)} resets)"
+        )
+        low, high = np.percentile(values, [25, 75], axis=0)
+        axis.fill_between(100 * grid, low, high, color=COLOURS.get(arm), alpha=0.12, linewidth=0)
+    axis.axhline(1.0, color="black", linestyle=":", linewidth=0.8)
+    axis.set_xlabel("frames since the reset, % of all frames")
+    axis.set_ylabel("evaluation over that before the reset")
+    if found:
+        axis.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return found
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _common(runs: list[dict[str, Any]]) -> tuple[Array, Array]:
+    """Frames, and the scores of all runs at these, (runs, frames)."""
+    frames = np.array([at for at, _ in runs[0]["curve"]])
+    return frames, np.array([np.interp(frames, *np.transpose(run["curve"])) for run in runs])
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def _body(
+    folder: Path, results: Results, told: dict[str, Any], pictures: str, recovered: dict[str, list[Any]]
+) -> str:
+    games = sorted({game for arm in results.values() for game in arm})
+    runs = sum(each["runs"] for each in told["arms"].values())
+    lines = [
+        f"{runs} runs so far. A run's score is the mean of its last three evaluations; below, the mean over",
+        "seeds, and their range in brackets.",
+        "",
+        _row(["arm", *games]),
+        _row(["---", *["---:"] * len(games)]),
+    ]
+    for arm, each in told["arms"].items():
+        lines.append(_row([arm, *(_spread(each["games"].get(game, [])) for game in games)]))
+    lines += [
+        "",
+        "Over the mean of `single` on each game: interquartile mean with the 95 % interval of a stratified",
+        "bootstrap, and the chance that a run beats one of `single` on a game at random. Frames and gradient",
+        "samples of a run: an arm that learns more often from the same frames says so here.",
+        "",
+        _row(["arm", "runs", "IQM", "beats `single`", "frames", "gradient samples"]),
+        _row(["---", "---:", "---:", "---:", "---:", "---:"]),
+    ]
+    for arm, each in told["arms"].items():
+        lines.append(
+            _row(
+                [
+                    arm,
+                    str(each["runs"]),
+                    _interval(each["iqm"]),
+                    "" if arm == BASELINE else _interval(each["beats_single"]),
+                    f"{each['frames'] / 1e6:.2f}M",
+                    f"{each['samples'] / 1e6:.1f}M",
+                ]
+            )
+        )
+    lines += ["", f"![scores]({pictures}/scores.png)", "", f"![learning curves]({pictures}/curves.png)", ""]
+    lines += ["The range of the seeds is shaded; dotted lines are resets.", "", *_recovery_table(recovered)]
+    lines += [f"![recovery]({pictures}/recovery.png)", "", *_commands(folder)]
+    return "\n".join(lines) + "\n"
+
+
+def _recovery_table(recovered: dict[str, list[Any]]) -> list[str]:
+    lines = [
+        "## Recovery after a reset",
+        "",
+        "Frames until the evaluation is again at least what it was before the reset, in % of all frames;",
+        "0: the clones are at once as good. The last column allows 5 % less, for an evaluation is noisy.",
+        "",
+        _row(
+            [
+                "arm",
+                "resets",
+                "at once",
+                "within 4 %",
+                "not before the end",
+                "median",
+                "median, 95 % of the level",
+            ]
+        ),
+        _row(["---", *["---:"] * 6]),
+    ]
+    for arm, resets in recovered.items():
+        share = [None if r["recovery"] is None else 100 * r["recovery"] / r["total"] for r in resets]
+        near = [None if r["recovery_95"] is None else 100 * r["recovery_95"] / r["total"] for r in resets]
+        lines.append(
+            _row(
+                [
+                    arm,
+                    str(len(resets)),
+                    _percent(sum(s == 0 for s in share), len(share)),
+                    _percent(sum(s is not None and s <= 4.5 for s in share), len(share)),
+                    _percent(sum(s is None for s in share), len(share)),
+                    _median(share),
+                    _median(near),
+                ]
+            )
+        )
+    return [*lines, ""]
+
+
+def _commands(folder: Path) -> list[str]:
+    name = Path("runs") / folder.name
+    return [
+        "## Commands",
+        "",
+        "```sh",
+        f"lakepond compare --folder {name}        # trains; again: goes on; twice: two cores",
+        f"lakepond compare --folder {name} --only-report --report docs/results/{folder.name}.md",
+        "```",
+    ]
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _spread(scores: list[float]) -> str:
+    return f"{np.mean(scores):.1f} [{min(scores):.1f}, {max(scores):.1f}]" if scores else ""
+
+
+def _interval(three: list[float]) -> str:
+    if not np.isfinite(three[0]):
+        return ""
+    return f"{three[0]:.2f} [{three[1]:.2f}, {three[2]:.2f}]" if np.isfinite(three[1]) else f"{three[0]:.2f}"
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else ""
+
+
+def _median(values: list[float | None]) -> str:
+    found = float(np.median([np.inf if value is None else value for value in values])) if values else np.inf
+    return f"{found:.0f} %" if np.isfinite(found) else "not reached"

@@ -1,0 +1,138 @@
+"""A run in a few figures, and what sets several runs apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lakepond.report.gathered import RunFolder
+from lakepond.report.numbers import duration, number, percent, short, size
+
+
+def key_figures(run: RunFolder) -> list[tuple[str, str, str]]:
+    """Name, value and a few words, for the top of the page."""
+    found: list[tuple[str, str, str]] = []
+    last = max((series.x[-1] for series in run.metrics.values() if len(series.x)), default=None)
+    if last is not None:
+        goal = run.told["config"].get({"generation": "generations", "frames": "frames"}.get(run.x_name, ""))
+        found.append((run.x_name.capitalize(), short(last), f"of {short(goal)}" if goal else ""))
+    found += _learning(run) + _market(run) + _storage(run) + _machine(run)
+    return found
+
+
+def _learning(run: RunFolder) -> list[tuple[str, str, str]]:
+    found = []
+    validation, best = run.last("validation_best"), run.last("best_generation")
+    if validation is not None:
+        words = "" if best is None else f"champion of generation {best:.0f}"
+        found.append(("Validation", number(validation), words))
+    if (evaluation := run.last("evaluation")) is not None:
+        found.append(("Evaluation", number(evaluation), f"highest {number(run.highest('evaluation') or 0)}"))
+    if run.resets:
+        back = [reset.recovered for reset in run.resets if reset.recovered is not None]
+        found.append(("Resets", str(len(run.resets)), f"recovered after {len(back)} of them"))
+    return found
+
+
+def _market(run: RunFolder) -> list[tuple[str, str, str]]:
+    for one in run.evaluations:
+        champion, held = one.result.get("champion"), one.result.get("buy_and_hold")
+        if champion and held:
+            words = f"buy and hold {percent(held['total_return'])}"
+            return [(f"Return, {one.part}", percent(champion["total_return"]), words)]
+    return []
+
+
+def _storage(run: RunFolder) -> list[tuple[str, str, str]]:
+    plain, disk = run.last("bytes_plain"), run.last("lake_bytes")
+    if (plain is None or disk is None) and run.growth:
+        plain, disk = run.growth[-1].plain, run.growth[-1].bytes
+    if not plain or not disk:
+        return []
+    words = f"{size(plain)} plainly"
+    return [
+        ("Replay on disk", size(disk), words),
+        ("Times smaller", number(round(plain / disk)), "than plainly"),
+    ]
+
+
+def _machine(run: RunFolder) -> list[tuple[str, str, str]]:
+    found = []
+    trained, held = run.last("train_seconds_total"), run.last("held_seconds_total")
+    words = "still going on" if run.running else ""
+    if trained is None and run.first_time is not None and run.last_time is not None:
+        trained = run.last_time - run.first_time
+        words = words or "first to last line of the log"
+    if trained and trained > 0:
+        found.append(("Training", duration(trained), words))
+    if held is None and "held_seconds" in run.metrics:
+        held = sum(run.metrics["held_seconds"].y)
+    if held is not None and trained and trained > 0:
+        found.append(("Held by saving", duration(held), f"{100 * held / trained:.2g} % of the time"))
+    if (memory := run.highest("rss_bytes")) is not None:
+        found.append(("Peak memory", size(memory), "of the process"))
+    return found
+
+
+def what_was_run(run: RunFolder) -> list[tuple[str, str]]:
+    """The trainer, the machine, the versions."""
+    told, machine = run.told, run.told.get("machine", {})
+    libraries = ", ".join(f"{name} {version}" for name, version in told.get("libraries", {}).items())
+    memory = machine.get("memory_bytes")
+    kept = (
+        f"{len(run.checkpoints)} kept, {size(sum(b for _, b in run.checkpoints))}"
+        if run.checkpoints
+        else "none"
+    )
+    rows = [
+        ("trainer", run.trainer),
+        ("command", " ".join(map(str, told.get("command", [])))),
+        ("begun", str(told.get("created", ""))),
+        (
+            "machine",
+            f"{machine.get('system', '')}, {machine.get('cores', '?')} cores"
+            + (f", {size(memory)}" if memory else ""),
+        ),
+        (
+            "versions",
+            f"lakepond {told.get('lakepond', '?')}, Python {told.get('python', '?')}, {libraries}".rstrip(
+                ", "
+            ),
+        ),
+        ("checkpoints", kept),
+        ("commits of the lake", _commits(run)),
+        ("folder", str(run.folder)),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _commits(run: RunFolder) -> str:
+    if not run.commits:
+        return "none"
+    seconds = [one.seconds for one in run.growth]
+    if not seconds:
+        return f"{run.commits:,}"
+    told = "" if len(seconds) == run.commits else f", {len(seconds):,} looked at"
+    return (
+        f"{run.commits:,}{told}: written in the background in {duration(sum(seconds))} altogether, "
+        f"the slowest in {duration(max(seconds))}"
+    )
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Settings by their full names."""
+    found: dict[str, str] = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = "–" if value is None else str(value)
+    return found
+
+
+def differences(runs: Sequence[RunFolder]) -> dict[str, list[str]]:
+    """The settings in which runs differ, with the value of each run."""
+    settings = [flat(run.told["config"]) for run in runs]
+    names = dict.fromkeys(name for one in settings for name in one)
+    told = {name: [one.get(name, "–") for one in settings] for name in names}
+    return {name: values for name, values in told.items() if len(set(values)) > 1}

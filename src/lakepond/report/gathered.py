@@ -1,0 +1,241 @@
+"""What a run's folder holds that a report tells of; read as it is, running, finished or dead.
+
+config.json · metrics.jsonl · checkpoints/*/state.json · lake/commits · lake/elsewhere · evaluation/
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lakepond.errors import LakeError, LakepondError
+from lakepond.lake import commits, description
+from lakepond.lake.elsewhere import known
+from lakepond.runs import Run
+from lakepond.runs.status import UPLOAD
+from lakepond.types import Spec
+
+MOST_COMMITS = 300
+"""commits that are read, evenly spread, the first and the last among them"""
+MOST_LISTED = 64
+"""members of a list that is logged"""
+
+
+@dataclass
+class Series:
+    """A metric over the steps at which it was logged."""
+
+    x: array[float] = field(default_factory=lambda: array("d"))
+    y: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, x: float, y: float) -> None:
+        """One more point."""
+        self.x.append(x)
+        self.y.append(y)
+
+
+@dataclass(frozen=True)
+class Reset:
+    """All agents began again from one."""
+
+    step: float
+    before: float | None
+    after: float | None
+    recovered: float | None
+    """steps until the level before was reached again; None: not in this run"""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """One commit of the lake."""
+
+    number: int
+    steps: int
+    bytes: int
+    plain: int
+    written: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A champion on days it was not trained on."""
+
+    part: str
+    result: dict[str, Any]
+    dates: list[str]
+    equity: dict[str, list[float]]
+    trades: list[dict[str, str]]
+
+
+@dataclass
+class RunFolder:
+    """One run."""
+
+    name: str
+    folder: Path
+    told: dict[str, Any]
+    """all of config.json"""
+    metrics: dict[str, Series] = field(default_factory=dict)
+    lists: dict[str, list[Series]] = field(default_factory=dict)
+    """metrics that have a value for each agent"""
+    resets: list[Reset] = field(default_factory=list)
+    growth: list[Growth] = field(default_factory=list)
+    commits: int = 0
+    evaluations: list[Evaluation] = field(default_factory=list)
+    checkpoints: list[tuple[int, int]] = field(default_factory=list)
+    """number and bytes"""
+    uploads: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """place: files of the newest commit that are there, their bytes, and how many files it has"""
+    pushed: dict[str, Any] = field(default_factory=dict)
+    """how the last push of the run ended: `url`, `time`, `last_error`"""
+    first_time: float | None = None
+    last_time: float | None = None
+    running: bool = False
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def trainer(self) -> str:
+        """Its name."""
+        return str(self.told["trainer"])
+
+    @property
+    def x_name(self) -> str:
+        """What the steps of the log count."""
+        return {"erl": "generation", "single": "frames", "mixture": "frames", "live": "frames"}.get(
+            self.trainer, "step"
+        )
+
+    def last(self, name: str) -> float | None:
+        """The newest value of a metric."""
+        series = self.metrics.get(name)
+        return series.y[-1] if series is not None and len(series.y) else None
+
+    def highest(self, name: str) -> float | None:
+        """The highest value of a metric."""
+        series = self.metrics.get(name)
+        return max(series.y) if series is not None and len(series.y) else None
+
+
+def gather(folder: str | Path) -> RunFolder:
+    """Read a run; what cannot be read is named in `problems`, and the rest is told."""
+    run = Run.open(folder)
+    found = RunFolder(run.folder.resolve().name, run.folder, run.told, running=run.locked())
+    try:
+        for line in run.history():
+            _take(found, line)
+    except ValueError as error:
+        found.problems.append(f"metrics.jsonl is read up to a line that is no JSON ({error}).")
+    found.resets = _resets(found)
+    _read_checkpoints(found)
+    if (run.lake_folder / description.NAME).exists():
+        try:
+            _read_lake(found, run.lake_folder)
+        except (LakepondError, OSError) as error:
+            found.problems.append(str(error))
+    try:
+        found.pushed = dict(json.loads((run.folder / UPLOAD).read_bytes()))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, TypeError) as error:
+        found.problems.append(f"{run.folder / UPLOAD} cannot be read: {error!r}.")
+    for result in sorted(run.folder.glob("evaluation/**/result.json")):
+        try:
+            found.evaluations.append(_read_evaluation(result))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            found.problems.append(f"{result} cannot be read: {error!r}.")
+    return found
+
+
+def _take(found: RunFolder, line: dict[str, Any]) -> None:
+    step, time = line.pop("step", None), line.pop("time", None)
+    if not isinstance(step, int | float):
+        return
+    if isinstance(time, int | float):
+        found.first_time = time if found.first_time is None else found.first_time
+        found.last_time = time
+    for name, value in line.items():
+        if isinstance(value, bool) or value is None:
+            continue
+        if isinstance(value, int | float):
+            found.metrics.setdefault(name, Series()).add(step, value)
+        elif isinstance(value, list) and 1 < len(value) <= MOST_LISTED:
+            members = found.lists.setdefault(name, [Series() for _ in value])
+            for member, one in zip(members, value, strict=False):
+                if isinstance(one, int | float):
+                    member.add(step, one)
+
+
+def _resets(found: RunFolder) -> list[Reset]:
+    """The resets that were logged, and how soon the level before each was reached again."""
+    steps = found.metrics.pop("reset", Series())
+    before, after = (found.metrics.pop(f"evaluation_{side}", Series()) for side in ("before", "after"))
+    levels = {name: dict(zip(s.x, s.y, strict=True)) for name, s in (("before", before), ("after", after))}
+    evaluation = found.metrics.get("evaluation", Series())
+    told = []
+    for step in steps.x:
+        level = levels["before"].get(step)
+        again = (
+            x
+            for x, y in zip(evaluation.x, evaluation.y, strict=True)
+            if level is not None and x > step and y >= level
+        )
+        reached = next(again, None)
+        told.append(
+            Reset(step, level, levels["after"].get(step), None if reached is None else reached - step)
+        )
+    return told
+
+
+def _read_checkpoints(found: RunFolder) -> None:
+    for state in sorted(found.folder.glob("checkpoints/[0-9]*/state.json")):
+        if state.parent.name.isdigit():
+            files = (file.stat().st_size for file in state.parent.iterdir() if file.is_file())
+            found.checkpoints.append((int(state.parent.name), sum(files)))
+
+
+def _read_lake(found: RunFolder, lake: Path) -> None:
+    spec: Spec = description.read(lake)
+    numbers = commits.numbers(lake / "commits")
+    found.commits = len(numbers)
+    most = min(MOST_COMMITS, len(numbers))
+    picked = sorted({numbers[round(i * (len(numbers) - 1) / max(1, most - 1))] for i in range(most)})
+    newest = None
+    for number in picked:
+        try:
+            commit = commits.read(lake / "commits", number)
+        except (LakeError, OSError) as error:
+            found.problems.append(str(error))
+            continue
+        newest = commit
+        steps = commit.recorded - commit.oldest
+        size = sum(commit.files().values())
+        plain = steps * spec.step_nbytes
+        found.growth.append(Growth(number, steps, size, plain, commit.bytes_written, commit.seconds))
+    if newest is not None:
+        files = newest.files()
+        for name, url in known(lake).items():
+            if name in files:
+                count, size, _ = found.uploads.get(url, (0, 0, 0))
+                found.uploads[url] = (count + 1, size + files[name], len(files))
+
+
+def _read_evaluation(result: Path) -> Evaluation:
+    told = json.loads(result.read_bytes())
+    dates: list[str] = []
+    equity: dict[str, list[float]] = {}
+    if (result.parent / "equity.csv").exists():
+        with (result.parent / "equity.csv").open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                dates.append(row.pop("date"))
+                for name, value in row.items():
+                    equity.setdefault(name, []).append(float(value))
+    trades = []
+    if (result.parent / "trades.csv").exists():
+        with (result.parent / "trades.csv").open(newline="", encoding="utf-8") as file:
+            trades = list(csv.DictReader(file))
+    return Evaluation(str(told.get("part", result.parent.name)), told, dates, equity, trades)

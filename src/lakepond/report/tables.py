@@ -1,0 +1,147 @@
+"""The tables of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from lakepond.report.facts import differences, flat, what_was_run
+from lakepond.report.gathered import RunFolder
+from lakepond.report.numbers import moment, number, percent, size
+
+MOST_TRADES = 12
+"""best and worst trades that are listed"""
+ACCOUNT = {
+    "total_return": ("Return", percent),
+    "max_drawdown": ("Largest fall", percent),
+    "sharpe": ("Sharpe", number),
+    "trades": ("Trades", number),
+    "win_rate": ("Won", percent),
+    "exposure": ("Invested", percent),
+}
+
+
+def tell_resets(runs: Sequence[RunFolder]) -> str:
+    """Every reset, and how soon its run was back."""
+    rows = [
+        [
+            run.name,
+            number(reset.step),
+            "–" if reset.before is None else number(reset.before),
+            "–" if reset.after is None else number(reset.after),
+            "not in this run" if reset.recovered is None else f"{number(reset.recovered)} {run.x_name}",
+        ]
+        for run in runs
+        for reset in run.resets
+    ]
+    heads = ["Run", "Reset at", "Before", "Right after", "Level before reached again after"]
+    return table(heads, rows, "Resets", numbers=range(1, 5)) if rows else ""
+
+
+def tell_market(runs: Sequence[RunFolder]) -> str:
+    """What champions and baselines came to, and the champions' best and worst trades."""
+    accounts, trades = [], []
+    for run in runs:
+        for one in run.evaluations:
+            for who in ("champion", "buy_and_hold", "random"):
+                account = one.result.get(who)
+                if isinstance(account, dict):
+                    cells = [text(account[k]) if k in account else "–" for k, (_, text) in ACCOUNT.items()]
+                    accounts.append([run.name, one.part, who.replace("_", " "), *cells])
+            trades += [[run.name, *cells] for cells in _best_and_worst(one.trades)]
+    if not accounts:
+        return ""
+    heads = ["Run", "Days", "Who", *(name for name, _ in ACCOUNT.values())]
+    told = table(heads, accounts, "Accounts", numbers=range(3, 9))
+    if trades:
+        inner = table(
+            ["Run", "Instrument", "Bought", "Sold", "Profit", "Closed by"], trades, "Trades", numbers=[4]
+        )
+        told += f"<details><summary>The best and the worst trades</summary>{inner}</details>"
+    return told
+
+
+def _best_and_worst(trades: list[dict[str, str]]) -> list[list[str]]:
+    known = [trade for trade in trades if trade.get("profit_percent")]
+    ranked = sorted(known, key=lambda trade: -float(trade["profit_percent"]))
+    if len(ranked) > 2 * MOST_TRADES:
+        ranked = ranked[:MOST_TRADES] + ranked[-MOST_TRADES:]
+    return [
+        [
+            trade.get("symbol", ""),
+            trade.get("entry_date", ""),
+            trade.get("exit_date", ""),
+            percent(float(trade["profit_percent"])),
+            trade.get("closed_by", ""),
+        ]
+        for trade in ranked
+    ]
+
+
+def tell_uploads(runs: Sequence[RunFolder]) -> str:
+    """How much of each lake is in the cloud, and how the last push of a run ended."""
+    rows = [
+        [run.name, place, f"{files:,} of {of:,}", size(count)]
+        for run in runs
+        for place, (files, count, of) in run.uploads.items()
+    ]
+    pushes = [
+        [
+            run.name,
+            str(run.pushed.get("url", "")),
+            moment(run.pushed["time"]) if isinstance(run.pushed.get("time"), int | float) else "–",
+            str(run.pushed.get("last_error") or "all was sent"),
+        ]
+        for run in runs
+        if run.pushed
+    ]
+    heads = ["Run", "Place", "Files of the newest commit", "Bytes"]
+    told = table(heads, rows, "Uploads", numbers=[2, 3]) if rows else ""
+    if pushes:
+        told += table(["Run", "Pushed to", "When", "How it ended"], pushes, "Last pushes", wrap=True)
+    return told
+
+
+def tell_runs(runs: Sequence[RunFolder]) -> str:
+    """Trainer, machine, versions and settings."""
+    told = [dict(what_was_run(run)) for run in runs]
+    names = dict.fromkeys(name for one in told for name in one)
+    heads = ["", *(run.name for run in runs)]
+    rows = [[name, *(one.get(name, "–") for one in told)] for name in names]
+    parts = ['<section id="run"><h2>What was run</h2>', table(heads, rows, "Runs", wrap=True)]
+    apart = differences(runs) if len(runs) > 1 else {}
+    if apart:
+        parts.append("<h3>Settings in which they differ</h3>")
+        differ = [[name, *values] for name, values in apart.items()]
+        parts.append(table(heads, differ, "Settings in which they differ", wrap=True))
+    for run in runs:
+        settings = [[name, value] for name, value in flat(run.told["config"]).items()]
+        summary = "All settings" if len(runs) == 1 else f"All settings of {escape(run.name)}"
+        inner = table(["Setting", "Value"], settings, f"Settings of {run.name}", wrap=True)
+        parts.append(f"<details><summary>{summary}</summary>{inner}</details>")
+    return "".join([*parts, "</section>"])
+
+
+def table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    name: str,
+    *,
+    numbers: Iterable[int] = (),
+    wrap: bool = False,
+    raw_heads: bool = False,
+) -> str:
+    """A table that scrolls sideways by itself; `numbers` names the columns that are set right."""
+    right = set(numbers)
+    kind = [' class="n"' if i in right else ' class="wrap"' if wrap and i else "" for i in range(len(heads))]
+    head = "".join(
+        f'<th scope="col"{kind[i]}>{text if raw_heads else escape(text)}</th>' for i, text in enumerate(heads)
+    )
+    body = "".join(
+        f"<tr>{''.join(f'<td{kind[i]}>{escape(cell)}</td>' for i, cell in enumerate(row))}</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

@@ -1,0 +1,313 @@
+"""What the page can ask for: one method an address, plain JSON or a PNG back. docs/view.md has the list.
+
+Every method takes the words of the query and answers for one commit: `commit=N`, or the newest that is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lakepond._version import __version__
+from lakepond.lake.lake import Lake
+from lakepond.report.view import pictures
+from lakepond.report.view.checks import check
+from lakepond.report.view.distribution import tell_distribution
+from lakepond.report.view.episode import EpisodeIds, read_columns, tell_episode
+from lakepond.report.view.episodes import ENDS, ORDERS, EpisodeIndex
+from lakepond.report.view.fields import is_market, kinds, tell_spec
+from lakepond.report.view.kinds import Kind
+from lakepond.report.view.observed import find_entries, observe, tell_vector, tell_window
+from lakepond.report.view.opened import OpenedLake, summarise
+from lakepond.report.view.query import BadQuestion, Busy, Query, commit_number, one_of, real, whole
+from lakepond.report.view.sharing import tell_sharing
+from lakepond.report.view.uploads import tell_uploads
+from lakepond.types import Array, leaves
+
+MOST_COMMITS = 400
+"""commits told in one answer"""
+COMMIT_SECONDS = 0.5
+"""how long an answer may take to read commits"""
+MOST_FILES = 200
+"""files told in one answer"""
+DEFAULT_THRESHOLD = 0.5
+"""coefficient from which an entry is marked, unless the run's config or the reader says otherwise"""
+
+
+class Api:
+    """Answers about one lake; any thread may ask."""
+
+    def __init__(self, path: Path) -> None:
+        self.lake = OpenedLake(path)
+        self._index = EpisodeIndex(path)
+        self._older: EpisodeIndex | None = None  # of a commit that is not the newest
+        self._ids = EpisodeIds()
+        self._checking = threading.Lock()
+        self._choosing = threading.Lock()
+        newest, _ = self.lake.newest()
+        if newest is not None:
+            self._index.go_to(newest)
+
+    def close(self) -> None:
+        """Stop all threads, close all files."""
+        for index in (self._index, self._older):
+            if index is not None:
+                index.close()
+        self.lake.close()
+
+    # --- the lake --------------------------------------------------------------------------------
+
+    def about(self, query: Query) -> dict[str, Any]:
+        """The lake: its spec, its newest commit, what is wrong with it."""
+        newest, problems = self.lake.newest()
+        if newest is not None:
+            self._index.go_to(newest)
+        return {
+            "version": __version__,
+            "name": self.lake.path.resolve().name,
+            "path": str(self.lake.path),
+            "run": self.lake.path.resolve().parent.name,
+            "step_bytes": self.lake.spec.step_nbytes,
+            "commits": len(self.lake.numbers()),
+            "newest": None if newest is None else summarise(newest, self.lake.spec),
+            "problems": problems,
+        }
+
+    def commits(self, query: Query) -> dict[str, Any]:
+        """Commits, newest first, from `before` down; no more than are read in `COMMIT_SECONDS`."""
+        numbers = self.lake.numbers()
+        before = whole(query, "before", numbers[-1] + 1 if numbers else 0)
+        found = [number for number in reversed(numbers) if number < before][:MOST_COMMITS]
+        told: list[dict[str, Any]] = []
+        until = time.monotonic() + COMMIT_SECONDS
+        for number in found:  # each is read from disk once, but that may take a while the first time
+            told.append(self.lake.summary(number))
+            if time.monotonic() > until:
+                break
+        more = bool(told) and told[-1]["number"] > numbers[0]
+        return {"commits": told, "of": len(numbers), "more": more}
+
+    def spec(self, query: Query) -> dict[str, Any]:
+        """The fields of a step and how each observation is shown."""
+        with self.lake.reading(commit_number(query)) as lake:
+            return tell_spec(lake) | {"threshold": self._threshold()}
+
+    def files(self, query: Query) -> dict[str, Any]:
+        """The segments (`kind=steps`) or files of rows (`kind=rows`) of a commit, newest first."""
+        commit = self.lake.commit(commit_number(query))
+        offset = whole(query, "offset", 0)
+        if one_of(query, "kind", ("steps", "rows")) == "steps":
+            segments = commit.segments[::-1][offset : offset + MOST_FILES]
+            told = [
+                {
+                    "file": s.name,
+                    "first": s.first,
+                    "steps": s.steps.steps,
+                    "bytes": s.steps.bytes,
+                    "needs": len(s.needs),
+                }
+                for s in segments
+            ]
+            return {"commit": commit.number, "files": told, "of": len(commit.segments), "offset": offset}
+        users: dict[str, int] = {}
+        for segment in commit.segments:
+            for name in segment.needs:
+                users[name] = users.get(name, 0) + 1
+        told = [
+            {
+                "file": file.name,
+                "leaf": file.leaf,
+                "first": file.first,
+                "rows": file.shard.rows,
+                "bytes": file.shard.bytes,
+                "bytes_plain": file.shard.rows * file.shard.row_bytes,
+                "codec": file.shard.codec,
+                "segments": users.get(file.name, 0),
+            }
+            for file in commit.rows[::-1][offset : offset + MOST_FILES]
+        ]
+        return {"commit": commit.number, "files": told, "of": len(commit.rows), "offset": offset}
+
+    def uploads(self, query: Query) -> dict[str, Any]:
+        """How much of a commit is known to be in the cloud."""
+        return tell_uploads(
+            self.lake.path, self.lake.commit(commit_number(query)) if self.lake.numbers() else None
+        )
+
+    def verify(self, query: Query) -> Iterator[dict[str, Any]]:
+        """Check every byte of a commit; a line a file. One at a time."""
+        commit = self.lake.commit(commit_number(query))
+        if not self._checking.acquire(blocking=False):
+            raise Busy("a check is running already; wait for it, or close the other page.")
+        try:
+            with Lake(self.lake.path, self.lake.spec, commit) as lake:
+                yield {
+                    "commit": commit.number,
+                    "files": len(commit.files()),
+                    "of": sum(commit.files().values()),
+                }
+                yield from check(lake)
+        finally:
+            self._checking.release()
+
+    # --- episodes --------------------------------------------------------------------------------
+
+    def _index_of(self, query: Query) -> EpisodeIndex:
+        """The index of a commit; the newest one's goes on from commit to commit, of others one is kept."""
+        commit = self.lake.commit(commit_number(query))
+        newest, _ = self.lake.newest()
+        with self._choosing:
+            if newest is not None and commit.number == newest.number:
+                self._index.go_to(commit)
+                return self._index
+            if self._older is None:
+                self._older = EpisodeIndex(self.lake.path)
+            self._older.go_to(commit)
+            return self._older
+
+    def streams(self, query: Query) -> dict[str, Any]:
+        """Streams with their steps, episodes and returns, and the returns over the steps."""
+        index = self._index_of(query)
+        index.wait(0.3)  # most lakes are through by then, and the page needs to ask but once
+        streams = index.streams()
+        return {
+            "progress": index.progress(),
+            "streams": streams[:1000],
+            "of": len(streams),
+            "returns": [[_plain(v) for v in row] for row in index.curve(120)],
+        }
+
+    def episodes(self, query: Query) -> dict[str, Any]:
+        """Episodes of a stream or of all, a page at a time."""
+        index = self._index_of(query)
+        order = one_of(query, "order", ORDERS)
+        stream = whole(query, "stream") if "stream" in query else None
+        limit = min(500, max(1, whole(query, "limit", 50)))
+        index.wait(0.3)
+        found = index.page(stream, order, max(0, whole(query, "offset", 0)), limit)
+        told = [
+            {
+                "stream": int(row["stream"]),
+                "first": int(row["first"]),
+                "last": int(row["last"]),
+                "steps": int(row["steps"]),
+                "total": _plain(float(row["total"])),
+                "end": ENDS[row["end"]],
+            }
+            for row in found.rows
+        ]
+        return {"progress": index.progress(), "episodes": told, "of": found.known}
+
+    def episode(self, query: Query) -> dict[str, Any]:
+        """One episode: rewards, returns, actions, and for a market what it asked to buy."""
+        with self.lake.reading(commit_number(query)) as lake:
+            ids = self._steps(lake, query)
+            told = tell_episode(lake, ids) | {"commit": lake.commit.number, "stream": whole(query, "stream")}
+            if is_market(lake):
+                threshold = real(query, "threshold", self._threshold())
+                entries = find_entries(read_columns(lake, ids, ["action"])["action"], threshold)
+                told |= {"threshold": threshold, "entries": entries}
+            return told
+
+    def _steps(self, lake: Lake, query: Query) -> Array:
+        return self._ids.of(lake, whole(query, "stream"), whole(query, "first"), whole(query, "last"))
+
+    def pictures(self, query: Query) -> bytes:
+        """Some observations of an episode from its step `at` on, one below the other, as a PNG."""
+        with self.lake.reading(commit_number(query)) as lake:
+            leaf, kind = self._leaf(lake, query)
+            if kind.name not in ("frames", "picture", "channels"):
+                raise BadQuestion(
+                    f"observation {leaf} is no picture but a {kind.name}; ask for `observation`."
+                )
+            stacked = query.get("stack") == "1"
+            ids, at = self._steps(lake, query), whole(query, "at", 0)
+            most = pictures.frames_a_strip(kind, stacked)
+            some = ids[at : at + min(most, max(1, whole(query, "count", most)))]
+            if at < 0 or not len(some):
+                raise BadQuestion(f"at={at} is outside of an episode of {len(ids)} steps.")
+            values = observe(
+                lake, some, leaf, ("obs", "next_obs").index(one_of(query, "which", ("obs", "next_obs")))
+            )
+        return pictures.png(pictures.strip(values, kind, stacked))
+
+    def observation(self, query: Query) -> dict[str, Any]:
+        """One observation of an episode as numbers, and the step's action, reward and extras."""
+        with self.lake.reading(commit_number(query)) as lake:
+            leaf, kind = self._leaf(lake, query)
+            ids, at = self._steps(lake, query), whole(query, "at", 0)
+            if not 0 <= at < len(ids):
+                raise BadQuestion(f"at={at} is outside of an episode of {len(ids)} steps.")
+            values = observe(
+                lake,
+                ids[at : at + 1],
+                leaf,
+                ("obs", "next_obs").index(one_of(query, "which", ("obs", "next_obs"))),
+            )[0]
+            if kind.name != "window":
+                return {"at": at, "step": int(ids[at]), **tell_vector(values)}
+            column = whole(query, "column", 0)
+            if not 0 <= column < kind.columns:
+                raise BadQuestion(f"column={column} is not one of the {kind.columns} of this window.")
+            return {"at": at, "step": int(ids[at]), **tell_window(values, kind, column)}
+
+    def step(self, query: Query) -> dict[str, Any]:
+        """The small columns of one step of an episode, in full."""
+        with self.lake.reading(commit_number(query)) as lake:
+            ids, at = self._steps(lake, query), whole(query, "at", 0)
+            if not 0 <= at < len(ids):
+                raise BadQuestion(f"at={at} is outside of an episode of {len(ids)} steps.")
+            names = [*(p for p, _ in leaves(lake.spec.action, "action")), "reward", *lake.spec.extras]
+            columns = read_columns(lake, ids[at : at + 1], [*names, "terminated", "truncated"])
+            told = {name: tell_vector(values[0]) for name, values in columns.items()}
+            return {"at": at, "step": int(ids[at]), "columns": told}
+
+    # --- all steps -------------------------------------------------------------------------------
+
+    def distribution(self, query: Query) -> dict[str, Any]:
+        """How the values of a column are distributed."""
+        commit = self.lake.commit(commit_number(query))
+        with Lake(self.lake.path, self.lake.spec, commit) as lake:  # of its own: this takes a while
+            return {"commit": commit.number, **tell_distribution(lake, query.get("column", "reward"))}
+
+    def sharing(self, query: Query) -> dict[str, Any]:
+        """Which rows are shared by whom."""
+        commit = self.lake.commit(commit_number(query))
+        with Lake(self.lake.path, self.lake.spec, commit) as lake:
+            leaf, _ = self._leaf(lake, query)
+            return {"commit": commit.number, **tell_sharing(lake, leaf)}
+
+    # --- what an observation is ------------------------------------------------------------------
+
+    def _leaf(self, lake: Lake, query: Query) -> tuple[int, Kind]:
+        known, leaf = kinds(lake), whole(query, "leaf", 0)
+        if not 0 <= leaf < len(known):
+            raise BadQuestion(f"leaf={leaf} is not one of the {len(known)} observations of a step.")
+        return leaf, known[leaf][2]
+
+    def _threshold(self) -> float:
+        """Of the run that the lake is part of, if its config has one."""
+        try:
+            told = json.loads((self.lake.path.resolve().parent / "config.json").read_bytes())
+        except (OSError, ValueError):
+            return DEFAULT_THRESHOLD
+        found = _find(told, "threshold")
+        return float(found) if isinstance(found, int | float) else DEFAULT_THRESHOLD
+
+
+def _find(tree: Any, name: str) -> Any:
+    if isinstance(tree, dict):
+        if name in tree:
+            return tree[name]
+        return next((found for sub in tree.values() if (found := _find(sub, name)) is not None), None)
+    return None
+
+
+def _plain(value: float) -> float | None:
+    return float(f"{value:.7g}") if np.isfinite(value) else None

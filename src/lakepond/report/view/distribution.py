@@ -1,0 +1,85 @@
+"""How the values of a column are distributed, over all live steps or evenly spread spans of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lakepond.errors import SpecError
+from lakepond.lake.lake import Lake
+from lakepond.report.view.episode import read_columns
+from lakepond.types import Array, Field, leaves
+
+MOST_STEPS = 1 << 18
+"""steps looked at; of more, so many in evenly spread spans"""
+MOST_BYTES = 64 << 20
+SPANS = 64
+BINS = 40
+MOST_CHOICES = 64
+"""different whole numbers that get a bar each"""
+MOST_PARTS = 8
+
+
+def columns_of(lake: Lake) -> dict[str, Field]:
+    """What can be asked for: reward, actions, extras."""
+    fields = {"reward": lake.spec.reward, **dict(leaves(lake.spec.action, "action")), **lake.spec.extras}
+    return {name: field for name, field in fields.items() if np.dtype(field.dtype).kind in "buif"}
+
+
+def tell_distribution(lake: Lake, name: str) -> dict[str, Any]:
+    """Bars for each part of a column, and from how many steps they are."""
+    known = columns_of(lake)
+    if name not in known:
+        raise SpecError(f"there is no column {name!r} of numbers; there are {list(known)}.")
+    ids = _spread(lake, max(1024, min(MOST_STEPS, MOST_BYTES // max(1, known[name].nbytes))))
+    if not len(ids):
+        return {"column": name, "steps": 0, "of": 0, "parts": []}
+    values = read_columns(lake, ids, [name])[name]
+    return {
+        "column": name,
+        "dtype": np.dtype(known[name].dtype).name,
+        "shape": list(known[name].shape),
+        "steps": len(ids),
+        "of": len(lake),
+        "parts": [{"name": label, **bars(part)} for label, part in _parts(values)],
+    }
+
+
+def _spread(lake: Lake, most: int) -> Array:
+    """All ids, or so many in `SPANS` spans."""
+    if len(lake) <= most:
+        return lake.ids()
+    size = max(1, most // SPANS)
+    starts = np.linspace(lake.commit.oldest, lake.commit.recorded - size, SPANS).astype(np.int64)
+    return np.unique(starts[:, None] + np.arange(size))
+
+
+def _parts(values: Array) -> list[tuple[str, Array]]:
+    """One a last index while these are few, the rest thrown together."""
+    if values.ndim == 1:
+        return [("", values)]
+    if values.shape[-1] > MOST_PARTS:
+        return [("all values", values.reshape(-1))]
+    lead = "" if values.ndim == 2 else "..., "
+    return [(f"[{lead}{i}]", values[..., i].reshape(-1)) for i in range(values.shape[-1])]
+
+
+def bars(values: Array) -> dict[str, Any]:
+    """Counts: of each value where these are few whole numbers, else of `BINS` ranges of equal width."""
+    finite = values[np.isfinite(values)]
+    told: dict[str, Any] = {"values": len(values), "not_finite": len(values) - len(finite)}
+    if not len(finite):
+        return told | {"kind": "none"}
+    told |= {
+        "low": float(finite.min()),
+        "high": float(finite.max()),
+        "mean": float(finite.mean(dtype="f8")),
+        "deviation": float(finite.std(dtype="f8")),
+    }
+    if finite.dtype.kind in "bui" or np.array_equal(finite, np.round(finite)):
+        choices, counts = np.unique(finite, return_counts=True)
+        if len(choices) <= MOST_CHOICES:
+            return told | {"kind": "choices", "at": choices.astype(float).tolist(), "counts": counts.tolist()}
+    counts, edges = np.histogram(finite.astype("f8"), BINS)
+    return told | {"kind": "ranges", "edges": edges.tolist(), "counts": counts.tolist()}

@@ -1,0 +1,118 @@
+"""One episode: the ids of its steps, which other streams' steps lie between, and its columns."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from lakepond.errors import TooFewSteps
+from lakepond.lake.commits import Segment
+from lakepond.lake.lake import Lake
+from lakepond.lake.steps import read_steps
+from lakepond.types import Array, leaves
+
+PIECE_STEPS = 1 << 16
+"""steps of a wide column read at a time"""
+POINTS = 1000
+"""points of a curve"""
+KEPT = 16
+"""episodes whose ids are remembered"""
+
+
+class EpisodeIds:
+    """The ids of the steps of the episodes that were looked at last."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[int, int, int, int], Array] = OrderedDict()
+
+    def of(self, lake: Lake, stream: int, first: int, last: int) -> Array:
+        """The steps of a stream from `first` to `last`, both of them its own."""
+        key = (lake.commit.number, stream, first, last)
+        ids = self._known.pop(key, None)
+        if ids is None:
+            ids = find_ids(lake, stream, first, last)
+            if len(self._known) >= KEPT:
+                self._known.popitem(last=False)
+        self._known[key] = ids
+        return ids
+
+
+def find_ids(lake: Lake, stream: int, first: int, last: int) -> Array:
+    """The steps of a stream in [first, last]; `TooFewSteps` if there are none."""
+    first, last = max(first, lake.commit.oldest), min(last, lake.commit.recorded - 1)
+    found = [np.empty(0, np.int64)]
+    for segment, low, high in _spans(lake, first, last + 1):
+        with lake.reader.segments.using(segment.name) as file:
+            streams = read_steps(file, ["stream"], low - segment.first, high - segment.first)["stream"]
+        found.append(low + np.flatnonzero(streams == stream))
+    ids = np.concatenate(found)
+    if not len(ids):
+        raise TooFewSteps(f"stream {stream} has no step in [{first}, {last}] of commit {lake.commit.number}.")
+    return ids
+
+
+def read_columns(lake: Lake, ids: Array, names: list[str]) -> dict[str, Array]:
+    """Small columns of the steps with these sorted ids."""
+    parts: dict[str, list[Array]] = {name: [] for name in names}
+    for segment, low, high in _spans(lake, int(ids[0]), int(ids[-1]) + 1):
+        for at in range(low, high, PIECE_STEPS):
+            to = min(high, at + PIECE_STEPS)
+            mine = ids[np.searchsorted(ids, at) : np.searchsorted(ids, to)]
+            if not len(mine):
+                continue
+            begin, end = int(mine[0]), int(mine[-1]) + 1
+            with lake.reader.segments.using(segment.name) as file:
+                columns = read_steps(file, names, begin - segment.first, end - segment.first)
+            for name in names:
+                parts[name].append(columns[name][mine - begin])
+    return {name: np.concatenate(some) for name, some in parts.items()}
+
+
+def _spans(lake: Lake, start: int, stop: int) -> list[tuple[Segment, int, int]]:
+    """The segments that hold steps [start, stop), and which of them."""
+    both = [(s, max(s.first, start), min(s.stop, stop)) for s in lake.commit.segments]
+    return [(segment, low, high) for segment, low, high in both if low < high]
+
+
+def tell_episode(lake: Lake, ids: Array) -> dict[str, Any]:
+    """Rewards, returns and actions over an episode, thinned to `POINTS` points where it is longer."""
+    actions = [path for path, _ in leaves(lake.spec.action, "action")]
+    columns = read_columns(lake, ids, ["reward", "terminated", "truncated", *actions])
+    reward = columns["reward"].reshape(len(ids), -1).sum(axis=1).astype("f8")
+    edges = np.unique(np.linspace(0, len(ids), min(POINTS, len(ids)) + 1).astype(np.int64))
+    starts = edges[:-1]
+    total = np.cumsum(np.where(np.isfinite(reward), reward, 0.0))
+    ended = "terminated" if columns["terminated"][-1] else "truncated" if columns["truncated"][-1] else "open"
+    return {
+        "first": int(ids[0]),
+        "last": int(ids[-1]),
+        "steps": len(ids),
+        "end": ended,
+        "total": _number(total[-1]),
+        "at": starts.tolist(),
+        "reward": _numbers(np.add.reduceat(reward, starts) / np.diff(edges)),
+        "return": _numbers(total[edges[1:] - 1]),
+        "actions": [_tell_action(path, columns[path], starts) for path in actions],
+    }
+
+
+def _tell_action(path: str, values: Array, starts: Array) -> dict[str, Any]:
+    """Whole numbers as they are, and up to eight parts of a continuous action as curves."""
+    flat = values.reshape(len(values), -1)
+    told: dict[str, Any] = {"path": path, "shape": list(values.shape[1:]), "dtype": values.dtype.name}
+    if flat.shape[1] == 1 and values.dtype.kind in "iub":
+        return told | {"kind": "choice", "values": flat[starts, 0].astype(int).tolist()}
+    if values.dtype.kind not in "fiub" or flat.shape[1] > 8:
+        return told | {"kind": "wide"}
+    return told | {"kind": "parts", "values": [_numbers(flat[starts, j]) for j in range(flat.shape[1])]}
+
+
+def _numbers(values: Array) -> list[float | None]:
+    """For JSON: seven digits, and null for what is no number."""
+    return [_number(value) for value in np.asarray(values, "f8").tolist()]
+
+
+def _number(value: float) -> float | None:
+    return float(f"{value:.7g}") if np.isfinite(value) else None

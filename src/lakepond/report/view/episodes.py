@@ -1,0 +1,278 @@
+"""Which episodes a commit holds: found from four small columns, a segment at a time, by a thread of its own.
+
+    stream       0 1 0 1 0 1 0 1 │ 0 1 0 1 ...        an episode is a stream's steps up to an end;
+    ends             ^     ^     │   ^                what is open at the end of a segment goes on in the next
+                 segment 0       │ segment 1
+
+The table grows while it is read; memory is bounded by the newest `MOST_EPISODES`.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lakepond.errors import LakeError
+from lakepond.lake.commits import Commit
+from lakepond.lake.elsewhere import Segments
+from lakepond.lake.steps import read_steps
+from lakepond.types import Array
+
+MOST_EPISODES = 2_000_000
+"""episodes kept in memory, the newest, 33 bytes each"""
+PIECE_STEPS = 1 << 18
+"""steps looked at in one go"""
+COLUMNS = ["stream", "reward", "terminated", "truncated"]
+OPEN, TERMINATED, TRUNCATED = 0, 1, 2
+ENDS = ("open", "terminated", "truncated")
+ORDERS = ("newest", "oldest", "best", "worst", "longest")
+
+ROW = np.dtype(
+    [("stream", "i4"), ("first", "i8"), ("last", "i8"), ("steps", "i4"), ("total", "f8"), ("end", "u1")]
+)
+
+
+class Found(NamedTuple):
+    """A page of episodes."""
+
+    rows: Array
+    known: int
+    """how many there are in all, as far as is known"""
+
+
+class EpisodeIndex:
+    """The episodes of a commit, and of those that follow it."""
+
+    def __init__(self, path: Path) -> None:
+        self._segments = Segments(path)
+        self._lock = threading.Condition()
+        self._chunks: list[Array] = []
+        self._joined: Array | None = None
+        self._open: dict[int, Any] = {}  # the episode each stream is in, as a row
+        self._streams: dict[int, list[float]] = {}  # steps, episodes, sum of returns, last return, best
+        self._names: list[str] = []
+        self._oldest = -1
+        self._wanted: Commit | None = None
+        self._stop = False
+        self.dropped = 0
+        """episodes that were let go of, the oldest"""
+        self.next = 0
+        """the id of the first step that was not looked at"""
+        self.error: str | None = None
+        self._thread = threading.Thread(target=self._work, name="lakepond-episodes", daemon=True)
+        self._thread.start()
+
+    def go_to(self, commit: Commit) -> None:
+        """Cover this commit as well; starts again if it does not follow from what was covered."""
+        with self._lock:
+            if self._wanted is not None and self._wanted.number == commit.number and self.error is None:
+                return
+            self._wanted, self.error = commit, None
+            self._lock.notify_all()
+
+    def progress(self) -> dict[str, Any]:
+        """How far it has come."""
+        with self._lock:
+            commit = self._wanted
+            if commit is None:
+                return {"commit": None, "steps": 0, "of": 0, "done": False, "error": None}
+            of = commit.recorded - commit.oldest
+            steps = min(max(0, self.next - commit.oldest), of)
+            return {
+                "commit": commit.number,
+                "steps": steps,
+                "of": of,
+                "done": steps == of and self._follows(commit),
+                "dropped": self.dropped,
+                "error": self.error,
+            }
+
+    def wait(self, seconds: float) -> bool:
+        """Until all is covered, or for so long."""
+        with self._lock:
+            return self._lock.wait_for(
+                lambda: self._wanted is not None and (self.error is not None or self._covers(self._wanted)),
+                seconds,
+            )
+
+    def page(self, stream: int | None, order: str, offset: int, limit: int) -> Found:
+        """Some episodes, in one of `ORDERS`; those that are still open come among the newest."""
+        rows = self._all()
+        if stream is not None:
+            rows = rows[rows["stream"] == stream]
+        stop = min(offset + limit, len(rows))
+        if order == "newest":
+            picked = rows[::-1][offset:stop]
+        elif order == "oldest":
+            picked = rows[offset:stop]
+        else:
+            key = (
+                -rows["steps"].astype("f8")
+                if order == "longest"
+                else rows["total"] * (-1 if order == "best" else 1)
+            )
+            key = np.where(np.isnan(key), np.inf, key)
+            few = stop < len(rows)
+            nearest = np.argpartition(key, stop)[: stop + 1] if few else np.arange(len(rows))
+            nearest = nearest[np.lexsort((nearest, key[nearest]))]
+            picked = rows[nearest[offset:stop]]
+        return Found(picked, len(rows))
+
+    def streams(self) -> list[dict[str, Any]]:
+        """Each stream with its steps, its finished episodes and their returns."""
+        with self._lock:
+            return [
+                {
+                    "stream": stream,
+                    "steps": int(steps),
+                    "episodes": int(episodes),
+                    "mean": total / episodes if episodes else None,
+                    "newest": newest if episodes else None,
+                    "best": best if episodes else None,
+                }
+                for stream, (steps, episodes, total, newest, best) in sorted(self._streams.items())
+            ]
+
+    def curve(self, points: int) -> list[list[float]]:
+        """Mean, lowest and highest return of the finished episodes, in so many groups, by their last step."""
+        rows = self._all()
+        rows = rows[(rows["end"] != OPEN) & np.isfinite(rows["total"])]
+        if not len(rows):
+            return []
+        edges = np.unique(
+            np.linspace(0, len(rows), min(points, max(len(rows) // 8, min(len(rows), 24))) + 1).astype(
+                np.int64
+            )
+        )
+        starts, counts = edges[:-1], np.diff(edges)
+        totals = rows["total"]
+        mean = np.add.reduceat(totals, starts) / counts
+        low, high = np.minimum.reduceat(totals, starts), np.maximum.reduceat(totals, starts)
+        last = rows["last"][edges[1:] - 1].astype("f8")
+        table: list[list[float]] = np.stack([last, mean, low, high], axis=1).tolist()
+        return table
+
+    def close(self) -> None:
+        """Stop the thread."""
+        with self._lock:
+            self._stop = True
+            self._lock.notify_all()
+        self._thread.join()
+
+    def _all(self) -> Array:
+        with self._lock:
+            if self._joined is None:
+                going_on = np.array(list(self._open.values()), ROW) if self._open else np.empty(0, ROW)
+                going_on.sort(order="last")
+                self._joined = np.concatenate([*self._chunks, going_on]) if self._chunks else going_on
+            return self._joined
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                self._lock.wait_for(
+                    lambda: (
+                        self._stop
+                        or (
+                            self._wanted is not None and self.error is None and not self._covers(self._wanted)
+                        )
+                    )
+                )
+                if self._stop:
+                    return
+                commit = self._wanted
+                assert commit is not None
+                if not self._follows(commit):
+                    self._begin(commit)
+                self._names = [segment.name for segment in commit.segments]
+                at = max(self.next, commit.oldest)
+            segment = next((s for s in commit.segments if s.first <= at < s.stop), None)
+            if segment is None:  # steps that no segment holds: nothing to find there
+                after = [s.first for s in commit.segments if s.first > at]
+                with self._lock:
+                    self.next = min(after, default=commit.recorded)
+                    self._lock.notify_all()
+                continue
+            stop = min(segment.stop, at + PIECE_STEPS)
+            try:
+                with self._segments.using(segment.name) as file:
+                    columns = read_steps(file, COLUMNS, at - segment.first, stop - segment.first)
+            except (LakeError, OSError) as error:
+                with self._lock:
+                    self.error = str(error)
+                    self._lock.notify_all()
+                continue
+            ids = np.arange(at, stop)
+            reward = columns["reward"].reshape(len(ids), -1).sum(axis=1).astype("f8")
+            rows = _pieces(ids, columns["stream"], reward, columns["terminated"], columns["truncated"])
+            with self._lock:
+                self._take(rows)
+                self.next = stop
+                self._lock.notify_all()
+
+    def _covers(self, commit: Commit) -> bool:
+        return self.next >= commit.recorded and self._follows(commit)
+
+    def _follows(self, commit: Commit) -> bool:
+        """Whether the commit has the steps that were looked at, and more; none may have left."""
+        mine = [segment.name for segment in commit.segments]
+        same = mine[: len(self._names)] == self._names and commit.oldest == self._oldest
+        return same and self.next <= commit.recorded
+
+    def _begin(self, commit: Commit) -> None:
+        self._chunks, self._open, self._streams = [], {}, {}
+        self._joined, self._names = None, []
+        self.dropped, self.next, self._oldest = 0, commit.oldest, commit.oldest
+
+    def _take(self, rows: Array) -> None:
+        """Add pieces of episodes; the first of each stream goes on with the one that is open."""
+        _, heads = np.unique(rows["stream"], return_index=True)
+        new_steps = np.add.reduceat(rows["steps"], heads)
+        for head in heads.tolist():
+            before = self._open.pop(int(rows["stream"][head]), None)
+            if before is not None:
+                rows["first"][head] = before["first"]
+                rows["steps"][head] += before["steps"]
+                rows["total"][head] += before["total"]
+        self._count(rows, heads, new_steps)
+        going_on = rows["end"] == OPEN
+        for row in rows[going_on]:
+            self._open[int(row["stream"])] = row
+        finished = rows[~going_on]
+        finished.sort(order="last")
+        self._chunks.append(finished)
+        self._joined = None
+        while len(self._chunks) > 1 and sum(map(len, self._chunks)) > MOST_EPISODES:
+            self.dropped += len(self._chunks.pop(0))
+
+    def _count(self, rows: Array, heads: Array, new_steps: Array) -> None:
+        for head, stop, steps in zip(heads, [*heads[1:], len(rows)], new_steps, strict=True):
+            mine = rows[head:stop]  # pieces come sorted by stream
+            done = mine[(mine["end"] != OPEN) & np.isfinite(mine["total"])]
+            told = self._streams.setdefault(int(mine["stream"][0]), [0, 0, 0.0, 0.0, -np.inf])
+            told[0] += float(steps)
+            if len(done):
+                told[1] += len(done)
+                told[2] += float(done["total"].sum())
+                told[3] = float(done["total"][-1])
+                told[4] = max(told[4], float(done["total"].max()))
+
+
+def _pieces(ids: Array, stream: Array, reward: Array, terminated: Array, truncated: Array) -> Array:
+    """Each stream's steps cut at the ends of episodes, sorted by stream and then by time."""
+    order = np.argsort(stream, kind="stable")
+    stream, reward, ids = stream[order], reward[order], ids[order]
+    end = np.where(terminated[order], TERMINATED, np.where(truncated[order], TRUNCATED, OPEN)).astype("u1")
+    last = (end != OPEN) | np.append(stream[1:] != stream[:-1], True)
+    stops = np.flatnonzero(last) + 1
+    starts = np.concatenate([[0], stops[:-1]])
+    rows = np.empty(len(starts), ROW)
+    rows["stream"], rows["first"], rows["last"] = stream[starts], ids[starts], ids[stops - 1]
+    rows["steps"], rows["total"] = stops - starts, np.add.reduceat(reward, starts)
+    rows["end"] = end[stops - 1]
+    return rows

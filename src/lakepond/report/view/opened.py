@@ -1,0 +1,137 @@
+"""The commits of a lake that are being looked at, opened once and shared by the threads of the server."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lakepond.errors import LakeCorrupt, LakeError, LakeNotFound
+from lakepond.lake import commits, description
+from lakepond.lake.commits import Commit
+from lakepond.lake.lake import Lake, check_files
+from lakepond.types import Spec
+
+OPEN_COMMITS = 3
+"""commits that are kept open"""
+TOLD_COMMITS = 20_000
+"""commits of which a summary is kept"""
+
+
+class OpenedLake:
+    """One lake, any of its commits; every method may be called by any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spec: Spec = description.read(path)
+        self._folder = path / "commits"
+        self._lock = threading.RLock()
+        self._open: OrderedDict[int, Lake] = OrderedDict()
+        self._whole: Commit | None = None
+        self._problems: list[dict[str, Any]] = []
+        self._seen: list[int] = []
+        self._told: OrderedDict[int, dict[str, Any]] = OrderedDict()
+
+    def numbers(self) -> list[int]:
+        """The commits that are there, oldest first, whole or not."""
+        return commits.numbers(self._folder)
+
+    def newest(self) -> tuple[Commit | None, list[dict[str, Any]]]:
+        """The newest commit that is whole, and why later ones are not; looks again when one came or went."""
+        with self._lock:
+            there = self.numbers()
+            if there != self._seen or self._problems:
+                self._whole, self._problems = self._search(there)
+                self._seen = there
+            return self._whole, self._problems
+
+    def _search(self, there: list[int]) -> tuple[Commit | None, list[dict[str, Any]]]:
+        problems: list[dict[str, Any]] = []
+        for number in reversed(there):
+            if self._whole is not None and number == self._whole.number and not problems:
+                return self._whole, []
+            try:
+                commit = commits.read(self._folder, number)
+                check_files(self.path, commit)
+            except (LakeError, OSError) as error:
+                problems.append({"number": number, "error": str(error)})
+                if len(problems) >= 50:  # a lake that is broken all over need not be told in full
+                    break
+                continue
+            return commit, problems
+        return None, problems
+
+    def commit(self, number: int | None) -> Commit:
+        """A commit by number, or the newest that is whole."""
+        if number is not None:
+            with self._lock:
+                if number in self._open:
+                    return self._open[number].commit
+            try:
+                return commits.read(self._folder, number)
+            except FileNotFoundError:
+                raise LakeNotFound(f"{self.path} has no commit {number} (any more).") from None
+        newest, problems = self.newest()
+        if newest is None:
+            why = f" that is whole: {problems[0]['error']}" if problems else " yet."
+            raise LakeNotFound(f"{self.path} has no commit{why}")
+        return newest
+
+    @contextmanager
+    def reading(self, number: int | None) -> Iterator[Lake]:
+        """A commit, open; the others wait, so hold it for milliseconds only."""
+        with self._lock:
+            commit = self.commit(number)
+            lake = self._open.pop(commit.number, None)
+            if lake is None:
+                if len(self._open) >= OPEN_COMMITS:
+                    self._open.popitem(last=False)[1].close()
+                lake = Lake(self.path, self.spec, commit)
+            self._open[commit.number] = lake
+            yield lake
+
+    def summary(self, number: int) -> dict[str, Any]:
+        """A commit in a few numbers, remembered; with `error` if it is not what was written."""
+        with self._lock:
+            if number in self._told:
+                return self._told[number]
+        try:
+            told = summarise(commits.read(self._folder, number), self.spec)
+        except FileNotFoundError:
+            return {"number": number, "error": f"commit {number} is kept no longer."}
+        except (LakeCorrupt, OSError) as error:
+            return {"number": number, "error": str(error)}
+        with self._lock:
+            self._told[number] = told
+            if len(self._told) > TOLD_COMMITS:
+                self._told.popitem(last=False)
+        return told
+
+    def close(self) -> None:
+        """Close all files."""
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()
+
+
+def summarise(commit: Commit, spec: Spec) -> dict[str, Any]:
+    """What a commit holds, in plain numbers."""
+    steps = commit.recorded - commit.oldest
+    return {
+        "number": commit.number,
+        "parent": commit.parent,
+        "time": commit.time,
+        "note": commit.note,
+        "oldest": commit.oldest,
+        "recorded": commit.recorded,
+        "steps": steps,
+        "segments": len(commit.segments),
+        "rows": sum(file.shard.rows for file in commit.rows),
+        "bytes": sum(commit.files().values()),
+        "bytes_plain": steps * spec.step_nbytes,
+        "bytes_written": commit.bytes_written,
+        "seconds": commit.seconds,
+    }

@@ -1,0 +1,104 @@
+"""Observations as pictures: the pixels of some steps, one below the other, in one PNG.
+
+A strip of frames costs one request and touches each block of the lake once; the page shows a part of it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lakepond.report.view.kinds import Kind
+from lakepond.types import Array
+
+STRIP_FRAMES = 32
+"""most frames of a strip"""
+STRIP_PIXELS = 4_000_000
+"""most pixels of a strip"""
+BACKGROUND = (20, 24, 31)
+CHANNELS = np.array(  # Okabe and Ito's, told apart by the colour-blind as well; then the same, paler
+    [
+        (86, 180, 233),
+        (230, 159, 0),
+        (0, 158, 115),
+        (204, 121, 167),
+        (240, 228, 66),
+        (213, 94, 0),
+        (0, 114, 178),
+    ],
+    np.uint8,
+)
+
+Pixels = NDArray[np.uint8]
+
+
+def strip(values: Array, kind: Kind, whole_stack: bool) -> Pixels:
+    """The observations of some steps as (height, width) or (height, width, 3) pixels, one below the other."""
+    if kind.name == "channels":
+        pictures = _board(values)
+    elif kind.name == "frames":
+        frames = values if kind.axis == 0 else np.moveaxis(values, -1, 1)
+        if whole_stack:
+            pictures = np.moveaxis(frames, 1, 2).reshape(len(values), kind.height, -1)
+        else:
+            pictures = frames[:, -1]
+    else:
+        pictures = values[:, -1] if values.ndim == 5 else values
+    pictures = _as_bytes(pictures)
+    return pictures.reshape(-1, *pictures.shape[2:])
+
+
+def frames_a_strip(kind: Kind, whole_stack: bool) -> int:
+    """How many steps a strip shows."""
+    size = kind.height * kind.width * (kind.depth if whole_stack and kind.name == "frames" else 1)
+    return max(1, min(STRIP_FRAMES, STRIP_PIXELS // size))
+
+
+def channel_colours(count: int) -> list[str]:
+    """The colour of each channel of a board, for the legend."""
+    return ["#" + bytes(colour).hex() for colour in _colours(count)]
+
+
+def _colours(count: int) -> Pixels:
+    again = np.arange(count) // len(CHANNELS)
+    plain = CHANNELS[np.arange(count) % len(CHANNELS)]
+    paler = plain + (255.0 - plain) * np.minimum(0.85, 0.45 * again)[:, None]
+    return np.asarray(paler, np.uint8)
+
+
+def _board(values: Array) -> Pixels:
+    """(n, H, W, C): each cell has the colour of its first channel that is set."""
+    lit = np.nan_to_num(values.astype(np.float32)) > 0
+    first = lit.argmax(axis=-1)
+    pixels: Pixels = _colours(values.shape[-1])[first]
+    pixels[~lit.any(axis=-1)] = BACKGROUND
+    return pixels
+
+
+def _as_bytes(pictures: Array) -> Pixels:
+    """Whatever it is as 0 to 255: bytes as they are, other numbers from their lowest to their highest."""
+    if pictures.dtype == np.uint8:
+        return np.ascontiguousarray(pictures)
+    plain = np.nan_to_num(pictures.astype(np.float64), posinf=0.0, neginf=0.0)
+    low, high = plain.min(), plain.max()
+    if low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    return np.asarray((plain - low) * (255.0 / max(high - low, 1e-30)), np.uint8)
+
+
+def png(pixels: Pixels) -> bytes:
+    """A PNG of (height, width) greys or (height, width, 3) colours."""
+    height, width = pixels.shape[:2]
+    colour = 2 if pixels.ndim == 3 else 0
+    lines = np.zeros((height, 1 + pixels[0].size), np.uint8)  # each line begins with its filter: none
+    lines[:, 1:] = pixels.reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 1)), (b"IEND", b"")]
+    data = [
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(data)

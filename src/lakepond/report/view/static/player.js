@@ -1,0 +1,134 @@
+// One episode: a screen that shows the observation of a step, and what there is to move from step to step.
+
+import { count, get, h, note, number, s, select } from "/static/dom.js";
+import { lineChart, wholeTicks } from "/static/charts.js";
+import { pictureScreen, vectorScreen, windowScreen } from "/static/screens.js";
+
+const SPEEDS = [[4, "4 a second"], [12, "12 a second"], [30, "30 a second"], [60, "60 a second"]];
+
+const icon = (d) => s("svg", { width: 16, height: 16, viewBox: "0 0 16 16", "aria-hidden": "true" }, s("path", { class: "icon", d }));
+
+export async function player(place, { commit, key, at, spec, signal, beside, remember }) {
+  const told = await get("episode", { commit, ...key }, signal);
+  const now = { at: Math.min(Math.max(0, at), told.steps - 1), leaf: 0, playing: null, speed: 12 };
+  const question = (more) => ({ commit, ...key, ...more });
+  const context = { spec, told, question, signal, now, move };
+  let screen = null;
+
+  const slider = h("input", { type: "range", min: 0, max: told.steps - 1, value: now.at, id: "scrub", "aria-label": "Step of the episode", oninput: () => move(Number(slider.value)) });
+  const output = h("output", { for: "scrub" });
+  const buttons = {
+    first: h("button", { onclick: () => move(0), "aria-label": "First step", title: "First step (Home)" }, icon("M3 2v12M13 2v12L5 8z")),
+    back: h("button", { onclick: () => move(now.at - 1), "aria-label": "One step back", title: "One step back (←)" }, icon("M11 2v12L3 8z")),
+    play: h("button", { class: "main", onclick: play, "aria-label": "Play", title: "Play (space)" }, "Play"),
+    on: h("button", { onclick: () => move(now.at + 1), "aria-label": "One step on", title: "One step on (→)" }, icon("M5 2v12l8-6z")),
+    last: h("button", { onclick: () => move(told.steps - 1), "aria-label": "Last step", title: "Last step (End)" }, icon("M13 2v12M3 2v12l8-6z")),
+  };
+  const facts = h("dl", { class: "now" });
+  const body = h("div", {}), more = h("div", {});
+  const chart = lineChart("Return and reward over the episode", {
+    xs: told.at, height: 150, cursor: () => now.at, pick: (i) => move(told.at[i]), xTicks: wholeTicks, xName: "step",
+    lines: [{ name: "return so far", ys: told.return }, { name: "reward", ys: told.reward }],
+    caption: "Return so far (blue) and reward (orange) over the steps of the episode. Press to go there.",
+  });
+
+  function move(to) {
+    const next = Math.min(Math.max(0, to), told.steps - 1);
+    if (next === now.at && screen?.shown) return;
+    now.at = next;
+    slider.value = String(next);
+    slider.setAttribute("aria-valuetext", `step ${next + 1} of ${told.steps}`);
+    output.textContent = `step ${count(next + 1)} of ${count(told.steps)}`;
+    buttons.first.disabled = buttons.back.disabled = next === 0;
+    buttons.last.disabled = buttons.on.disabled = next === told.steps - 1;
+    screen?.show(next);
+    chart.again();
+    tellStep(next);
+  }
+
+  let asking = false, wanted = null;
+  async function tellStep(step) {
+    wanted = step;
+    if (asking) return;
+    asking = true;
+    try {
+      while (wanted !== null) {
+        const one = wanted;
+        wanted = null;
+        const answer = await get("step", question({ at: one }), signal);
+        facts.replaceChildren(...stepFacts(answer).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+        if (now.playing === null) remember(one);
+      }
+    } catch (error) { if (error.name !== "AbortError") facts.replaceChildren(note(error.message, "bad")); }
+    asking = false;
+  }
+
+  function play() {
+    if (now.playing !== null) { clearInterval(now.playing); now.playing = null; remember(now.at); }
+    else {
+      if (now.at === told.steps - 1) move(0);
+      now.playing = setInterval(() => {
+        if (screen.busy?.()) return;
+        if (now.at >= told.steps - 1) play(); else move(now.at + 1);
+      }, 1000 / now.speed);
+    }
+    const going = now.playing !== null;
+    buttons.play.textContent = going ? "Pause" : "Play";
+    buttons.play.setAttribute("aria-label", going ? "Pause" : "Play");
+  }
+
+  function setLeaf(leaf) {
+    now.leaf = leaf;
+    const field = spec.observations[leaf];
+    const make = { frames: pictureScreen, picture: pictureScreen, channels: pictureScreen, window: windowScreen }[field.kind] ?? vectorScreen;
+    screen?.close?.();
+    screen = make(context, field);
+    body.replaceChildren(screen.element);
+    more.replaceChildren(...(screen.more ? [screen.more] : []));
+    screen.show(now.at);
+  }
+
+  function keys(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || /^(SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+    if (event.target.tagName === "INPUT" && event.target !== slider) return;
+    const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 };
+    if (event.key in moves && event.target !== slider) { move(now.at + moves[event.key]); event.preventDefault(); }
+    else if (event.key === "Home" && event.target !== slider) { move(0); event.preventDefault(); }
+    else if (event.key === "End" && event.target !== slider) { move(told.steps - 1); event.preventDefault(); }
+    else if (event.key === " " && event.target.tagName !== "BUTTON" && event.target.tagName !== "A") { play(); event.preventDefault(); }
+    else if (event.key === "[") beside(-1);
+    else if (event.key === "]") beside(1);
+  }
+
+  const observations = spec.observations.length > 1
+    ? select("leaf", "Observation", spec.observations.map((field) => [field.leaf, field.path]), 0, (leaf) => setLeaf(Number(leaf))) : null;
+  place.replaceChildren(
+    h("div", {}, h("h2", {}, `Stream ${told.stream}, steps ${count(told.first)} to ${count(told.last)}`),
+      h("p", { class: "quiet" }, `${count(told.steps)} steps, return ${number(told.total)}, ${told.end === "open" ? "not ended yet" : told.end}`)),
+    body,
+    h("div", {}, slider, h("div", { class: "transport" }, buttons.first, buttons.back, buttons.play, buttons.on, buttons.last,
+      select("speed", "", SPEEDS.map(([n, text]) => [n, text]), now.speed, (n) => { now.speed = Number(n); if (now.playing !== null) { play(); play(); } }), output)),
+    ...(observations ? [h("div", { class: "controls" }, observations)] : []),
+    facts, chart, more,
+    h("p", { class: "keys" }, h("kbd", {}, "←"), " ", h("kbd", {}, "→"), " a step, ", h("kbd", {}, "Page up"), " ", h("kbd", {}, "Page down"), " ten, ",
+      h("kbd", {}, "space"), " play, ", h("kbd", {}, "["), " ", h("kbd", {}, "]"), " previous and next episode"));
+  place.querySelector("#speed").setAttribute("aria-label", "Speed");
+  setLeaf(0);
+  const start = now.at;
+  now.at = -1;
+  move(start);
+  document.addEventListener("keydown", keys);
+  const stop = () => { document.removeEventListener("keydown", keys); clearInterval(now.playing); screen?.close?.(); };
+  signal.addEventListener("abort", stop, { once: true });
+  return stop;
+}
+
+function stepFacts(answer) {
+  const found = [["Step", count(answer.step)]];
+  for (const [name, value] of Object.entries(answer.columns)) {
+    if (name === "terminated" || name === "truncated") {
+      if (value.numbers[0]) found.push([name, "yes"]);
+    } else found.push([name, value.of <= 12 ? value.numbers.map((x) => (typeof x === "string" ? x : number(x))).join(", ") : `${count(value.of)} numbers`]);
+  }
+  return found;
+}

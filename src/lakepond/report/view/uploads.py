@@ -1,0 +1,45 @@
+"""What is known to be in the cloud: the lists that `push` keeps beside a lake (`lake/elsewhere.py`)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lakepond.lake.commits import Commit
+from lakepond.lake.elsewhere import FOLDER
+from lakepond.runs.status import UPLOAD
+
+
+def tell_uploads(lake: Path, commit: Commit | None) -> dict[str, Any]:
+    """For each place: how much of a commit is there, and how much of that is no longer on this disk."""
+    files = {} if commit is None else commit.files()
+    places = []
+    for file in sorted((lake / FOLDER).glob("*.txt")):
+        url, *names = file.read_text().split("\n")[:-1]  # what follows the last newline was cut off
+        there = files.keys() & set(names)
+        only_there = [name for name in there if not (lake / "segments" / name).exists()]
+        places.append(
+            {
+                "place": url,
+                "files": len(there),
+                "files_of": len(files),
+                "bytes": sum(files[name] for name in there),
+                "bytes_of": sum(files.values()),
+                "only_there": len(only_there),
+                "only_there_bytes": sum(files[name] for name in only_there),
+                "ever": len(set(names)),
+                "changed": file.stat().st_mtime,
+            }
+        )
+    told = {"commit": None if commit is None else commit.number, "places": places}
+    return told | {"last_push": _last_push(lake.resolve().parent / UPLOAD)}
+
+
+def _last_push(file: Path) -> dict[str, Any] | None:
+    """How the last push of the run around the lake ended; None if there is no word of it."""
+    try:
+        noted = json.loads(file.read_bytes())
+        return {"place": noted["url"], "time": noted["time"], "error": noted["last_error"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,191 @@
+"""What `single`, `mixture` and `live` share: the game, the network, and evaluation beside the training.
+
+An evaluation plays whole episodes in environments of its own, with keys that all trainers share, and is
+counted neither in frames nor in the learning.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lakepond.agents import networks
+from lakepond.agents.epsilon import Epsilon
+from lakepond.agents.fleet import over_agents
+from lakepond.agents.networks import Network, Params
+from lakepond.agents.pqn import PQNMetrics, PQNState, Rollout, act
+from lakepond.envs.vector import Environment, EnvState
+from lakepond.errors import ConfigError
+from lakepond.flow.device_to_lake import DeviceLake, Lanes
+from lakepond.pond.device import Added, DevicePond, PondState
+from lakepond.types import Spec
+
+Suite = Literal["minatar", "atari"]
+EVALUATION_SEED = 20_240_704
+Evaluate = Callable[[Params, jax.Array], jax.Array]
+
+
+def make_env(suite: Suite, game: str, *, evaluates: bool = False) -> Environment:
+    """The game; one that `evaluates` takes the same emulators again at every reset."""
+    if suite == "minatar":
+        from lakepond.envs.minatar import MinAtar
+
+        return MinAtar(game)
+    from lakepond.envs.atari import Atari
+
+    return Atari(game, reuse=evaluates)
+
+
+def restored(fresh: PQNState, saved: Any, env: Environment) -> PQNState:
+    """What was saved of an agent, or of several; emulators cannot be saved, so theirs are the fresh ones."""
+    loaded: PQNState = jax.tree.map(jnp.array, saved)
+    return loaded if env.resumes else loaded._replace(env=fresh.env)
+
+
+def make_network(kind: str, env: Environment, hidden: Sequence[int], *, dueling: bool = False) -> Network:
+    """The network of that kind for the game."""
+    return networks.make(kind, env.obs, env.actions, hidden=tuple(hidden), dueling=dueling)
+
+
+def make_epsilon(kind: Any, start: float, end: float, frames: int, offsets: Sequence[float] = ()) -> Epsilon:
+    """The schedule of an agent that will see so many frames until its epsilon is down."""
+    return Epsilon(kind=kind, start=start, end=end, frames=max(1, frames), offsets=tuple(offsets))
+
+
+def check_budget(frames: int, portion: int, update: int) -> None:
+    """Refuse a run that could not finish one portion, or a portion that is no whole update."""
+    if portion < update:
+        raise ConfigError(
+            f"a portion of {portion:,} frames is less than one update of {update:,}; "
+            "raise the portion, or lower the environments or the rollout."
+        )
+    if frames < portion:
+        raise ConfigError(
+            f"{frames:,} frames are less than one portion of {portion:,}; raise them or lower the portion."
+        )
+
+
+def make_evaluate(
+    env: Environment,
+    network: Network,
+    episodes: int,
+    *,
+    epsilon: float,
+    agents: int | None = None,
+    most_steps: int = 27_000,
+) -> Evaluate:
+    """A jitted function that plays one episode in each of some copies and returns their scores.
+
+    With `agents` it takes that many, stacked, and a key for each. An episode that takes longer than
+    `most_steps` counts with the score it has by then.
+    """
+    hashable: Any = env
+    made: Evaluate = _make_evaluate(hashable, network, episodes, epsilon, agents, most_steps)
+    return made
+
+
+@lru_cache(maxsize=16)  # runs that ask for the same share the compiled program
+def _make_evaluate(
+    env: Any, network: Network, episodes: int, epsilon: float, agents: int | None, most_steps: int
+) -> Evaluate:
+
+    def play(params: Params, key: jax.Array) -> jax.Array:
+        key_reset, key_play = jax.random.split(key)
+        state = env.reset(key_reset, episodes)
+
+        def goes_on(carry: tuple[EnvState, jax.Array, jax.Array, jax.Array]) -> jax.Array:
+            _, _, done, step = carry
+            return ~done.all() & (step < most_steps)
+
+        def step(
+            carry: tuple[EnvState, jax.Array, jax.Array, jax.Array],
+        ) -> tuple[EnvState, jax.Array, jax.Array, jax.Array]:
+            state, score, done, number = carry
+            key_act, key_env = jax.random.split(jax.random.fold_in(key_play, number))
+            action = act(network.apply(params, state.obs), epsilon, key_act)
+            state, seen = env.step(state, action, key_env)
+            score = jnp.where(done, score, seen.score)
+            return state, score, done | seen.over, number + 1
+
+        nothing = (state, jnp.zeros(episodes), jnp.zeros(episodes, bool), jnp.int32(0))
+        return jax.lax.while_loop(goes_on, step, nothing)[1]
+
+    return jax.jit(play if agents is None else partial(over_agents, play))
+
+
+def evaluation_key(frames: int) -> jax.Array:
+    """The key of the evaluation after so many frames: the same for every run."""
+    return jax.random.fold_in(jax.random.PRNGKey(EVALUATION_SEED), frames // 1024)
+
+
+def means(sums: PQNMetrics, updates: int) -> dict[str, Any]:
+    """What is logged of a portion: sums over its updates, of one agent or of several."""
+    episodes = np.sum(sums.episodes)
+    parts = updates * np.size(sums.loss)
+    return {
+        "score": float(np.sum(sums.score) / max(episodes, 1)),
+        "episodes": int(episodes),
+        **{
+            name: float(np.sum(getattr(sums, name)) / parts)
+            for name in ("loss", "value", "gradient", "epsilon")
+        },
+    }
+
+
+def as_added(rollout: Rollout) -> Added:
+    """A rollout as a pond takes it."""
+    return Added(
+        rollout.action,
+        rollout.reward,
+        rollout.next_obs,
+        rollout.terminated,
+        rollout.truncated,
+        rollout.begun,
+    )
+
+
+def open_lake(path: Path, spec: Spec, *, commit: int | None, fresh: bool) -> DeviceLake:
+    """The lake of a run, gone on with from the commit of its checkpoint; a fresh run begins a fresh lake."""
+    if fresh and path.exists():  # of a run that was killed before its first checkpoint
+        shutil.rmtree(path)
+    return DeviceLake(path, spec, commit=commit)
+
+
+def pour(shape: DevicePond, ponds: PondState, lake: DeviceLake, note: dict[str, Any]) -> None:
+    """Hand the steps of several ponds over to a lake: copied at once, written in the background."""
+    host = jax.tree.map(np.array, ponds)  # copies: the device goes on with its own
+    names = ("action", "reward", "terminated", "truncated")
+    steps = host.steps.reshape(-1)
+    wanted = int(steps[0]) - host.oldest
+    full = np.minimum(wanted, shape.capacity)
+    if (full != full.max()).any():
+        raise ConfigError(
+            "episodes are so short that steps left a Pond before they were poured; lower the setting `pond`."
+        )
+    lanes = [
+        Lanes(
+            host.rows[i],
+            int(steps[i]),
+            host.oldest[i],
+            host.at[i],
+            host.next_at[i],
+            {name: getattr(host, name)[i] for name in names},
+        )
+        for i in range(len(steps))
+    ]
+    lake.pour(lanes, note)
+
+
+def recovery(frames: Sequence[int], scores: Sequence[float], reset: int, before: float) -> int | None:
+    """Frames from a reset until a score of at least that before it; None if it was not reached again."""
+    for at, score in zip(frames, scores, strict=True):
+        if at > reset and score >= before:
+            return at - reset
+    return None

@@ -1,0 +1,237 @@
+"""`compare`: does the mixture beat one agent? Many runs in one folder, as many processes as you like.
+
+    runs/compare/
+      settings.json                      written once: a folder is one comparison
+      <game>/<arm>/<seed>/               a run of `single`, `mixture` or `live`; resumable like any
+        result.json                      written when it is done
+
+Every process takes the next run that is neither done nor being trained by another (a run's lock tells), so
+starting the command twice uses two cores, and starting it again goes on. The arms, with equal frames:
+
+    single           A: one agent, PQN
+    mixture          B: four agents, a quarter of the frames each, with resets from one that learned from all
+    mixture-restart  B with epsilon back to 1 at each reset
+    mixture-keep     B with epsilon going on at each reset
+    live             four agents and a fifth that learns from them as they go
+    apart            control: four agents that never meet
+    single-resets    control: one agent with resets from its own lake
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lakepond.agents.pqn import PQNSettings
+from lakepond.errors import ConfigError, RunLocked
+from lakepond.lake.files import write_bytes
+from lakepond.runs import Run
+from lakepond.trainers import arena, live, mixture, single
+
+ARMS = ("single", "mixture", "mixture-restart", "mixture-keep", "live", "apart", "single-resets")
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """All settings of a comparison."""
+
+    games: tuple[str, ...] = ("Breakout", "Asterix", "Freeway", "SpaceInvaders")
+    """which games"""
+    arms: tuple[str, ...] = ("single", "mixture", "mixture-restart", "live", "apart", "single-resets")
+    """which arms; may be changed later"""
+    seeds: int = 5
+    """runs of each arm on each game; may be raised later"""
+    frames: int = 524_288
+    """of every run, over all its agents; rounded down to whole portions"""
+    portions: int = 4
+    """parts of a mixture's run, with a reset between each two"""
+    evaluations: int = 24
+    """in the course of a run"""
+    evaluation_episodes: int = 64
+    """of each"""
+    network: str = "mlp"
+    """mlp, or cnn as published"""
+    hidden: tuple[int, ...] = (256, 128)
+    """layers of the mlp"""
+    big_samples: float = 4.0
+    """how often a transition is learned from at a reset, or by the big agent of live"""
+    suite: arena.Suite = "minatar"
+    """minatar or atari"""
+
+
+PRESETS = {
+    "minatar": CompareConfig(),
+    "debug": CompareConfig(
+        games=("Breakout",),
+        arms=ARMS,
+        seeds=2,
+        frames=4 * 4096,
+        evaluations=4,
+        evaluation_episodes=4,
+        hidden=(16,),
+        big_samples=0.25,
+    ),
+}
+"""debug: seconds a run once compiled, to see that all of it works"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    game: str
+    arm: str
+    seed: int
+    folder: Path
+
+    @property
+    def done(self) -> bool:
+        """Whether it has come to its end."""
+        return (self.folder / RESULT).exists()
+
+
+def jobs(config: CompareConfig, folder: Path) -> list[Job]:
+    """All runs, so ordered that whatever has been done so far is a fair comparison."""
+    for arm in config.arms:
+        if arm not in ARMS:
+            raise ConfigError(f"{arm!r} is no arm; there are {', '.join(ARMS)}.")
+    games = [arena.make_env(config.suite, game).name for game in config.games]
+    return [
+        Job(game, arm, seed, folder / game / arm / str(seed))
+        for seed in range(config.seeds)
+        for game in games
+        for arm in config.arms
+    ]
+
+
+def run(config: CompareConfig, folder: str | Path, *, tell: Callable[[str], None] = lambda _: None) -> int:
+    """Do every run that is not done, and return how many are still being done by others."""
+    folder = Path(folder)
+    _settle(config, folder)
+    todo = jobs(config, folder)
+    while waiting := [job for job in todo if not job.done]:
+        took = [_try(config, job, tell) for job in waiting]
+        if not any(took):
+            return len(waiting)
+    return 0
+
+
+def _settle(config: CompareConfig, folder: Path) -> None:
+    """A folder is one comparison: the settings that decide the runs are written once."""
+    told = json.loads(json.dumps(dataclasses.asdict(config)))
+    fixed = {name: value for name, value in told.items() if name not in ("games", "arms", "seeds")}
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "settings.json"
+    if not file.exists():
+        write_bytes(folder, file.name, json.dumps(fixed, indent=1).encode())
+        return
+    there = json.loads(file.read_text())
+    for name, value in fixed.items():
+        if there.get(name) != value:
+            raise ConfigError(
+                f"{folder} is a comparison with {name}={there.get(name)!r}, not {value!r}; "
+                "choose another folder."
+            )
+
+
+def _try(config: CompareConfig, job: Job, tell: Callable[[str], None]) -> bool:
+    """Do one run unless another process does; whether it was done here."""
+    if job.done:
+        return False
+    settings, trainer = arm_settings(config, job)
+    began = time.perf_counter()
+    try:
+        trainer.run(settings, job.folder)
+    except RunLocked:
+        return False
+    result = {**result_of(job.folder), "game": job.game, "arm": job.arm, "seed": job.seed}
+    write_bytes(job.folder, RESULT, json.dumps(result).encode())
+    shutil.rmtree(job.folder / "checkpoints", ignore_errors=True)  # many runs: keep what is reported
+    took = time.perf_counter() - began
+    tell(f"{job.game} {job.arm} seed {job.seed}: {result['score']:.2f} in {took:.0f} s")
+    return True
+
+
+def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
+    """The settings of a run, and its trainer."""
+    update = PQNSettings().frames
+    if config.frames < config.portions * update:
+        raise ConfigError(
+            f"{config.frames:,} frames are too few for {config.portions} portions; "
+            f"take at least {config.portions * update:,}."
+        )
+    portion = config.frames // config.portions // update * update
+    each = max(update, config.frames // config.evaluations // update * update)
+    shared: dict[str, Any] = {
+        "game": job.game,
+        "suite": config.suite,
+        "frames": portion * config.portions,  # or there were a reset right before the end
+        "seed": job.seed,
+        "network": config.network,
+        "hidden": config.hidden,
+        "evaluation_episodes": config.evaluation_episodes,
+        "checkpoint_every": 6,
+        "keep_every": 0,
+    }
+    big: dict[str, Any] = {"big_samples": config.big_samples}
+    mixed: dict[str, Any] = {**shared, **big, "portion": portion, "evaluate_every": each}
+    one: dict[str, Any] = {"agents": 1, "pqn": PQNSettings(), "pond": 65_536}
+    makers: dict[str, Callable[[], tuple[Any, Any]]] = {
+        "single": lambda: (single.SingleConfig(**shared, portion=each), single),
+        "mixture": lambda: (mixture.MixtureConfig(**mixed), mixture),
+        "mixture-restart": lambda: (mixture.MixtureConfig(**mixed, epsilon_reset=1.0), mixture),
+        "mixture-keep": lambda: (mixture.MixtureConfig(**mixed, epsilon_reset="keep"), mixture),
+        "live": lambda: (live.LiveConfig(**shared, **big, portion=max(each, 2 * update)), live),
+        "apart": lambda: (mixture.MixtureConfig(**mixed, share=False), mixture),
+        "single-resets": lambda: (mixture.MixtureConfig(**mixed, **one), mixture),
+    }
+    return makers[job.arm]()
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    """What a finished run came to: curve, resets, and score, the mean of its last three evaluations."""
+    curve: list[tuple[int, float]] = []
+    resets: list[dict[str, Any]] = []
+    last: dict[str, Any] = {}
+    for line in Run.open(folder).history():
+        if "reset" in line:
+            resets.append(line)
+        elif "evaluation" in line:
+            curve.append((line["step"], line["evaluation"]))
+            last = line
+    return {
+        "score": sum(score for _, score in curve[-3:]) / len(curve[-3:]),
+        "curve": curve,
+        "resets": [_recovered(reset, curve) for reset in resets],
+        "frames": last["step"],
+        "samples": last["samples"],
+        "seconds": {name: value for name, value in last.items() if name.startswith("seconds_")},
+    }
+
+
+def _recovered(reset: dict[str, Any], curve: list[tuple[int, float]]) -> dict[str, Any]:
+    frames, scores = [at for at, _ in curve], [score for _, score in curve]
+    before = reset["evaluation_before"]
+    after = reset["evaluation_after"]
+    recovery = 0 if after >= before else arena.recovery(frames, scores, reset["step"], before)
+    near = 0 if after >= 0.95 * before else arena.recovery(frames, scores, reset["step"], 0.95 * before)
+    return {
+        "frames": reset["step"],
+        "before": before,
+        "after": after,
+        "recovery": recovery,
+        "recovery_95": near,
+    }
+
+
+def results(folder: str | Path) -> Iterator[dict[str, Any]]:
+    """What the finished runs of a comparison came to."""
+    for file in sorted(Path(folder).glob(f"*/*/*/{RESULT}")):
+        yield json.loads(file.read_text())

@@ -1,0 +1,510 @@
+"""ERL: a population evolves on a market, a DDPG learner learns from what it saw, each helps the other.
+
+One generation, after Khadka and Tumer 2018 (Evolution-Guided Policy Gradient in RL):
+
+    explore    all agents play the same days, with noise; every step is recorded, windows by reference
+    commit     what is new goes to the lake, in the background
+    learn      gradient steps of the learner on batches from the replay, once it holds `learn_from` steps
+    judge      all agents play other common days without noise: their fitness
+    validate   the fittest play days that are never trained on; the best ever is the champion
+    evolve     elites stay, children blend, mutants mutate; learner and champion take the last two places
+    save       checkpoint: population, champion, learner, counters, the lake's commit; state.json last
+
+Every random number follows from the seed and the generation, the replay's content from the commit that a
+checkpoint names.
+So a run that was killed and resumed ends with the same bits as one that was not.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lakepond.agents import ddpg, population
+from lakepond.agents.market_network import POSITION, Array, Params, init_actor
+from lakepond.envs.market.rules import Rules
+from lakepond.errors import ConfigError
+from lakepond.guards import AtFloor, Guard
+from lakepond.lake.commits import Commit
+from lakepond.replay import Replay
+from lakepond.runs import Run
+from lakepond.runs.metrics import Logger
+from lakepond.trainers.erl_metrics import clock, describe, learner_place
+from lakepond.trainers.market_rollout import Episodes, Player, play, score
+from lakepond.trainers.market_stage import Market, check, open_market
+from lakepond.trainers.pushing import Pushing
+from lakepond.types import Field, Spec, WindowRef
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run; the defaults are those of the preset `eigen2`."""
+
+    seed: int = 0
+    """of everything that is random, except synthetic prices"""
+    generations: int = 25
+    """how many; may be raised to go on with a run that has ended"""
+
+    panel: Path | None = None
+    """file of prices (see `lakepond data check`); synthetic prices if none is given"""
+    days: int = 2500
+    """synthetic days; of a file, its most recent ones (0: all)"""
+    instruments: int = 108
+    """synthetic instruments; of a file, its best covered ones (0: all)"""
+    signal: float = 0.3
+    """strength of the mean reversion planted into synthetic prices, 0..1"""
+    market_seed: int = 0
+    """of the synthetic prices"""
+    validation: float = 0.2
+    """share of the days, after the training days"""
+    holdout: float = 0.2
+    """share of the days, the last ones; no trainer ever looks at them"""
+    rules: Rules = field(default_factory=Rules)
+
+    elites: int = 6
+    """agents that stay as they are"""
+    children: int = 6
+    """agents blended from two winners of tournaments"""
+    mutants: int = 4
+    """agents mutated from winners of tournaments; the last two make place for learner and champion"""
+    tournament: int = 3
+    """agents a tournament"""
+    blend_low: float = 0.2
+    """smallest share of the first parent"""
+    blend_high: float = 0.8
+    """largest share of the first parent"""
+    mutation_rate: float = 0.2
+    """share of a mutant's weights that move"""
+    mutation_std: float = 0.05
+    """how far they move; grows by half when validation stalls"""
+    mutation_std_max: float = 0.3
+    """how far at most"""
+    patience: int = 3
+    """generations without a better champion after which mutation grows"""
+    inject_every: int = 1
+    """generations between injections of learner and champion into the population"""
+
+    episodes: int = 1
+    """episodes of each agent a generation that are recorded"""
+    noise: float = 0.1
+    """std of the noise on coefficients in those, and of a tenth of it on sale targets"""
+    fitness_episodes: int = 8
+    """episodes of each agent a generation that decide its fitness"""
+    validation_slices: int = 4
+    """first days of validation, walking forward in time"""
+
+    capacity: int = 50_000
+    """steps the replay holds"""
+    learn_from: int = 10_000
+    """steps it holds before the learner begins"""
+    gradient_steps: int = 256
+    """of the learner, a generation"""
+    batch_size: int = 32
+    """steps a gradient step"""
+    critics: int = 2
+    """1: DDPG, 2: the smaller of two, as in TD3"""
+    gamma: float = 0.9
+    """discount a day"""
+    tau: float = 0.01
+    """how far target networks move after each step"""
+    actor_rate: float = 5e-4
+    critic_rate: float = 1e-3
+    reward_scale: float = 0.1
+    """factor on rewards, which are percent, before a critic sees them"""
+    width: int = 32
+    """of the networks"""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """of the networks' inner products"""
+    together: int = 1
+    """episodes embedded at once: 1 for a CPU, 64 or more for a GPU"""
+
+    keep_last: int = 3
+    """newest checkpoints that are kept"""
+    keep_every: int = 5
+    """and each of these generations"""
+    min_free: str = "1GB"
+    """space to be left on the disk: with less, nothing more is written"""
+    warn_free: str = "20GB"
+    """free space that the guard warns of early, with the generation at which no more is left, and acts at"""
+    at_floor: AtFloor = "warn"
+    """what it does there: warn; stop_saving: go on without saving; stop: end after the generation, saved"""
+    push_to: str | None = None
+    """where in the cloud the run goes, in the background, like gs://bucket/demo; nowhere if not given"""
+    push_every: int = 5
+    """generations between two pushes; there is always one at the end"""
+
+    @property
+    def sizes(self) -> population.Sizes:
+        """Of the population's parts."""
+        return population.Sizes(self.elites, self.children, self.mutants)
+
+
+MAY_CHANGE = (
+    "generations",
+    "keep_last",
+    "keep_every",
+    "min_free",
+    "warn_free",
+    "at_floor",
+    "push_to",
+    "push_every",
+)
+"""settings that may differ when a run is resumed"""
+
+PRESETS: dict[str, Config] = {
+    "eigen2": Config(),
+    "demo": Config(
+        generations=12,
+        days=1600,
+        instruments=24,
+        signal=0.5,
+        rules=Rules(context=63, trading_days=60),
+        fitness_episodes=6,
+        capacity=12_000,
+        learn_from=1_900,
+        gradient_steps=128,
+    ),
+    "gpu": Config(gradient_steps=1024, batch_size=256, width=128, dtype="bfloat16", together=256),
+}
+
+WINDOWS = ("obs['window']", "next_obs['window']")
+"""what the learner leaves in the replay: it reads the summaries of those days instead"""
+
+
+class Evolving(NamedTuple):
+    """All that a generation hands to the next; with the lake, all that a checkpoint must hold."""
+
+    population: Params
+    best: Params
+    learner: ddpg.Learner
+
+
+class Counters(NamedTuple):
+    """The small numbers among it, kept as JSON."""
+
+    generation: int = 0
+    best_score: float = float("-inf")
+    best_generation: int = 0
+    stalled: int = 0
+    std: float = 0.0
+    gradient_steps: int = 0
+    held_seconds: float = 0.0
+    """for which saving has held the training thread"""
+    train_seconds: float = 0.0
+
+
+def train(
+    config: Config,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    resume_from: int | None = None,
+    loggers: Sequence[Logger] = (),
+    on_generation: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Train into `folder`; returns the metrics of the last generation.
+
+    `resume`: go on from the newest whole checkpoint, if there is one; `resume_from`: from that one. Without
+    either a folder that holds a checkpoint is refused. `on_generation` is told the metrics of each.
+    """
+    check(config)
+    market = open_market(config)
+    settings = learner_settings(config)
+    key = jax.random.key(config.seed)
+    with ExitStack() as stack:
+        run = stack.enter_context(
+            Run.create(
+                folder,
+                "erl",
+                config,
+                may_change=MAY_CHANGE,
+                loggers=loggers,
+                keep_last=config.keep_last,
+                keep_every=config.keep_every,
+            )
+        )
+        now, counters, commit = begin(config, run, market, settings, key, resume, resume_from)
+        replay = open_replay(config, market, run.lake_folder, commit)
+        stack.callback(replay.close)
+        saver = stack.enter_context(ThreadPoolExecutor(1, "lakepond-save"))
+        pushing = Pushing(run.folder, config.push_to)
+        guard = Guard(
+            run.folder, min_free=config.warn_free, at_floor=config.at_floor, last=config.generations
+        )
+        committed: Commit | None = None
+        saving: Future[Path] | None = None
+        last: dict[str, Any] = {}
+        while counters.generation < config.generations:
+            began, number = time.perf_counter(), counters.generation + 1
+            last, held = {"generation": number}, 0.0
+            key_explore, key_evolve = jax.random.split(jax.random.fold_in(key, number))
+            rng = np.random.default_rng([config.seed, number])
+
+            record(config, market, replay, now.population, rng, key_explore)
+            waited = time.perf_counter()
+            committing = None
+            if guard.saving or committed is None:
+                committing = cast(Future[Commit], replay.commit({"generation": number}, wait=False))
+            held += time.perf_counter() - waited
+
+            learner, told = learn(config, market, replay, now.learner, settings, rng)
+            last |= told
+            starts = market.history.splits.starts("train", config.rules)
+            days = jnp.asarray(rng.choice(starts, config.fitness_episodes))
+            fitness = score(now.population, days, market.world, player(config)).mean(axis=1)
+            best, counters, scores = validate(config, market, now, learner, fitness, counters)
+            last |= {"validation": float(scores.max()), "validation_learner": float(scores[-1])}
+            now = Evolving(
+                next_population(config, key_evolve, now.population, fitness, learner, best, number, counters),
+                best,
+                learner,
+            )
+            jax.block_until_ready(now)  # type: ignore[no-untyped-call]
+            worked = time.perf_counter() - began
+
+            waited = time.perf_counter()
+            if saving is not None:
+                saving.result()  # of the last generation; it marks the metrics before ours are logged
+            if committing is not None:
+                committed = committing.result()
+            assert committed is not None
+            held += time.perf_counter() - waited
+            counters = counters._replace(
+                generation=number,
+                gradient_steps=counters.gradient_steps + int(told["gradient_steps"]),
+                held_seconds=counters.held_seconds + held,
+                train_seconds=counters.train_seconds + worked + held,
+            )
+            last |= describe(fitness, counters, replay, learner_place(config, number, fitness))
+            last |= clock(config, counters, worked + held, held, replay, committed)
+            last |= guard.check(number)
+            run.log(number, last)
+            if committing is not None:  # else the lake's commit is not of this generation
+                saving = saver.submit(save, run, now, counters, committed, key)
+                if number % config.push_every == 0:
+                    pushing.begin(saving.result)
+            on_generation(last)
+            if guard.stopping:
+                break
+        if saving is not None:
+            saving.result()
+            pushing.finish()
+        return last or list(run.history())[-1]  # all generations were there already
+
+
+# --- before the first generation -------------------------------------------------------------------
+
+
+def player(config: Config, noise: float = 0.0) -> Player:
+    """How agents play."""
+    return Player(config.rules, noise, config.together, config.dtype)
+
+
+def learner_settings(config: Config) -> ddpg.Settings:
+    """What the learner is told."""
+    return ddpg.Settings(
+        config.rules,
+        config.critics,
+        config.gamma,
+        config.tau,
+        config.actor_rate,
+        config.critic_rate,
+        dtype=config.dtype,
+    )
+
+
+def first_generation(config: Config, inputs: int, settings: ddpg.Settings, key: Array) -> Evolving:
+    """Random agents, a new learner."""
+    key_agents, key_learner = jax.random.split(jax.random.fold_in(key, 0))
+    keys = jax.random.split(key_agents, config.sizes.total)
+    agents = jax.jit(jax.vmap(partial(init_actor, inputs=inputs, width=config.width)))(keys)
+    learner = jax.jit(partial(ddpg.init, inputs=inputs, width=config.width, settings=settings))(key_learner)
+    return Evolving(agents, population.take(agents, 0), learner)
+
+
+def begin(
+    config: Config,
+    run: Run,
+    market: Market,
+    settings: ddpg.Settings,
+    key: Array,
+    resume: bool,
+    resume_from: int | None,
+) -> tuple[Evolving, Counters, int | None]:
+    """Where training goes on: the first generation, or a checkpoint and the lake's commit it names."""
+    now = first_generation(config, market.inputs, settings, key)
+    known = run.checkpoints()
+    if known and not resume and resume_from is None:
+        raise ConfigError(
+            f"{run.folder} holds a run of {known[-1]} generations; go on with it (--resume), or choose "
+            "another folder."
+        )
+    if resume_from is None and not known:
+        run.rewind(None)
+        shutil.rmtree(
+            run.lake_folder, ignore_errors=True
+        )  # of a run that was killed before its first checkpoint
+        return now, Counters(std=config.mutation_std), None
+    checkpoint = run.load(resume_from, like=now._asdict())
+    run.rewind(checkpoint)
+    now = Evolving(**jax.tree.map(jnp.asarray, checkpoint.arrays))
+    return now, Counters(**checkpoint.state["counters"]), checkpoint.state["lake_commit"]
+
+
+def open_replay(config: Config, market: Market, folder: Path, commit: int | None) -> Replay:
+    """The replay at a commit of its lake; without one, empty."""
+    _, instruments, width = market.history.shape
+    spec = Spec(
+        obs={
+            "window": Field((config.rules.context, instruments, width), "float32", rows=0),
+            "position": Field((instruments, POSITION), "float32", rows=None),
+        },
+        action=Field((instruments, 2), "float32"),
+        extras={"day": Field((), "int32"), "next_day": Field((), "int32")},
+    )
+    return Replay.open(folder, spec, config.capacity, commit=commit, min_free=config.min_free)
+
+
+# --- a generation ----------------------------------------------------------------------------------
+
+
+def record(
+    config: Config, market: Market, replay: Replay, agents: Params, rng: np.random.Generator, key: Array
+) -> None:
+    """Let all agents play the same days, with noise, and record every step: windows by reference."""
+    starts = jnp.asarray(
+        rng.choice(market.history.splits.starts("train", config.rules), config.episodes, replace=False)
+    )
+    seen: Episodes = jax.device_get(play(agents, starts, key, market.world, player(config, config.noise)))
+    source = market.source
+    for agent in range(config.sizes.total):
+        for episode in range(config.episodes):
+            day, next_day = seen.day[agent, episode], seen.next_day[agent, episode]
+            position = seen.position[agent, episode]
+            replay.record(
+                obs={"window": WindowRef(source, np.asarray(day + 1)), "position": position[:-1]},
+                action=seen.action[agent, episode],
+                reward=seen.result.reward[agent, episode],
+                next_obs={"window": WindowRef(source, np.asarray(next_day + 1)), "position": position[1:]},
+                terminated=seen.result.terminated[agent, episode],
+                truncated=np.zeros(len(day), np.bool_),
+                stream=agent,
+                day=day,
+                next_day=next_day,
+            )
+
+
+_learn = jax.jit(ddpg.learn, static_argnames="settings")
+CHUNK = 32
+"""gradient steps of one program; their batches are sampled together"""
+
+
+def learn(
+    config: Config,
+    market: Market,
+    replay: Replay,
+    learner: ddpg.Learner,
+    settings: ddpg.Settings,
+    rng: np.random.Generator,
+) -> tuple[ddpg.Learner, dict[str, Any]]:
+    """Gradient steps on uniform batches of the replay; none before it holds `learn_from` steps."""
+    if len(replay) < config.learn_from or config.gradient_steps == 0:
+        return learner, {"gradient_steps": 0}
+    told: dict[str, Any] = {}
+    chunks = -(-config.gradient_steps // CHUNK)
+    for _ in range(chunks):
+        batch = replay.sample(CHUNK * config.batch_size, rng=rng, without=WINDOWS)
+        steps = ddpg.Steps(
+            day=batch.extras["day"],
+            position=batch.obs["position"],
+            action=batch.action,
+            reward=batch.reward * np.float32(config.reward_scale),
+            next_day=batch.extras["next_day"],
+            next_position=batch.next_obs["position"],
+            terminated=batch.terminated,
+        )
+        folded = jax.tree.map(lambda x: x.reshape(CHUNK, config.batch_size, *x.shape[1:]), steps)
+        learner, told = _learn(learner, folded, market.world.summaries, settings=settings)
+    return learner, {"gradient_steps": chunks * CHUNK} | {name: float(value) for name, value in told.items()}
+
+
+def validate(
+    config: Config,
+    market: Market,
+    now: Evolving,
+    learner: ddpg.Learner,
+    fitness: Array,
+    counters: Counters,
+) -> tuple[Params, Counters, Array]:
+    """Elites and, last, learner on validation days; the best score ever makes the champion."""
+    elites = population.take(now.population, population.ranking(fitness)[: config.elites])
+    judged = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), elites, learner.actor)
+    days = jnp.asarray(market.history.splits.slices("validation", config.rules, config.validation_slices))
+    scores = score(judged, days, market.world, player(config)).mean(axis=1)
+    winner = int(jnp.argmax(scores))
+    counters = counters._replace(stalled=counters.stalled + 1)
+    best = now.best
+    if float(scores[winner]) > counters.best_score:
+        best = population.take(judged, winner)
+        counters = counters._replace(
+            best_score=float(scores[winner]), best_generation=counters.generation + 1, stalled=0
+        )
+    mutation = population.Mutation(
+        config.mutation_rate, config.mutation_std, config.mutation_std_max, patience=config.patience
+    )
+    std = population.adapt(counters.std, counters.stalled, mutation)
+    return best, counters._replace(std=std), scores
+
+
+_evolve = jax.jit(population.evolve, static_argnames=("sizes", "k", "alpha"))
+
+
+def next_population(
+    config: Config,
+    key: Array,
+    agents: Params,
+    fitness: Array,
+    learner: ddpg.Learner,
+    best: Params,
+    number: int,
+    counters: Counters,
+) -> Params:
+    """Evolve; learner and champion take the places of the last two mutants."""
+    agents = _evolve(
+        key,
+        agents,
+        fitness,
+        config.sizes,
+        config.mutation_rate,
+        counters.std,
+        k=config.tournament,
+        alpha=(config.blend_low, config.blend_high),
+    )
+    if number % config.inject_every == 0:
+        agents = population.put(agents, config.sizes.total - 2, best)
+        agents = population.put(agents, config.sizes.total - 1, learner.actor)
+    return agents
+
+
+# --- after it --------------------------------------------------------------------------------------
+
+
+def save(run: Run, now: Evolving, counters: Counters, commit: Commit, key: Array) -> Path:
+    """One checkpoint; the lake's commit that it names is durable already."""
+    state = {
+        "counters": counters._asdict(),
+        "key": np.asarray(jax.random.key_data(key)).tolist(),
+        "lake_commit": commit.number,
+    }
+    return run.save(counters.generation, jax.device_get(now)._asdict(), state)

@@ -1,0 +1,393 @@
+"""`live`: what four agents see flows to a fifth, larger learner at once, inside one jitted loop.
+
+    for each iteration, on the device:
+        four agents      a PQN update each                       their frames and updates are counted
+        the big agent    acts a little itself, by its epsilon     its frames and updates are counted apart
+        BigPond          takes all their steps; the oldest leave
+        the big agent    DQN on large batches, each step learned from so many times
+
+There are no resets and nothing is cloned: the big agent is what comes out. It is less passive than in
+`mixture`, for a share of what it learns from is its own. Frames are those of all five together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lakepond.agents.dqn import DQN, DQNMetrics, DQNSettings, DQNState
+from lakepond.agents.epsilon import Epsilon, EpsilonState
+from lakepond.agents.fleet import over_agents
+from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState, act
+from lakepond.envs.vector import EnvState
+from lakepond.errors import ConfigError
+from lakepond.guards import Guard
+from lakepond.pond.device import Added, DevicePond, PondState
+from lakepond.runs import Run
+from lakepond.runs.metrics import Logger
+from lakepond.trainers import arena
+
+
+@dataclass(frozen=True)
+class LiveConfig:
+    """All settings of a run."""
+
+    game: str = "Breakout"
+    """which game of the suite"""
+    suite: arena.Suite = "minatar"
+    """minatar: on the device; atari: ale-py"""
+    frames: int = 1_000_000
+    """steps of all environments together, those of the big agent included"""
+    portion: int = 40_960
+    """frames between two evaluations"""
+    seed: int = field(default=0, compare=False)  # runs that differ in it share their compiled programs
+    """of everything that is random"""
+    network: str = "mlp"
+    """mlp, cnn (MinAtar as published) or nature (Atari)"""
+    hidden: tuple[int, ...] = (256, 128)
+    """layers of the mlp"""
+    dueling: bool = False
+    """value and advantage apart, in all networks"""
+    agents: int = 4
+    """how many learn alone"""
+    pqn: PQNSettings = field(default_factory=lambda: PQNSettings(envs=32, minibatches=8))
+    big_envs: int = 32
+    """environments in which the big agent acts itself"""
+    big_pond: int = 200_000
+    """steps of the BigPond"""
+    big_samples: float = 4.0
+    """how often each new step is learned from, on average"""
+    big_n_step: int = 3
+    """steps of a return"""
+    big_batch: int = 512
+    """transitions of a gradient step; small ones hurt"""
+    big_learning_rate: float = 3e-4
+    """of Adam"""
+    big_target_every: int = 500
+    """gradient steps between copies to the target network"""
+    big_double: bool = True
+    """double Q-learning"""
+    big_alpha: float | None = None
+    """sample by priority ** alpha; None: uniformly"""
+    epsilon_kind: str = "linear"
+    """linear, exponential or constant"""
+    epsilon_start: float = 1.0
+    """share of random actions at the start, of the four"""
+    epsilon_end: float = 0.05
+    """and at the end, of all five"""
+    epsilon_share: float = 0.1
+    """of an agent's frames, how many it takes to get there"""
+    big_epsilon_start: float = 1.0
+    """share of random actions of the big agent at the start"""
+    evaluation_episodes: int = 64
+    """episodes of an evaluation"""
+    evaluation_epsilon: float = 0.001
+    """share of random actions in it"""
+    evaluation_steps: int = 27_000
+    """after so many an episode of it is cut off"""
+    checkpoint_every: int = 4
+    """portions between two checkpoints; there is always one at the end"""
+    keep_every: int = 0
+    """keep every nth checkpoint for good, beside the last; each holds the BigPond"""
+
+
+PRESETS = {
+    "minatar": LiveConfig(),
+    "published": LiveConfig(frames=10_000_000, portion=409_600, network="cnn", big_pond=1_000_000),
+    "atari": LiveConfig(
+        suite="atari",
+        frames=10_000_000,
+        portion=500_000,
+        network="nature",
+        pqn=PQNSettings(envs=32, minibatches=8, learning_rate=2.5e-4),
+        evaluation_episodes=8,
+    ),
+    "debug": LiveConfig(
+        frames=12_288,
+        portion=2_560,
+        hidden=(16,),
+        pqn=PQNSettings(envs=8, minibatches=2),
+        big_envs=8,
+        big_pond=4_000,
+        big_samples=0.5,
+        big_batch=64,
+        evaluation_episodes=4,
+    ),
+}
+"""minatar: minutes; published: the settings of PQN's authors; debug: seconds, to see that all of it works"""
+
+
+class LiveState(NamedTuple):
+    """All five agents and the BigPond."""
+
+    agents: PQNState
+    """with a leading axis"""
+    big: DQNState
+    big_env: EnvState
+    big_epsilon: EpsilonState
+    pond: PondState
+    key: jax.Array
+    iterations: jax.Array
+    agents_frames: jax.Array
+    """of the four together"""
+    big_frames: jax.Array
+    """of the one"""
+
+
+class LiveMetrics(NamedTuple):
+    """Summed up over iterations."""
+
+    agents: PQNMetrics
+    """with a leading axis"""
+    big: DQNMetrics
+    big_score: jax.Array
+    big_episodes: jax.Array
+
+
+@dataclass(frozen=True)
+class Live:
+    """What the settings come to; nothing here changes."""
+
+    config: LiveConfig
+    pqn: PQN
+    dqn: DQN
+    pond: DevicePond
+    big_epsilon: Epsilon
+    iterations: int
+    updates: int
+    """gradient steps of the big agent in an iteration"""
+
+    @property
+    def agents_frames(self) -> int:
+        """Frames of the four in an iteration."""
+        return self.config.agents * self.config.pqn.frames
+
+    @property
+    def big_frames(self) -> int:
+        """Frames of the one in an iteration."""
+        return self.config.big_envs * self.config.pqn.rollout
+
+    def init(self, key: jax.Array) -> LiveState:
+        """Five new agents and an empty BigPond."""
+        config = self.config
+        key_agents, key_big, key_env, key_run = jax.random.split(key, 4)
+        agents = over_agents(self.pqn.init, jax.random.split(key_agents, config.agents))
+        big_env = self.pqn.env.reset(key_env, config.big_envs)
+        obs = agents.env.obs.reshape(-1, *agents.env.obs.shape[2:])
+        return LiveState(
+            agents=agents,
+            big=self.dqn.init(self.pqn.network.init(key_big)),
+            big_env=big_env,
+            big_epsilon=self.big_epsilon.init(),
+            pond=self.pond.begin(self.pond.init(), jnp.concatenate([obs, big_env.obs])),
+            key=key_run,
+            iterations=jnp.int32(0),
+            agents_frames=jnp.int32(0),
+            big_frames=jnp.int32(0),
+        )
+
+    def restored(self, fresh: LiveState, saved: Any) -> LiveState:
+        """What was saved; emulators cannot be, so they are fresh, and so is the BigPond that they fill."""
+        loaded: LiveState = jax.tree.map(jnp.array, saved)
+        if self.pqn.env.resumes:
+            return loaded
+        agents = arena.restored(fresh.agents, loaded.agents, self.pqn.env)
+        return loaded._replace(agents=agents, big_env=fresh.big_env, pond=fresh.pond)
+
+    def iterate(self, state: LiveState) -> tuple[LiveState, LiveMetrics]:
+        """One iteration of all five."""
+        config = self.config
+        key_next, key_act, key_learn = jax.random.split(state.key, 3)
+        agents, rollouts, seen = over_agents(self.pqn.update, state.agents, jnp.arange(config.agents))
+        big_env, own, score, episodes = self._act(state, key_act)
+        # (agents, steps, envs, ...) ▶ (steps, agents * envs, ...): one lane for each environment
+        theirs = jax.tree.map(
+            lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), arena.as_added(rollouts)
+        )
+        both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), theirs, own)
+        pond = self.pond.add(state.pond, both)
+        big, pond, learned = self._learn(state.big, pond, key_learn)
+        after = LiveState(
+            agents=agents,
+            big=big,
+            big_env=big_env,
+            big_epsilon=self.big_epsilon.advance(state.big_epsilon, self.big_frames),
+            pond=pond,
+            key=key_next,
+            iterations=state.iterations + 1,
+            agents_frames=state.agents_frames + self.agents_frames,
+            big_frames=state.big_frames + self.big_frames,
+        )
+        return after, LiveMetrics(seen, learned, score, episodes)
+
+    def _act(self, state: LiveState, key: jax.Array) -> tuple[EnvState, Added, jax.Array, jax.Array]:
+        """The big agent's own steps, and the sum and number of the scores of episodes that ended."""
+        epsilon = self.big_epsilon.value(state.big_epsilon)
+
+        def step(env: EnvState, key: jax.Array) -> tuple[EnvState, tuple[Added, jax.Array, jax.Array]]:
+            key_act, key_env = jax.random.split(key)
+            action = act(self.pqn.network.apply(state.big.params, env.obs), epsilon, key_act)
+            env, seen = self.pqn.env.step(env, action, key_env)
+            added = Added(action, seen.reward, seen.next_obs, seen.terminated, seen.truncated, seen.obs)
+            return env, (added, (seen.score * seen.over).sum(), seen.over.sum())
+
+        keys = jax.random.split(key, self.config.pqn.rollout)
+        env, (added, score, episodes) = jax.lax.scan(step, state.big_env, keys)
+        return env, added, score.sum(), episodes.sum()
+
+    def _learn(
+        self, big: DQNState, pond: PondState, key: jax.Array
+    ) -> tuple[DQNState, PondState, DQNMetrics]:
+        config = self.config
+
+        def step(
+            number: int, carry: tuple[DQNState, PondState, DQNMetrics]
+        ) -> tuple[DQNState, PondState, DQNMetrics]:
+            big, pond, sums = carry
+            batch = self.pond.sample(
+                pond,
+                jax.random.fold_in(key, number),
+                config.big_batch,
+                n_step=config.big_n_step,
+                gamma=config.pqn.gamma,
+            )
+            big, error, metrics = self.dqn.update(big, batch)
+            if config.big_alpha is not None:
+                pond = self.pond.update_priorities(pond, jnp.asarray(batch.step_id), error)
+            return big, pond, jax.tree.map(jnp.add, sums, metrics)
+
+        zero = DQNMetrics(*[jnp.float32(0)] * 3)
+        found: tuple[DQNState, PondState, DQNMetrics] = jax.lax.fori_loop(
+            0, self.updates, step, (big, pond, zero)
+        )
+        return found
+
+
+def build(config: LiveConfig) -> Live:
+    """The algorithm for these settings; refuses what cannot be."""
+    each = config.agents * config.pqn.frames + config.big_envs * config.pqn.rollout
+    arena.check_budget(config.frames, config.portion, each)
+    lanes = config.agents * config.pqn.envs + config.big_envs
+    capacity = config.big_pond // lanes
+    if capacity < config.pqn.rollout:
+        raise ConfigError(
+            f"a BigPond of {config.big_pond:,} steps is {capacity} a lane, less than a rollout of "
+            f"{config.pqn.rollout}; take at least {lanes * config.pqn.rollout:,}."
+        )
+    env = arena.make_env(config.suite, config.game)
+    network = arena.make_network(config.network, env, config.hidden, dueling=config.dueling)
+    iterations = config.frames // each
+
+    def epsilon(start: float, frames: int) -> Epsilon:
+        kind, end = config.epsilon_kind, config.epsilon_end
+        return arena.make_epsilon(kind, start, end, int(frames * iterations * config.epsilon_share))
+
+    pqn = PQN(env, network, epsilon(config.epsilon_start, config.pqn.frames), config.pqn, iterations)
+    settings = DQNSettings(
+        batch=config.big_batch,
+        learning_rate=config.big_learning_rate,
+        target_every=config.big_target_every,
+        double=config.big_double,
+    )
+    return Live(
+        config=config,
+        pqn=pqn,
+        dqn=DQN(network, settings),
+        pond=DevicePond(
+            env.obs, lanes, capacity, rows=_rows(env.obs.rows == 0, capacity), alpha=config.big_alpha
+        ),
+        big_epsilon=epsilon(config.big_epsilon_start, config.big_envs * config.pqn.rollout),
+        iterations=iterations,
+        updates=max(1, round(config.big_samples * each / config.big_batch)),
+    )
+
+
+def _rows(stacked: bool, capacity: int) -> int:
+    """Rows a lane: for boards a quarter more than steps, for episodes may be short; else the default."""
+    return 0 if stacked else capacity + capacity // 4 + 4
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def train(live: Live, state: LiveState, iterations: jax.Array) -> tuple[LiveState, LiveMetrics]:
+    """A portion of so many iterations."""
+
+    def iterate(_: int, carry: tuple[LiveState, LiveMetrics]) -> tuple[LiveState, LiveMetrics]:
+        state, seen = live.iterate(carry[0])
+        return state, jax.tree.map(jnp.add, carry[1], seen)
+
+    four = jax.tree.map(lambda x: jnp.zeros(live.config.agents, x.dtype), PQNMetrics.zero())
+    zero = LiveMetrics(four, DQNMetrics(*[jnp.float32(0)] * 3), jnp.float32(0), jnp.int32(0))
+    found: tuple[LiveState, LiveMetrics] = jax.lax.fori_loop(0, iterations, iterate, (state, zero))
+    return found
+
+
+def run(
+    config: LiveConfig,
+    folder: str | Path,
+    *,
+    loggers: Sequence[Logger] = (),
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics."""
+    live = build(config)
+    evaluate = arena.make_evaluate(
+        arena.make_env(config.suite, config.game, evaluates=True),
+        live.pqn.network,
+        config.evaluation_episodes,
+        epsilon=config.evaluation_epsilon,
+        most_steps=config.evaluation_steps,
+    )
+    state = live.init(jax.random.PRNGKey(config.seed))
+    told: dict[str, Any] = {}
+    step = max(1, config.portion // (live.agents_frames + live.big_frames))
+    with Run.create(
+        folder, "live", config, loggers=loggers, keep_last=1, keep_every=config.keep_every
+    ) as kept:
+        checkpoint = kept.load(like={"all": state}) if kept.checkpoints() else None
+        kept.rewind(checkpoint)
+        guard = Guard(kept.folder, unit="evaluation")
+        if checkpoint is not None:
+            state = live.restored(state, checkpoint.arrays["all"])
+            tell(f"going on from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
+        while (done := int(state.iterations)) < live.iterations:
+            count = min(step, live.iterations - done)
+            began = time.perf_counter()
+            state, sums = train(live, state, count)
+            told = _told(live, state, jax.tree.map(np.asarray, sums), count)
+            told["frames_per_second"] = (
+                count * (live.agents_frames + live.big_frames) / (time.perf_counter() - began)
+            )
+            frames = told["agents_frames"] + told["big_frames"]
+            told["evaluation"] = float(evaluate(state.big.params, arena.evaluation_key(frames)).mean())
+            number = -(-int(state.iterations) // step)
+            kept.log(frames, told | guard.check(number))
+            tell(f"{frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}")
+            if number % config.checkpoint_every == 0 or int(state.iterations) == live.iterations:
+                kept.save(number, {"all": state, "policy": state.big.params}, {"frames": frames})
+    return told
+
+
+def _told(live: Live, state: LiveState, sums: LiveMetrics, iterations: int) -> dict[str, Any]:
+    """What is logged of a portion; the counters of the four and of the one apart."""
+    updates = iterations * live.updates
+    frames = int(state.agents_frames)
+    return arena.means(sums.agents, iterations) | {
+        "agents_frames": frames,
+        "agents_updates": int(state.agents.updates[0]),
+        "big_frames": int(state.big_frames),
+        "big_updates": int(state.big.updates),
+        "big_score": float(sums.big_score) / max(int(sums.big_episodes), 1),
+        "big_loss": float(sums.big.loss / updates),
+        "big_value": float(sums.big.value / updates),
+        "big_epsilon": float(live.big_epsilon.value(state.big_epsilon)),
+        "big_pond_steps": int(live.pond.held(state.pond)),
+        "samples": frames * live.config.pqn.epochs + int(state.big.updates) * live.config.big_batch,
+    }

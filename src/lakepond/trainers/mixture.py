@@ -1,0 +1,566 @@
+"""`mixture`: four agents learn alone; now and then all begin again from one that learned from them all (B).
+
+The Lake is huge and on disk; each agent has a Pond on the device.
+
+    while frames < N:
+        1  each agent trains by itself with PQN, and adds what it sees to its own Pond
+        2  a Pond that is full is poured into the Lake
+        3  stop after a portion
+        4  fill one BigPond from the Lake, uniformly
+        5  train one BigAgent on it with DQN, each transition so many times
+        6  stop
+        7  clone the agents from the BigAgent; reset their epsilon
+
+Frames are counted over all agents, evaluations and resets are logged against them. With `agents=1` this is
+one agent with resets from its own Lake, with `share=False` four agents that never meet: the two controls.
+Steps 1 to 3 are one jitted function, `train(agents, ponds, updates)`, so a run stops, goes on, is saved and
+resumed anywhere; pouring and committing go on in the background meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from lakepond.agents.dqn import DQN, DQNMetrics, DQNSettings, DQNState
+from lakepond.agents.fleet import over_agents, pick, repeat
+from lakepond.agents.networks import Params
+from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState
+from lakepond.errors import ConfigError
+from lakepond.flow.device_to_lake import DeviceLake
+from lakepond.flow.lake_to_device import pieces
+from lakepond.guards import Guard
+from lakepond.lake.lake import Lake
+from lakepond.pond.device import DevicePond, Loaded, PondState
+from lakepond.runs import Run
+from lakepond.runs.metrics import Logger
+from lakepond.trainers import arena
+from lakepond.types import Field, Spec
+
+
+@dataclass(frozen=True)
+class MixtureConfig:
+    """All settings of a run."""
+
+    game: str = "Breakout"
+    """which game of the suite"""
+    suite: arena.Suite = "minatar"
+    """minatar: on the device; atari: ale-py"""
+    frames: int = 1_000_000
+    """steps of all agents' environments together (Atari: agent steps, four emulator frames each)"""
+    portion: int = 249_856
+    """frames of all agents between two resets"""
+    evaluate_every: int = 40_960
+    """frames between two evaluations"""
+    seed: int = field(default=0, compare=False)  # runs that differ in it share their compiled programs
+    """of everything that is random"""
+    network: str = "mlp"
+    """mlp, cnn (MinAtar as published) or nature (Atari)"""
+    hidden: tuple[int, ...] = (256, 128)
+    """layers of the mlp"""
+    dueling: bool = False
+    """value and advantage apart, in all networks"""
+    agents: int = 4
+    """how many learn alone"""
+    pqn: PQNSettings = field(default_factory=lambda: PQNSettings(envs=32, minibatches=8))
+    share: bool = True
+    """False: no Lake and no resets, the agents never meet"""
+    pond: int = 16_384
+    """steps of an agent's Pond; when it is full it is poured"""
+    big_pond: int = 400_000
+    """transitions of the BigPond, or all of the Lake if it holds fewer"""
+    big_samples: float = 4.0
+    """how often each transition of the BigPond is learned from at a reset, on average"""
+    big_start: Literal["best", "fresh", "last"] = "best"
+    """where the BigAgent starts from: the best agent by evaluation, new weights, or itself as it last was"""
+    big_shrink: float = 1.0
+    """keep so much of these weights and add new ones for the rest: shrink and perturb; 1: all"""
+    big_n_step: int = 3
+    """steps of a return"""
+    big_batch: int = 256
+    """transitions of a gradient step"""
+    big_learning_rate: float = 3e-4
+    """of Adam"""
+    big_target_every: int = 500
+    """gradient steps between copies to the target network"""
+    big_double: bool = True
+    """double Q-learning"""
+    big_last: bool = False
+    """train a BigAgent after the last frame as well"""
+    clone_to: Literal["all", "worse"] = "all"
+    """which agents begin again from the BigAgent: all, or those that it beats in an evaluation"""
+    clone_optimiser: Literal["fresh", "kept", "cloned"] = "fresh"
+    """the agents' optimiser after that: a new one, their own, or with the BigAgent's moments"""
+    epsilon_kind: str = "linear"
+    """linear, exponential or constant"""
+    epsilon_start: float = 1.0
+    """share of random actions at the start"""
+    epsilon_end: float = 0.05
+    """and at the end"""
+    epsilon_share: float = 0.1
+    """of an agent's frames, how many it takes to get there, from the start or from a reset"""
+    epsilon_reset: float | Literal["keep"] = 0.3
+    """its value right after a reset; 1: start anew, keep: go on as if there had been none"""
+    epsilon_offsets: tuple[float, ...] = ()
+    """added for each agent, so that they explore differently"""
+    evaluation_episodes: int = 64
+    """episodes of an evaluation, shared out among the agents"""
+    evaluation_epsilon: float = 0.001
+    """share of random actions in it"""
+    evaluation_steps: int = 27_000
+    """after so many an episode of it is cut off"""
+    checkpoint_every: int = 4
+    """evaluations between two checkpoints; there is always one after a reset and at the end"""
+    keep_every: int = 1
+    """keep every nth checkpoint for good, beside the last three; 1: all, 0: none"""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What the settings come to; nothing here changes."""
+
+    config: MixtureConfig
+    pqn: PQN
+    dqn: DQN
+    pond: DevicePond
+    big_pond: DevicePond
+
+    @property
+    def update_frames(self) -> int:
+        """Frames of one update of all agents."""
+        return self.config.agents * self.config.pqn.frames
+
+
+class Ends(NamedTuple):
+    """Where in a run something happens, in updates."""
+
+    pond: int
+    evaluation: int
+    portion: int
+    total: int
+
+    def next(self, done: int) -> int:
+        """Updates until the next of them."""
+        steps = [every - done % every for every in self[:3]]
+        return min(*steps, self.total - done)
+
+
+PIECE_BYTES = 16 << 20
+"""rows that are brought to the BigPond at a time, at most"""
+
+
+def build(config: MixtureConfig) -> Mixture:
+    """The algorithm for these settings; refuses what cannot be."""
+    update = config.agents * config.pqn.frames
+    arena.check_budget(config.frames, config.portion, update)
+    if config.pond % config.pqn.frames:
+        raise ConfigError(
+            f"a Pond of {config.pond:,} steps is no multiple of an agent's update of "
+            f"{config.pqn.frames:,} frames; "
+            f"take {max(1, config.pond // config.pqn.frames) * config.pqn.frames:,}."
+        )
+    if config.evaluation_episodes % config.agents:
+        raise ConfigError(
+            f"{config.evaluation_episodes} episodes cannot be shared out among {config.agents} agents; "
+            "choose a multiple."
+        )
+    env = arena.make_env(config.suite, config.game)
+    network = arena.make_network(config.network, env, config.hidden, dueling=config.dueling)
+    epsilon = arena.make_epsilon(
+        config.epsilon_kind,
+        config.epsilon_start,
+        config.epsilon_end,
+        int(config.frames / config.agents * config.epsilon_share),
+        config.epsilon_offsets,
+    )
+    settings = DQNSettings(
+        batch=config.big_batch,
+        learning_rate=config.big_learning_rate,
+        target_every=config.big_target_every,
+        double=config.big_double,
+    )
+    steps = config.pond // config.pqn.envs
+    length = env.obs.shape[0] if env.obs.rows == 0 else 1
+    # room for episodes of a single step, or of eight on average where frames are large
+    rows = steps * 2 + 2 if length == 1 else steps + steps // 2 + 2 * length
+    most = min(config.big_pond, config.frames)
+    return Mixture(
+        config,
+        PQN(env, network, epsilon, config.pqn, config.frames // update),
+        DQN(network, settings),
+        DevicePond(env.obs, config.pqn.envs, steps, rows=rows),
+        DevicePond(env.obs, 1, most, rows=2 * most + 2 * length),
+    )
+
+
+PRESETS = {
+    "minatar": MixtureConfig(),
+    "published": MixtureConfig(frames=9_961_472, portion=2_490_368, evaluate_every=409_600, network="cnn"),
+    "atari": MixtureConfig(
+        suite="atari",
+        frames=10_000_000,
+        portion=2_500_000,
+        evaluate_every=500_000,
+        network="nature",
+        pqn=PQNSettings(envs=32, minibatches=8, learning_rate=2.5e-4),
+        evaluation_episodes=8,
+    ),
+    "debug": MixtureConfig(
+        frames=8_192,
+        portion=2_048,
+        evaluate_every=1_024,
+        hidden=(16,),
+        pqn=PQNSettings(envs=8, minibatches=2),
+        pond=512,
+        big_samples=0.25,
+        evaluation_episodes=4,
+    ),
+}
+"""minatar: minutes; published: the settings of PQN's authors; debug: seconds, to see that all of it works"""
+
+
+# --- steps 1 to 3: train a portion ---------------------------------------------------------------
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
+def train(
+    mixture: Mixture, agents: PQNState, ponds: PondState | None, updates: jax.Array
+) -> tuple[PQNState, PondState | None, PQNMetrics]:
+    """So many updates of every agent; metrics are summed up over them, one for each agent."""
+    pqn, pond = mixture.pqn, mixture.pond
+
+    def one(state: PQNState, seen: PondState | None, number: jax.Array) -> Any:
+        def update(
+            _: int, carry: tuple[PQNState, PondState | None, PQNMetrics]
+        ) -> tuple[PQNState, PondState | None, PQNMetrics]:
+            state, held, sums = carry
+            state, rollout, metrics = pqn.update(state, number)
+            if held is not None:
+                held = pond.add(held, arena.as_added(rollout))
+            return state, held, jax.tree.map(jnp.add, sums, metrics)
+
+        return jax.lax.fori_loop(0, updates, update, (state, seen, PQNMetrics.zero()))
+
+    found: tuple[PQNState, PondState | None, PQNMetrics] = over_agents(
+        one, agents, ponds, jnp.arange(mixture.config.agents)
+    )
+    return found
+
+
+# --- steps 4 to 6: the BigAgent ------------------------------------------------------------------
+
+
+def fill(mixture: Mixture, pond: PondState, lake: Lake, rng: np.random.Generator) -> PondState:
+    """The BigPond with transitions of the Lake, every choice of them as likely as any other."""
+    config, big = mixture.config, mixture.big_pond
+    pond = big.cleared(pond)
+    chosen = pieces(
+        lake,
+        min(big.capacity, len(lake)),
+        rng=rng,
+        n_step=config.big_n_step,
+        gamma=config.pqn.gamma,
+        size=max(64, PIECE_BYTES // (2 * big.length * big.row_bytes)),
+    )
+    for piece in chosen:
+        pond = _load(big, pond, Loaded(*piece))
+    return pond
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _load(big: DevicePond, pond: PondState, piece: Loaded) -> PondState:
+    return big.load(pond, piece)
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def learn(
+    mixture: Mixture, state: DQNState, pond: PondState, key: jax.Array, steps: jax.Array
+) -> tuple[DQNState, DQNMetrics]:
+    """So many gradient steps on the BigPond; metrics are those of all steps, summed up."""
+    config = mixture.config
+
+    def step(number: int, carry: tuple[DQNState, DQNMetrics]) -> tuple[DQNState, DQNMetrics]:
+        state, sums = carry
+        batch = mixture.big_pond.sample(
+            pond, jax.random.fold_in(key, number), config.big_batch, gamma=config.pqn.gamma
+        )
+        state, _, metrics = mixture.dqn.update(state, batch)
+        return state, jax.tree.map(jnp.add, sums, metrics)
+
+    zero = DQNMetrics(*[jnp.float32(0)] * 3)
+    found: tuple[DQNState, DQNMetrics] = jax.lax.fori_loop(0, steps, step, (state, zero))
+    return found
+
+
+def start_big(mixture: Mixture, best: Params, last: Params, key: jax.Array) -> DQNState:
+    """The BigAgent at the start of its training."""
+    config = mixture.config
+    fresh = mixture.pqn.network.init(key)
+    params = {"best": best, "fresh": fresh, "last": last}[config.big_start]
+    kept = config.big_shrink
+    if kept < 1.0:
+        params = jax.tree.map(lambda old, new: kept * old + (1.0 - kept) * new, params, fresh)
+    return mixture.dqn.init(jax.tree.map(jnp.copy, params))
+
+
+# --- step 7: begin again -------------------------------------------------------------------------
+
+
+def clone(mixture: Mixture, agents: PQNState, big: DQNState, who: np.ndarray[Any, Any]) -> PQNState:
+    """The agents after the reset; `who` says which of them begin again from the BigAgent."""
+    config, pqn = mixture.config, mixture.pqn
+    chosen = jnp.asarray(who)
+
+    def replaced(old: Any, new: Any) -> Any:
+        return jax.tree.map(
+            lambda a, b: jnp.where(chosen.reshape(-1, *[1] * (a.ndim - 1)), b, a), old, repeat(new, len(who))
+        )
+
+    optimiser = agents.optimiser
+    if config.clone_optimiser != "kept":
+        fresh = pqn.optimiser.init(big.params)
+        if config.clone_optimiser == "cloned":
+            fresh = _with_moments(fresh, big.optimiser)
+        optimiser = replaced(optimiser, fresh)
+    to = None if config.epsilon_reset == "keep" else config.epsilon_reset
+    reset = pqn.epsilon.reset(agents.epsilon, to)
+    epsilon = jax.tree.map(lambda old, new: jnp.where(chosen, new, old), agents.epsilon, reset)
+    return agents._replace(params=replaced(agents.params, big.params), optimiser=optimiser, epsilon=epsilon)
+
+
+def _with_moments(fresh: optax.OptState, other: optax.OptState) -> optax.OptState:
+    """An optimiser's state with the moments, and the count, of another's."""
+    moments = [s for s in jax.tree.leaves(other, is_leaf=_is_adam) if _is_adam(s)]
+    return jax.tree.map(lambda s: moments[0] if _is_adam(s) else s, fresh, is_leaf=_is_adam)
+
+
+def _is_adam(state: Any) -> bool:
+    return isinstance(state, optax.ScaleByAdamState)
+
+
+# --- the run -------------------------------------------------------------------------------------
+
+
+def run(
+    config: MixtureConfig,
+    folder: str | Path,
+    *,
+    loggers: Sequence[Logger] = (),
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics."""
+    mixture = build(config)
+    with Run.create(folder, "mixture", config, loggers=loggers, keep_every=config.keep_every) as kept:
+        return _Training(mixture, kept, tell).go_on()
+
+
+class _Training:
+    """A run in progress: what the pure functions above are called with, and the files beside it."""
+
+    def __init__(self, mixture: Mixture, kept: Run, tell: Callable[[str], None]) -> None:
+        config, pqn = mixture.config, mixture.pqn
+        self.mixture, self.kept, self.tell = mixture, kept, tell
+        self.guard = Guard(kept.folder, unit="evaluation")
+        frames = mixture.update_frames
+        self.ends = Ends(
+            config.pond // config.pqn.frames,
+            max(1, config.evaluate_every // frames),
+            max(1, config.portion // frames),
+            pqn.total_updates,
+        )
+        each = config.evaluation_episodes // config.agents
+        env = arena.make_env(config.suite, config.game, evaluates=True)
+        self.evaluate_one = arena.make_evaluate(
+            env,
+            pqn.network,
+            config.evaluation_episodes,
+            epsilon=config.evaluation_epsilon,
+            most_steps=config.evaluation_steps,
+        )
+        self.evaluate_each = arena.make_evaluate(
+            env,
+            pqn.network,
+            each,
+            epsilon=config.evaluation_epsilon,
+            agents=config.agents,
+            most_steps=config.evaluation_steps,
+        )
+        key_agents, key_big = jax.random.split(jax.random.PRNGKey(config.seed))
+        self.agents = over_agents(pqn.init, jax.random.split(key_agents, config.agents))
+        self.key_big = key_big
+        self.big: Params = pqn.network.init(key_big)
+        self.big_state: PondState | None = None
+        self.scores = np.zeros(config.agents)
+        self.resets, self.big_samples = 0, 0
+        self.seconds = dict.fromkeys(("train", "pour", "fill", "learn", "evaluate"), 0.0)
+        checkpoint = kept.load(like={"agents": self.agents, "big": self.big}) if kept.checkpoints() else None
+        kept.rewind(checkpoint)
+        commit = None
+        if checkpoint is not None:
+            self.agents = arena.restored(self.agents, checkpoint.arrays["agents"], pqn.env)
+            self.big = jax.tree.map(jnp.array, checkpoint.arrays["big"])
+            self.scores = np.array(checkpoint.state["scores"])
+            self.resets, self.big_samples = checkpoint.state["resets"], checkpoint.state["big_samples"]
+            self.seconds = checkpoint.state["seconds"]
+            commit = checkpoint.state["lake_commit"]
+            tell(f"going on from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
+        self.lake: DeviceLake | None = None
+        self.ponds: PondState | None = None
+        if config.share:
+            spec = Spec(obs=pqn.env.obs, action=Field((), "int32"))
+            fresh = checkpoint is None
+            self.lake = arena.open_lake(kept.lake_folder, spec, commit=commit, fresh=fresh)
+            empty = mixture.pond.init(ponds=config.agents)
+            self.ponds = over_agents(lambda obs: mixture.pond.begin(empty, obs), self.agents.env.obs)
+
+    @property
+    def updates(self) -> int:
+        """Of each agent, so far."""
+        return int(self.agents.updates[0])
+
+    @property
+    def frames(self) -> int:
+        """Of all agents together, so far."""
+        return self.updates * self.mixture.update_frames
+
+    def go_on(self) -> dict[str, Any]:
+        """To the end."""
+        told: dict[str, Any] = {}
+        sums, since = None, self.updates
+        try:
+            while self.updates < self.ends.total:
+                count = self.ends.next(self.updates)
+                new = self._train(count)
+                sums = new if sums is None else jax.tree.map(np.add, sums, new)
+                at_end = self.updates == self.ends.total
+                resets = self.updates % self.ends.portion == 0 and (
+                    not at_end or self.mixture.config.big_last
+                )
+                if self.updates % self.ends.evaluation == 0 or resets or at_end:
+                    told = self._evaluate(sums, self.updates - since)
+                    sums, since = None, self.updates
+                    reset = resets and self.mixture.config.share
+                    if reset:
+                        self._reset()
+                    number = -(-self.updates // self.ends.evaluation)
+                    if reset or at_end or number % self.mixture.config.checkpoint_every == 0:
+                        self._save(number)
+        finally:
+            if self.lake is not None:
+                self.lake.close()
+        return told
+
+    def _train(self, count: int) -> PQNMetrics:
+        """Steps 1 and 2: the agents train, full ponds are poured while they go on."""
+        began = time.perf_counter()
+        self.agents, self.ponds, sums = train(self.mixture, self.agents, self.ponds, count)
+        found: PQNMetrics = jax.tree.map(np.asarray, sums)  # waits until it is done
+        self.seconds["train"] += time.perf_counter() - began
+        if self.updates % self.ends.pond == 0:
+            self._pour()
+        return found
+
+    def _pour(self) -> None:
+        """Hand all ponds over to the lake, which writes them in the background, and go on with empty ones."""
+        if self.ponds is None or self.lake is None or not int(self.ponds.steps[0] - self.ponds.oldest.min()):
+            return
+        began = time.perf_counter()
+        arena.pour(self.mixture.pond, self.ponds, self.lake, {"frames": self.frames})
+        self.ponds = self.ponds._replace(
+            oldest=jnp.repeat(self.ponds.steps[:, None], self.ponds.oldest.shape[1], 1)
+        )
+        self.seconds["pour"] += time.perf_counter() - began
+
+    def _evaluate(self, sums: PQNMetrics, updates: int) -> dict[str, Any]:
+        """Every agent, in environments of its own."""
+        began = time.perf_counter()
+        key = arena.evaluation_key(self.frames)
+        keys = jax.random.split(key, len(self.scores))
+        self.scores = np.asarray(self.evaluate_each(self.agents.params, keys)).mean(1)
+        self.seconds["evaluate"] += time.perf_counter() - began
+        told = arena.means(sums, updates) | {
+            "evaluation": float(self.scores.mean()),
+            "evaluation_best": float(self.scores.max()),
+            "evaluation_agents": self.scores.tolist(),
+            "samples": self.frames * self.mixture.config.pqn.epochs + self.big_samples,
+            "big_samples": self.big_samples,
+            **{f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()},
+        }
+        self.kept.log(self.frames, told | self.guard.check(-(-self.updates // self.ends.evaluation)))
+        self.tell(
+            f"{self.frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}"
+            f"  best {told['evaluation_best']:6.2f}"
+        )
+        return told
+
+    def _reset(self) -> None:
+        """Steps 4 to 7."""
+        mixture, config = self.mixture, self.mixture.config
+        assert self.lake is not None
+        self._pour()
+        began = time.perf_counter()
+        commit = self.lake.wait()
+        assert commit is not None
+        self.seconds["pour"] += time.perf_counter() - began
+        began = time.perf_counter()
+        pond = self.big_state if self.big_state is not None else mixture.big_pond.init()
+        with Lake.open(self.lake.path, commit.number) as lake:
+            pond = fill(mixture, pond, lake, np.random.default_rng([config.seed, self.resets]))
+        held = int(mixture.big_pond.held(pond))
+        self.seconds["fill"] += time.perf_counter() - began
+        began = time.perf_counter()
+        key_start, key_learn = jax.random.split(jax.random.fold_in(self.key_big, self.resets))
+        best = pick(self.agents.params, int(self.scores.argmax()))
+        big = start_big(mixture, best, self.big, key_start)
+        steps = max(1, round(config.big_samples * held / config.big_batch))
+        big, sums = learn(mixture, big, pond, key_learn, steps)
+        sums = jax.tree.map(np.asarray, sums)
+        self.seconds["learn"] += time.perf_counter() - began
+        after = float(self.evaluate_one(big.params, arena.evaluation_key(self.frames)).mean())
+        who = np.ones(config.agents, bool) if config.clone_to == "all" else self.scores < after
+        self.agents = clone(mixture, self.agents, big, who)
+        self.big, self.big_state = big.params, pond
+        self.resets += 1
+        self.big_samples += steps * config.big_batch
+        before = float(self.scores.mean())
+        self.kept.log(
+            self.frames,
+            {
+                "reset": self.resets,
+                "evaluation_before": before,
+                "evaluation_after": after,
+                "cloned": int(who.sum()),
+                "lake_steps": self.lake.recorded,
+                "big_pond_steps": held,
+                "big_steps": steps,
+                "big_loss": float(sums.loss / steps),
+                "big_value": float(sums.value / steps),
+            },
+        )
+        self.tell(f"{self.frames:>10,} frames  reset {self.resets}: {before:.2f} before, {after:.2f} after")
+
+    def _save(self, number: int) -> None:
+        commit = None
+        if self.lake is not None:
+            self._pour()
+            durable = self.lake.wait()
+            commit = None if durable is None else durable.number
+        state = {
+            "frames": self.frames,
+            "scores": self.scores.tolist(),
+            "resets": self.resets,
+            "big_samples": self.big_samples,
+            "seconds": self.seconds,
+            "lake_commit": commit,
+        }
+        best = pick(self.agents.params, int(self.scores.argmax()))
+        self.kept.save(number, {"agents": self.agents, "big": self.big, "policy": best}, state)

@@ -1,0 +1,68 @@
+"""A run to the cloud now and then, in the background; what fails is loud and never stops training."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from lakepond.errors import LakepondError
+
+log = logging.getLogger("lakepond")
+WAIT_SECONDS = 600.0
+"""for the last push, at the end of a run"""
+
+
+class Pushing:
+    """Pushes a run's folder on a thread that does not outlive the process; one push at a time."""
+
+    def __init__(self, folder: Path, url: str | None) -> None:
+        self._folder, self._url = folder, url
+        self._thread: threading.Thread | None = None
+        if url is not None:
+            from lakepond.cloud.place import Cloud
+
+            Cloud.of(url)  # refuse now what is no place
+
+    def begin(self, ready: Callable[[], object]) -> bool:
+        """Push once `ready` has returned; False, and nothing happens, while the last push is on its way."""
+        if self._url is None or (self._thread is not None and self._thread.is_alive()):
+            return False
+        self._thread = threading.Thread(target=self._push, args=(ready,), name="lakepond-push", daemon=True)
+        self._thread.start()
+        return True
+
+    def _push(self, ready: Callable[[], object]) -> None:
+        from lakepond.cloud.place import Cloud
+        from lakepond.runs.copies import push_run
+
+        assert self._url is not None
+        try:
+            ready()
+            told = push_run(self._folder, Cloud.of(self._url), timeout=WAIT_SECONDS)
+            if told is not None and not told.done:
+                log.warning("%s is not all in the cloud yet: %s", self._folder, told)
+        except (LakepondError, OSError) as error:  # a checkpoint may also have been let go meanwhile
+            log.warning("pushing %s failed, the next push sends the rest: %s", self._folder, error)
+
+    def finish(self) -> None:
+        """Push what is left and wait for it, within bounds."""
+        if self._url is None:
+            return
+        until = time.monotonic() + WAIT_SECONDS
+        while not self.begin(lambda: None):
+            assert self._thread is not None
+            self._thread.join(max(0.0, until - time.monotonic()))
+            if time.monotonic() >= until:
+                break
+        assert self._thread is not None
+        self._thread.join(max(0.0, until - time.monotonic()))
+        if self._thread.is_alive():
+            log.warning(
+                "%s is still on its way to the cloud; `lakepond push %s %s` sends the rest.",
+                self._folder,
+                self._folder,
+                self._url,
+            )

@@ -1,0 +1,159 @@
+"""`single`: one agent learns with PQN from N frames. The baseline that `mixture` is measured against (A).
+
+while frames < N:
+    train a portion           pure, jitted: train(state, updates) -> state, sums of metrics
+    evaluate                  in environments of its own
+    log, save a checkpoint    killed and started again, it goes on bit for bit as if nothing had happened
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState
+from lakepond.guards import Guard
+from lakepond.runs import Run
+from lakepond.runs.metrics import Logger
+from lakepond.trainers import arena
+
+
+@dataclass(frozen=True)
+class SingleConfig:
+    """All settings of a run."""
+
+    game: str = "Breakout"
+    """which game of the suite"""
+    suite: arena.Suite = "minatar"
+    """minatar: on the device; atari: ale-py"""
+    frames: int = 1_000_000
+    """steps of all environments together (Atari: agent steps, four emulator frames each)"""
+    portion: int = 40_960
+    """frames between two evaluations"""
+    seed: int = field(default=0, compare=False)  # runs that differ in it share their compiled programs
+    """of everything that is random"""
+    network: str = "mlp"
+    """mlp, cnn (MinAtar as published) or nature (Atari)"""
+    hidden: tuple[int, ...] = (256, 128)
+    """layers of the mlp"""
+    pqn: PQNSettings = field(default_factory=PQNSettings)
+    epsilon_kind: str = "linear"
+    """linear, exponential or constant"""
+    epsilon_start: float = 1.0
+    """share of random actions at the start"""
+    epsilon_end: float = 0.05
+    """and at the end"""
+    epsilon_share: float = 0.1
+    """of all frames, how many it takes to get there"""
+    evaluation_episodes: int = 64
+    """episodes of an evaluation"""
+    evaluation_epsilon: float = 0.001
+    """share of random actions in it"""
+    evaluation_steps: int = 27_000
+    """after so many an episode of it is cut off"""
+    checkpoint_every: int = 4
+    """portions between two checkpoints; there is always one at the end"""
+    keep_every: int = 1
+    """keep every nth checkpoint for good, beside the last three; 1: all, 0: none"""
+
+
+PRESETS = {
+    "minatar": SingleConfig(),
+    "published": SingleConfig(frames=10_000_000, portion=409_600, network="cnn"),
+    "atari": SingleConfig(
+        suite="atari",
+        frames=10_000_000,
+        portion=500_000,
+        network="nature",
+        pqn=PQNSettings(learning_rate=2.5e-4),
+        evaluation_episodes=8,
+    ),
+    "debug": SingleConfig(
+        frames=8_192,
+        portion=1_024,
+        hidden=(16,),
+        pqn=PQNSettings(envs=8, minibatches=2),
+        evaluation_episodes=4,
+    ),
+}
+"""minatar: minutes; published: the settings of PQN's authors; debug: seconds, to see that all of it works"""
+
+
+def build(config: SingleConfig) -> PQN:
+    """The algorithm for these settings; refuses what cannot be."""
+    arena.check_budget(config.frames, config.portion, config.pqn.frames)
+    env = arena.make_env(config.suite, config.game)
+    epsilon = arena.make_epsilon(
+        config.epsilon_kind,
+        config.epsilon_start,
+        config.epsilon_end,
+        int(config.frames * config.epsilon_share),
+    )
+    network = arena.make_network(config.network, env, config.hidden)
+    return PQN(env, network, epsilon, config.pqn, config.frames // config.pqn.frames)
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def train(pqn: PQN, state: PQNState, updates: jax.Array) -> tuple[PQNState, PQNMetrics]:
+    """A portion of so many updates; the metrics are summed up over them."""
+
+    def update(_: int, carry: tuple[PQNState, PQNMetrics]) -> tuple[PQNState, PQNMetrics]:
+        after, _rollout, seen = pqn.update(carry[0])
+        return after, jax.tree.map(jnp.add, carry[1], seen)
+
+    found: tuple[PQNState, PQNMetrics] = jax.lax.fori_loop(0, updates, update, (state, PQNMetrics.zero()))
+    return found
+
+
+def run(
+    config: SingleConfig,
+    folder: str | Path,
+    *,
+    loggers: Sequence[Logger] = (),
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, float]:
+    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics."""
+    pqn = build(config)
+    evaluate = arena.make_evaluate(
+        arena.make_env(config.suite, config.game, evaluates=True),
+        pqn.network,
+        config.evaluation_episodes,
+        epsilon=config.evaluation_epsilon,
+        most_steps=config.evaluation_steps,
+    )
+    state = pqn.init(jax.random.PRNGKey(config.seed))
+    told: dict[str, Any] = {}
+    with Run.create(folder, "single", config, loggers=loggers, keep_every=config.keep_every) as kept:
+        checkpoint = kept.load(like={"agent": state}) if kept.checkpoints() else None
+        kept.rewind(checkpoint)
+        guard = Guard(kept.folder, unit="evaluation")
+        if checkpoint is not None:
+            state = arena.restored(state, checkpoint.arrays["agent"], pqn.env)
+            tell(f"going on from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
+        step = config.portion // config.pqn.frames
+        while (done := int(state.updates)) < pqn.total_updates:
+            count = min(step, pqn.total_updates - done)
+            began = time.perf_counter()
+            state, sums = train(pqn, state, count)
+            told = arena.means(sums, count)  # waits until it is done
+            seconds = time.perf_counter() - began
+            frames = int(state.updates) * config.pqn.frames
+            scores = evaluate(state.params, arena.evaluation_key(frames))
+            told |= {
+                "evaluation": float(scores.mean()),
+                "samples": frames * config.pqn.epochs,
+                "frames_per_second": count * config.pqn.frames / seconds,
+            }
+            number = -(-int(state.updates) // step)
+            kept.log(frames, told | guard.check(number))
+            tell(f"{frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}")
+            if number % config.checkpoint_every == 0 or int(state.updates) == pqn.total_updates:
+                kept.save(number, {"agent": state, "policy": state.params}, {"frames": frames})
+    return told

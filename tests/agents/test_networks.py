@@ -1,0 +1,61 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lakepond.agents import networks
+from lakepond.errors import ConfigError
+from lakepond.types import Field
+
+BOARD = Field((10, 10, 4), "uint8", rows=None)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(3, 1), (8, 4)])
+def test_slices_and_matmul_are_a_convolution(size, stride):
+    key_x, key_w = jax.random.split(jax.random.PRNGKey(0))
+    x = jax.random.normal(key_x, (2, 20, 18, 3))
+    params = networks.dense_init(key_w, size * size * 3, 5)
+    both = jax.jit(lambda: tuple(networks.conv(params, x, size, stride, how) for how in ("real", "slices")))
+    real, slices = both()
+    assert real.shape == slices.shape
+    assert np.asarray(slices) == pytest.approx(np.asarray(real), abs=1e-4)
+
+
+def test_layer_norm_by_hand():
+    found = networks.norm(networks.norm_init(2), jnp.array([[1.0, 3.0]]))  # mean 2, variance 1
+    assert np.asarray(found)[0].tolist() == pytest.approx([-1.0, 1.0], abs=1e-5)
+
+
+def test_a_dueling_head_is_value_and_centred_advantage():
+    params = {
+        "advantage": {"weight": jnp.array([[1.0, 3.0]]), "bias": jnp.zeros(2)},
+        "value": {"weight": jnp.array([[10.0]]), "bias": jnp.array([0.5])},
+    }
+    assert np.asarray(networks.head(params, jnp.array([[2.0]])))[0].tolist() == [18.5, 22.5]
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_every_network_values_every_action(kind, dueling):
+    network = networks.make(kind, BOARD, 3, hidden=(8,), dueling=dueling)
+    params = network.init(jax.random.PRNGKey(0))
+    values = jax.jit(network.apply)(params, jnp.ones((5, 10, 10, 4), jnp.uint8))
+    assert values.shape == (5, 3)
+    assert ("value" in params["head"]) == dueling
+
+
+def test_the_nature_network_takes_stacks_of_frames():
+    network = networks.make("nature", Field((4, 84, 84), "uint8", rows=0), 6)
+    shapes = jax.eval_shape(network.init, jax.random.PRNGKey(0))
+    assert shapes["dense"]["dense"]["weight"].shape == (7 * 7 * 64, 512)
+    values = jax.eval_shape(network.apply, shapes, jax.ShapeDtypeStruct((2, 4, 84, 84), jnp.uint8))
+    assert values.shape == (2, 6)
+
+
+def test_networks_that_cannot_be_are_refused():
+    with pytest.raises(ConfigError, match="no network; there are mlp, cnn, nature"):
+        networks.make("resnet", BOARD, 3)
+    with pytest.raises(ConfigError, match="takes images"):
+        networks.make("cnn", Field((4,), "float32"), 3)
+    with pytest.raises(ConfigError, match="too small"):
+        networks.make("nature", Field((4, 8, 8), "uint8", rows=0), 3)

@@ -1,0 +1,296 @@
+"""The frame: help, exit codes, errors, interrupts; the same for every command."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+
+import pytest
+
+import lakepond
+from lakepond import cli, errors
+from lakepond.cli import load, main
+from lakepond.cli.commands import COMMANDS
+
+SOURCE = str(Path(lakepond.__file__).parents[1])
+
+
+def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env=os.environ | {"PYTHONPATH": SOURCE},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_help_names_every_command_with_its_summary(capsys, monkeypatch):
+    for columns in ("60", "140"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert main(["--help"]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        assert max(map(len, out.splitlines())) <= min(100, int(columns))
+        for name, entry in COMMANDS.items():
+            assert f"\n  {name} " in out
+            assert entry.summary in " ".join(out.split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_a_dataclass_whose_docstring_is_its_summary(name):
+    kind = load(name)
+    assert is_dataclass(kind)
+    assert kind.__doc__.splitlines()[0] == COMMANDS[name].summary
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_has_an_example_and_exits_0(name, capsys):
+    assert main([name, "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert f"Example: lakepond {name}" in out or "Example: source <(lakepond" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_option_is_exit_code_2_and_nothing_on_stdout(name, capsys):
+    assert main([name, "--no-such-option"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err
+
+
+def test_a_word_that_is_no_command_names_the_nearest(capsys):
+    assert main(["verfy"]) == 2
+    assert "did you mean `lakepond verify`?" in capsys.readouterr().err
+
+
+def test_no_word_is_exit_code_2_and_help_on_stderr(capsys):
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("usage: lakepond")
+
+
+def test_help_and_storage_commands_load_no_trainer_library(lake):
+    heavy = ["jax", "torch", "optax", "gymnasium", "ale_py", "obstore", "pandas", "matplotlib", "wandb"]
+    for words in (
+        ["--help"],
+        ["ls", str(lake)],
+        ["show", str(lake)],
+        ["verify", str(lake)],
+        ["status", str(lake)],
+    ):
+        done = run(
+            f"import sys; from lakepond.cli import main; code = main({words!r});"
+            f"heavy = [m for m in {heavy!r} if m in sys.modules];"
+            "sys.exit(code or (f'loaded {heavy}' if heavy else 0))"
+        )
+        assert done.returncode == 0, (words, done.stderr)
+
+
+def test_help_loads_neither_numpy_nor_the_parser():
+    done = run(
+        "import sys; from lakepond.cli import main; main(['--help']);"
+        "sys.exit(str([m for m in ('numpy', 'tyro', 'rich') if m in sys.modules] or 0))"
+    )
+    assert done.stderr == "0\n"
+
+
+@dataclass(frozen=True)
+class Fails:
+    """Fail."""
+
+    def run(self) -> None:
+        raise type(self).error
+
+
+@dataclass(frozen=True)
+class Stops:
+    """Stop."""
+
+    def run(self) -> None:
+        raise KeyboardInterrupt
+
+    def interrupted(self) -> str:
+        return "Go on with `lakepond train --resume`."
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Put a command into the place of `verify`."""
+
+    def put(kind: type) -> None:
+        monkeypatch.setattr(cli, "load", lambda name: kind)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.LakeNotFound("there is no lake; look elsewhere."), 1),
+        (OSError(28, "No space left on device"), 1),
+        (errors.SpecError("that cannot be; give another."), 2),
+        (errors.LakeCorrupt("a file is wrong; see `repair`."), 3),
+        (errors.LakeLocked("somebody writes it; wait."), 4),
+    ],
+)
+def test_an_error_is_one_sentence_and_its_exit_code(error, code, command, capsys):
+    Fails.error = error
+    command(Fails)
+    assert main(["verify"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("lakepond: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("words", [["--debug", "verify"], ["verify", "--debug"]])
+def test_debug_keeps_the_traceback(words, command):
+    Fails.error = errors.LakeNotFound("there is no lake.")
+    command(Fails)
+    with pytest.raises(errors.LakeNotFound):
+        main(words)
+
+
+def test_debug_may_come_from_the_environment(command, monkeypatch):
+    monkeypatch.setenv("LAKEPOND_DEBUG", "1")
+    Fails.error = errors.LakeNotFound("there is no lake.")
+    command(Fails)
+    with pytest.raises(errors.LakeNotFound):
+        main(["verify"])
+
+
+def test_a_library_that_is_not_installed_is_named_with_its_extra(command, capsys):
+    Fails.error = ModuleNotFoundError("No module named 'jax'", name="jax")
+    command(Fails)
+    assert main(["verify"]) == 1
+    assert (
+        capsys.readouterr().err == "lakepond: `lakepond verify` needs jax: pip install 'lakepond[train]'.\n"
+    )
+
+
+def test_an_interrupt_says_how_to_go_on(command, capsys):
+    command(Stops)
+    assert main(["verify"]) == 130
+    assert capsys.readouterr().err == "\nlakepond: stopped. Go on with `lakepond train --resume`.\n"
+
+
+def test_a_termination_stops_as_an_interrupt_does():
+    code = """
+import dataclasses, os, signal, sys
+from lakepond import cli
+
+@dataclasses.dataclass(frozen=True)
+class Waits:
+    '''Wait.'''
+    def run(self):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        finally:
+            print("closed", flush=True)
+    def interrupted(self):
+        return "Resume it."
+
+cli.load = lambda name: Waits
+sys.exit(cli.main(["verify"]))
+"""
+    done = run(code)
+    assert done.returncode == 143
+    assert done.stdout == "closed\n"  # what was open was closed
+    assert done.stderr == "\nlakepond: stopped. Resume it.\n"
+
+
+RECORDS = """
+import dataclasses, os, signal, sys
+import numpy as np
+import lakepond as lp
+from lakepond import cli
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    'Record.'
+    def run(self):
+        with lp.Replay.open(sys.argv[1], lp.Spec(lp.Field((4,), "int64")), capacity=100) as replay:
+            for t in range(1000):
+                step = dict(obs=np.full(4, t), action=0, reward=float(t), next_obs=np.full(4, t + 1))
+                replay.record(**step, terminated=False, truncated=False)
+                if t == 250:
+                    os.kill(os.getpid(), signal.SIGINT)
+    def interrupted(self):
+        return "Go on with --resume."
+
+cli.load = lambda name: Records
+sys.exit(cli.main(["verify"]))
+"""
+
+
+def test_ctrl_c_in_the_middle_of_recording_leaves_a_whole_commit(tmp_path):
+    done = run(RECORDS, str(tmp_path / "lake"))
+    assert done.returncode == 130, done.stderr
+    assert done.stderr == "\nlakepond: stopped. Go on with --resume.\n"
+    with lakepond.Lake.open(tmp_path / "lake") as lake:
+        lake.verify()
+        assert lake.commit.recorded == 251  # all that was recorded
+
+
+def test_a_reader_that_leaves_early_is_no_error(lake):
+    command = f"{sys.executable} -m lakepond ls {lake} --limit 0 --json | head -c 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env=os.environ | {"PYTHONPATH": SOURCE},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1].endswith(("0", "141"))
+
+
+def test_completion_completes_commands_options_and_choices_in_bash(tmp_path, capsys):
+    assert main(["completion", "bash"]) == 0
+    script = tmp_path / "lakepond.bash"
+    script.write_text(capsys.readouterr().out)
+    tries = [
+        ("ver", "verify"),
+        ("plan --gen", "--generations"),
+        ("plan --store gz", "gzip"),
+        ("data fe", "fetch"),
+    ]
+    for words, expected in tries:
+        told = subprocess.run(
+            [
+                "bash",
+                "-c",
+                f"source {script}; COMP_WORDS=(lakepond {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); "
+                '"$(complete -p lakepond | sed "s/.*-F \\([^ ]*\\).*/\\1/")"; echo "${COMPREPLY[*]}"',
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        assert told.stdout.split() == [expected], told.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_for_other_shells_names_every_command(shell, capsys):
+    assert main(["completion", shell]) == 0
+    out = capsys.readouterr().out
+    assert all(f"'{name}'" in out for name in COMMANDS)
+
+
+def test_json_is_one_line_without_nan(capsys):
+    from lakepond.cli import words
+
+    words.print_json({"a": float("nan"), "b": [float("inf"), Path("x")], "c": (1, 2)})
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert json.loads(out) == {"a": None, "b": [None, "x"], "c": [1, 2]}

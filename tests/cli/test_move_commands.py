@@ -1,0 +1,184 @@
+"""`compact`, `push`, `pull`, `gc`, `import`, `export`: the library's functions, one command away."""
+
+import pickle
+from collections import deque
+
+import numpy as np
+import pytest
+
+import lakepond as lp
+from lakepond.cli import main
+from lakepond.lake.files import WriterLock
+
+
+def steps_of(path) -> lp.Batch:
+    with lp.Lake.open(path) as lake:
+        return lake.steps(lake.commit.oldest, lake.commit.recorded)
+
+
+def same(a: lp.Batch, b: lp.Batch) -> None:
+    for name in ("obs", "action", "reward", "next_obs", "terminated"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+def test_compact_merges_and_keeps_every_step(lake, told, capsys):
+    before = steps_of(lake)
+    merged = told("compact", lake, "--keep-last", 1)
+    assert merged["files"] < merged["files_before"]
+    assert [each["number"] for each in told("ls", lake)["commits"]] == [merged["commit"]]
+    same(steps_of(lake), before)
+    assert main(["compact", str(lake)]) == 0
+    assert f"commit {merged['commit']} of" in capsys.readouterr().out
+
+
+def test_compact_of_a_lake_that_is_written_is_exit_code_4(lake):
+    with WriterLock(lake / "lock"):
+        assert main(["compact", str(lake)]) == 4
+
+
+def test_a_lake_goes_up_and_comes_back(lake, tmp_path, told, capsys):
+    url = f"file://{tmp_path}/bucket/demo"
+    pushed = told("push", lake, url)
+    assert pushed["done"]
+    assert pushed["status"]["uploaded"] > 0
+    assert told("push", lake)["status"]["uploaded"] == 0  # it knows where; and each file goes once
+    pulled = told("pull", url, tmp_path / "back")
+    assert pulled["trainer"] is None
+    assert pulled["lake"]["steps"] == 150
+    same(steps_of(tmp_path / "back"), steps_of(lake))
+    assert told("pull", url, tmp_path / "older", "--commit", 0)["lake"]["steps"] == 50
+    assert main(["push", str(lake)]) == 0
+    assert "is in file://" in capsys.readouterr().out
+
+
+def test_a_run_goes_up_and_comes_back(make_run, tmp_path, told, capsys):
+    run = make_run(done=3)
+    url = f"file://{tmp_path}/bucket/run"
+    assert told("push", run, url)["done"]
+    assert told("push", run)["url"] == url
+    assert told("pull", url, tmp_path / "back")["trainer"] == "erl"
+    same(steps_of(tmp_path / "back" / "lake"), steps_of(run / "lake"))
+    assert not (tmp_path / "bucket" / "run" / "lock").exists()
+    assert main(["pull", url, str(tmp_path / "again"), "--commit", "1"]) == 2
+    assert "leave --commit out" in capsys.readouterr().err
+
+
+def test_push_without_a_place_says_what_to_name(lake, capsys, monkeypatch):
+    monkeypatch.delenv("CLOUD_BUCKET", raising=False)
+    monkeypatch.delenv("CLOUD_PROVIDER", raising=False)
+    assert main(["push", str(lake)]) == 2
+    assert "name the bucket" in capsys.readouterr().err
+
+
+def test_push_goes_where_the_environment_says(lake, tmp_path, monkeypatch, told):
+    monkeypatch.setenv("CLOUD_PROVIDER", "local")
+    monkeypatch.setenv("CLOUD_BUCKET", str(tmp_path / "bucket"))
+    assert told("push", lake)["url"] == f"file://{tmp_path}/bucket/lake"
+    assert (tmp_path / "bucket" / "lake" / "lake.json").exists()
+
+
+def test_pull_of_nothing_is_one_sentence(tmp_path, capsys):
+    assert main(["pull", f"file://{tmp_path}/nothing", str(tmp_path / "back")]) == 1
+    assert "there is no lake at" in capsys.readouterr().err
+
+
+def test_gc_only_tells_unless_told_to_delete(lake, tmp_path, told, capsys):
+    url = f"file://{tmp_path}/bucket"
+    lp.push(lake, url)
+    words = ["gc", url, "--keep-last", "1", "--older-than", "0"]
+    dry = told(*words)
+    assert (dry["dry_run"], dry["commits"]) == (True, [0, 1])
+    assert main(words) == 0
+    assert "--delete does it" in capsys.readouterr().err
+    assert told(*words, "--delete")["commits"] == [0, 1]
+    assert told(*words)["commits"] == []
+    assert told("pull", url, tmp_path / "back")["lake"]["steps"] == 150
+
+
+def test_an_old_pickle_becomes_a_lake_and_goes_back(tmp_path, told):
+    rows = np.random.default_rng(0).random((60, 3, 2), np.float32)
+    old = {
+        "capacity": 500,
+        "buffer": deque(
+            {
+                "state": rows[t : t + 8],
+                "action": np.full((3, 2), t, np.float32),
+                "reward": float(t),
+                "next_state": rows[t + 1 : t + 9],
+                "done": t % 10 == 9,
+            }
+            for t in range(40)
+        ),
+    }
+    (tmp_path / "replay_buffer.pkl").write_bytes(pickle.dumps(old))
+    imported = told("import", tmp_path / "replay_buffer.pkl", tmp_path / "lake")
+    assert (imported["form"], imported["steps"], imported["episodes"]) == ("pickle", 40, 4)
+    batch = steps_of(tmp_path / "lake")
+    np.testing.assert_array_equal(batch.reward, np.arange(40))
+    np.testing.assert_array_equal(batch.obs[7], rows[7:15])
+    written = told("export", tmp_path / "lake", tmp_path / "back.pkl", "--compress", "no")
+    assert (written["form"], written["steps"]) == ("pickle", 40)
+    back = pickle.loads((tmp_path / "back.pkl").read_bytes())
+    assert back["capacity"] == 500
+    assert len(back["buffer"]) == 40
+    for mine, theirs in zip(back["buffer"], old["buffer"], strict=True):
+        assert (mine["reward"], mine["done"]) == (theirs["reward"], theirs["done"])
+        for name in ("state", "action", "next_state"):
+            np.testing.assert_array_equal(mine[name], theirs[name])
+
+
+def test_episodes_go_out_as_npz_and_come_back(lake, tmp_path, told):
+    assert told("export", lake, tmp_path / "episodes")["form"] == "npz"
+    imported = told("import", tmp_path / "episodes", tmp_path / "again")
+    assert (imported["form"], imported["steps"], imported["episodes"]) == ("npz", 150, 3)
+    same(steps_of(tmp_path / "again"), steps_of(lake))
+
+
+def test_episodes_go_out_as_minari_and_come_back(lake, tmp_path, told):
+    assert told("export", lake, tmp_path / "set", "--form", "minari")["steps"] == 150
+    imported = told("import", tmp_path / "set", tmp_path / "again")
+    assert (imported["form"], imported["steps"]) == ("minari", 150)
+    np.testing.assert_array_equal(steps_of(tmp_path / "again").reward, steps_of(lake).reward)
+
+
+def test_steps_go_out_as_parquet_and_arrow(lake, tmp_path, told):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    told("export", lake, tmp_path / "steps.parquet", "--commit", 1)
+    told("export", lake, tmp_path / "steps.arrow", "--next-obs", "no")
+    table = pq.read_table(tmp_path / "steps.parquet")
+    assert table["reward"].to_pylist() == list(map(float, range(100)))
+    with pa.ipc.open_file(str(tmp_path / "steps.arrow")) as file:
+        whole = file.read_all()
+    assert whole["reward"].to_pylist() == list(map(float, range(150)))
+    assert "next_obs" in table.column_names
+    assert "next_obs" not in whole.column_names
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("export {lake} {tmp}/steps.xyz", "say it with --form"),
+        ("export {lake} {lake}/lake.json --form parquet", "is there already"),
+        ("export {lake} {lake}/lake.json --form arrow", "is there already"),
+        ("export {lake} {lake}/lake.json --form pickle", "is there already"),
+        ("import {tmp} {tmp}/new", "say what it is with --form"),
+        ("import {lake}/lake.json {lake}", "is there already"),
+    ],
+)
+def test_what_cannot_be_moved_is_one_sentence_and_changes_nothing(words, sentence, lake, tmp_path, capsys):
+    before = steps_of(lake)
+    assert main(words.format(lake=lake, tmp=tmp_path).split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err
+    assert err.count("\n") == 1
+    same(steps_of(lake), before)
+
+
+def test_what_is_no_pickle_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "torn.pkl").write_bytes(b"\x80\x04 torn")
+    assert main(["import", str(tmp_path / "torn.pkl"), str(tmp_path / "lake")]) == 1
+    assert capsys.readouterr().err.startswith("lakepond: ")
+    assert not (tmp_path / "lake").exists()

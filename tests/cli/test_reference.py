@@ -1,0 +1,88 @@
+"""docs/cli.md is what `--help` prints, and docs/json.md names the keys that `--json` prints."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+import lakepond as lp
+
+HERE = Path(__file__).parent
+DOCS = HERE.parents[1] / "docs"
+
+
+def test_the_page_is_what_help_prints():
+    spec = importlib.util.spec_from_file_location("make_reference", HERE / "make_reference.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert (DOCS / "cli.md").read_text() == script.reference(), "run python tests/cli/make_reference.py"
+
+
+def test_every_example_has_a_line_of_its_own():
+    assert [line for line in (DOCS / "cli.md").read_text().splitlines() if line.count("Example:") > 1] == []
+
+
+def documented() -> dict[str, set[str]]:
+    """The keys that the page names for each command; a.b is key b of the object or objects in a."""
+    found: dict[str, set[str]] = {}
+    for part in re.split(r"^## ", (DOCS / "json.md").read_text(), flags=re.MULTILINE)[1:]:
+        title, _, rows = part.partition("\n")
+        for command in re.findall(r"`lakepond (\w+)", title):
+            found[command] = set(re.findall(r"^\| `([\w.]+)` \|", rows, re.MULTILINE))
+    return found
+
+
+def keys(told: dict, known: set[str], prefix: str = "") -> set[str]:
+    """The keys of an object, and of those within it that the page goes into."""
+    found = set()
+    for name, value in told.items():
+        path = f"{prefix}{name}"
+        found.add(path)
+        inner = value[0] if isinstance(value, list) and value else value
+        if isinstance(inner, dict) and any(key.startswith(f"{path}.") for key in known):
+            found |= keys(inner, known, f"{path}.")
+    return found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "plan --preset eigen2 --disk 1TB --ram 1TB",
+        "plan --from {run} --disk 1TB --ram 1TB",
+        "doctor --path {folder}",
+        "ls {folder}",
+        "show {run}",
+        "status {run}",
+        "verify {run}",
+        "repair {run}",
+        "compact {run}",
+        "push {run} file://{folder}/bucket/run",
+        "pull file://{folder}/pushed {folder}/back",
+        "gc file://{folder}/pushed",
+        "export {run} {folder}/steps.parquet",
+        "import {folder}/episodes {folder}/new",
+        "data synthetic --days 30 --instruments 2 --out {folder}/panel.npz",
+        "report {run}",
+    ],
+)
+def test_the_keys_are_those_of_the_page(words, make_run, tmp_path, told):
+    run = make_run(done=4)
+    lp.push(run / "lake", f"file://{tmp_path}/pushed")
+    with lp.Lake.open(run / "lake") as lake:
+        lake.to_npz(tmp_path / "episodes")
+    printed = told(*words.format(run=run, folder=tmp_path).split())
+    known = documented()[words.split()[0]]
+    found = keys(printed, known)
+    if words.startswith("plan --preset"):
+        known = {key for key in known if not key.startswith("measured.")}
+    if words.startswith("ls"):
+        known = {key for key in known if key.startswith(("path", "found"))}
+    assert found == known
+
+
+def test_the_keys_of_a_list_of_commits_are_those_of_the_page(make_run, told):
+    known = documented()["ls"]
+    printed = told("ls", make_run())
+    listed = {key for key in known if key.startswith(("lake", "commits"))}
+    assert keys(printed, known) == listed

@@ -1,0 +1,243 @@
+"""`status` and `watch`: of runs that run, ended or died, here and in a bucket."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import lakepond
+from lakepond import machine
+from lakepond.cli import main
+from lakepond.cloud.place import Cloud
+from lakepond.runs import status
+from lakepond.runs.copies import pull_run, push_run
+
+SOURCE = os.path.dirname(os.path.dirname(lakepond.__file__))
+TRAINS = """
+import sys, time
+from dataclasses import dataclass
+from lakepond.runs import Run
+
+@dataclass(frozen=True)
+class Config:
+    generations: int = 4
+
+with Run.create(sys.argv[1], "erl", Config()) as run:
+    run.log(1, {"fitness_best": 1.0})
+    run.log(2, {"fitness_best": 2.0})
+    print("training", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def training(tmp_path):
+    """A process that trains a run of 4 generations, and has done 2."""
+    folder = tmp_path / "training"
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAINS, str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": SOURCE},
+    )
+    try:
+        assert process.stdout.readline() == "training\n"
+        yield folder, process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_run_that_runs_is_told_with_its_process_and_stays_free_to_write(training, told):
+    folder, process = training
+    seen = told("status", folder)
+    assert (seen["state"], seen["pid"]) == ("running", process.pid)
+    assert (seen["unit"], seen["done"], seen["total"]) == ("generation", 2, 4)
+    assert seen["rss_bytes"] == pytest.approx(machine.resident(process.pid), rel=0.2)
+    assert seen["metrics"]["fitness_best"] == 2.0
+    assert seen["lake"] is None
+
+
+def test_a_run_whose_process_was_killed_has_stopped(training, told):
+    folder, process = training
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    seen = told("status", folder)
+    assert (seen["state"], seen["pid"], seen["done"]) == ("stopped", None, 2)
+
+
+def test_a_run_that_reached_its_end_is_finished(make_run, told, capsys):
+    folder = make_run(done=4)
+    seen = told("status", folder)
+    assert (seen["state"], seen["done"], seen["eta_seconds"]) == ("finished", 4, None)
+    assert (seen["lake"]["steps"], seen["lake"]["commit"]) == (150, 2)
+    assert seen["lake"]["ratio"] > 1
+    assert seen["disk_free_bytes"] > 0
+    assert main(["status", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "finished" in out
+    assert "4 of 4, 100%" in out
+    assert "150 steps" in out
+
+
+def test_time_left_follows_from_the_rate_whatever_pauses_there_were(make_run, told):
+    folder = make_run(done=0)
+    moments = [100.0, 110.0, 120.0, 9_999.0, 10_009.0]  # ten seconds each, and a night between two sittings
+    lines = [{"step": step, "time": moment} for step, moment in enumerate(moments)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[:4]))
+    assert told("status", folder)["per_second"] == pytest.approx(0.1)
+    assert told("status", folder)["eta_seconds"] == pytest.approx(10.0)
+
+
+def test_a_torn_log_and_a_damaged_lake_are_told_and_no_error(make_run, told, capsys):
+    folder = make_run(done=3)
+    with (folder / "metrics.jsonl").open("ab") as log:
+        log.write(b'torn\n{"step": 9, "ti')
+    for commit in (folder / "lake" / "commits").iterdir():
+        commit.write_bytes(b"{")
+    seen = told("status", folder)
+    assert seen["done"] == 3
+    assert seen["lake"] is None
+    assert len(seen["problems"]) == 1
+    assert main(["status", str(folder)]) == 0
+    assert "problem" in capsys.readouterr().out
+
+
+def test_a_lake_without_a_run_has_a_status_too(lake, told, capsys):
+    seen = told("status", lake)
+    assert (seen["trainer"], seen["unit"], seen["done"]) == (None, "step", 150)
+    assert main(["status", str(lake)]) == 0
+    assert "not being written" in capsys.readouterr().out
+
+
+def test_a_run_in_a_bucket_is_told_as_the_one_here(make_run, tmp_path, told):
+    folder = make_run(done=4)
+    url = f"file://{tmp_path}/bucket/run"
+    push_run(folder, Cloud(url))
+    here, there = told("status", folder), told("status", url)
+    for name in ("trainer", "state", "done", "total", "metrics", "checkpoint"):
+        assert there[name] == here[name]
+    for name in ("commit", "steps", "bytes_on_disk", "bytes_plain", "rows"):
+        assert there["lake"][name] == here["lake"][name]
+    assert here["upload"] == {"url": url, "pending": 0, "pending_bytes": 0, "last_error": None}
+    assert there["disk_free_bytes"] is None
+
+
+def test_a_lake_in_a_bucket_has_a_status_too(lake, tmp_path, told):
+    url = f"file://{tmp_path}/bucket/lake"
+    lakepond.push(lake, url)
+    seen = told("status", url)
+    assert (seen["trainer"], seen["lake"]["steps"]) == (None, 150)
+
+
+def test_what_is_not_pushed_yet_is_the_backlog(make_run, tmp_path, told, capsys):
+    folder = make_run(done=4)
+    push_run(folder, Cloud(f"file://{tmp_path}/bucket/run"))
+    (list_of_files,) = (folder / "lake" / "elsewhere").iterdir()
+    lines = list_of_files.read_text().splitlines()
+    list_of_files.write_text("\n".join([*lines[:-1], ""]))  # as if the last file had not arrived
+    upload = told("status", folder)["upload"]
+    assert upload["pending"] == 1
+    assert upload["pending_bytes"] == (folder / "lake" / "segments" / lines[-1]).stat().st_size
+    assert main(["status", str(folder)]) == 0
+    assert "1 file, " in capsys.readouterr().out
+
+
+def test_a_push_that_failed_is_told_until_one_succeeds(make_run, tmp_path, told, capsys):
+    folder = make_run(done=4)
+    url = f"file://{tmp_path}/bucket/run"
+    other = make_run("other", done=4)
+    lakepond.push(other / "lake", f"{url}/lake")  # another lake is there already
+    told_by_push = push_run(folder, Cloud(url), timeout=20)
+    assert not told_by_push.done
+    upload = told("status", folder)["upload"]
+    assert "holds another lake" in upload["last_error"]
+    assert main(["status", str(folder)]) == 0
+    assert "holds another lake" in capsys.readouterr().out.replace("\n", " ")
+    push_run(folder, Cloud(f"{url}-2"))
+    assert told("status", folder)["upload"]["last_error"] is None
+
+
+def test_a_run_comes_back_from_a_bucket_whole(make_run, tmp_path, told):
+    folder = make_run(done=4)
+    url = f"file://{tmp_path}/bucket/run"
+    push_run(folder, Cloud(url))
+    run = pull_run(tmp_path / "back", Cloud(url))
+    assert run.trainer == "erl"
+    assert (tmp_path / "back" / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
+    assert told("verify", tmp_path / "back")["whole"]
+
+
+def test_status_reads_no_segment(make_run, told):
+    folder = make_run(done=4)
+    for file in (folder / "lake" / "segments").iterdir():
+        file.write_bytes(b"x" * file.stat().st_size)  # whoever reads one will notice
+    assert told("status", folder)["lake"]["steps"] == 150
+
+
+def test_watch_prints_a_line_at_each_look_until_the_run_ends(training, capfd):
+    folder, process = training
+    watch = subprocess.Popen(
+        [sys.executable, "-m", "lakepond", "watch", str(folder), "--every", "0.2", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": SOURCE},
+    )
+    try:
+        assert json.loads(watch.stdout.readline())["state"] == "running"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        *_, last = watch.stdout.readlines()
+        assert json.loads(last)["state"] == "stopped"
+        assert watch.wait(30) == 0
+    finally:
+        watch.kill()
+        watch.wait()
+        watch.stdout.close()
+
+
+def test_watch_draws_live_on_a_terminal_and_leaves_with_ctrl_c(training):
+    import pty
+
+    folder, _ = training
+    pid, terminal = pty.fork()
+    if pid == 0:  # the child is the terminal's program
+        os.environ |= {"PYTHONPATH": SOURCE, "COLUMNS": "100", "LINES": "40", "TERM": "xterm-256color"}
+        os.execv(sys.executable, [sys.executable, "-m", "lakepond", "watch", str(folder), "--every", "0.2"])
+    seen, until = b"", time.monotonic() + 60
+    while seen.count(b"2 of 4, 50%") < 2 and time.monotonic() < until:  # drawn twice at least
+        seen += os.read(terminal, 4096)
+    os.kill(pid, signal.SIGINT)
+    try:
+        while os.read(terminal, 4096):
+            pass
+    except OSError:  # how a terminal tells that its program has ended
+        pass
+    _, code = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert seen.count(b"2 of 4, 50%") >= 2
+    assert b"running" in seen
+    assert os.waitstatus_to_exitcode(code) == 0
+
+
+def test_who_holds_a_lock_is_told_without_taking_it(training, tmp_path):
+    folder, process = training
+    assert machine.lock_holder(folder / "lock") == process.pid
+    assert machine.lock_holder(tmp_path / "none") is None
+    (tmp_path / "free").touch()
+    assert machine.lock_holder(tmp_path / "free") is None
+
+
+def test_the_end_of_a_long_log_is_enough(make_run):
+    folder = make_run(done=0)
+    with (folder / "metrics.jsonl").open("w") as log:
+        for step in range(20_000):
+            log.write(json.dumps({"step": step, "time": float(step), "loss": 0.5}) + "\n")
+    assert (folder / "metrics.jsonl").stat().st_size > 4 * status.TAIL_BYTES
+    seen = status.look(folder)
+    assert (seen.done, seen.per_second) == (19_999, 1.0)

@@ -1,0 +1,135 @@
+"""`ls`, `show`, `verify`, `repair`: what they print, where, and with which exit code."""
+
+import pytest
+
+import lakepond as lp
+from lakepond.cli import main
+from lakepond.lake.files import WriterLock
+
+
+def test_ls_finds_runs_and_lakes_below_a_folder(lake, make_run, tmp_path, told):
+    make_run("deep/inside/run")
+    (tmp_path / "config.json").write_text('{"of": "something else"}')
+    found = told("ls", tmp_path)["found"]
+    assert [(each["path"], each["trainer"]) for each in found] == [
+        (str(tmp_path / "deep/inside/run"), "erl"),
+        (str(lake), None),
+    ]
+    assert [each["steps"] for each in found] == [150, 150]
+    assert all(each["ratio"] > 1 and each["problem"] is None for each in found)
+
+
+def test_ls_prints_a_table_that_fits_a_narrow_terminal(lake, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for columns in ("60", "140"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert main(["ls"]) == 0
+        out = capsys.readouterr().out
+        assert "150" in out
+        assert max(map(len, out.splitlines())) <= int(columns)
+
+
+def test_ls_of_nothing_says_so_and_is_no_error(tmp_path, told, capsys):
+    assert told("ls", tmp_path) == {"path": str(tmp_path), "found": []}
+    assert main(["ls", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "no lake and no run below" in err
+
+
+def test_ls_of_a_lake_lists_its_newest_commits(lake, told, capsys):
+    listed = told("ls", lake, "--limit", 2)
+    assert (listed["lake"], listed["commits_kept"]) == (str(lake), 3)
+    assert [commit["number"] for commit in listed["commits"]] == [1, 2]
+    assert listed["commits"][-1]["note"] == {"generation": 3}
+    assert [commit["steps"] for commit in told("ls", lake, "--limit", 0)["commits"]] == [50, 100, 150]
+    assert main(["ls", str(lake), "--limit", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert "generation 3" in out
+    assert "2 older ones are kept" in err
+
+
+def test_ls_goes_on_past_a_commit_that_is_damaged(lake, told):
+    (lake / "commits" / "0000000001.json").write_bytes(b"{")
+    listed = told("ls", lake)["commits"]
+    assert [each["problem"] is None for each in listed] == [True, False, True]
+
+
+def test_ls_tells_of_a_lake_that_cannot_be_read(lake, tmp_path, told):
+    (lake / "lake.json").write_bytes(b"torn")
+    (found,) = told("ls", tmp_path)["found"]
+    assert "is not what was written" in found["problem"]
+
+
+def test_show_tells_what_a_commit_holds(lake, make_run, told, capsys):
+    shown = told("show", lake)
+    with lp.Lake.open(lake) as opened:
+        stats = opened.stats()
+    assert (shown["commit"], shown["steps"], shown["rows"]) == (2, 150, stats.rows)
+    assert shown["bytes_on_disk"] == stats.bytes_on_disk
+    assert shown["spec"] == {"obs": "uint8[4, 8, 8]", "action": "int64[]", "reward": "float32[]"}
+    assert told("show", lake, "--commit", 0)["steps"] == 50
+    run = make_run()
+    assert told("show", run)["lake"] == str(run / "lake")
+    assert main(["show", str(run)]) == 0
+    assert "150 live: [0, 150)" in capsys.readouterr().out
+
+
+def test_verify_of_a_whole_lake(lake, told, capsys):
+    checked = told("verify", lake, "--all")
+    assert checked["whole"]
+    assert [each["number"] for each in checked["commits"]] == [0, 1, 2]
+    assert main(["verify", str(lake)]) == 0
+    assert capsys.readouterr().out.startswith("commit 2: whole (")
+
+
+def test_verify_of_a_damaged_lake_is_exit_code_3_and_names_the_next_step(lake, damage, told, capsys):
+    file = damage(lake)
+    checked = told("verify", lake, "--all", code=3)
+    assert not checked["whole"]
+    assert [each["whole"] for each in checked["commits"]] == [True, True, False]
+    assert file.name in checked["commits"][2]["why"]
+    assert main(["verify", str(lake)]) == 3
+    out, err = capsys.readouterr()
+    assert out.startswith("commit 2: damaged.")
+    assert f"lakepond repair {lake}" in err
+
+
+def test_verify_does_not_step_back_over_a_commit_that_is_broken(lake, told):
+    (lake / "commits" / "0000000002.json").write_bytes(b"{")
+    assert not told("verify", lake, code=3)["whole"]
+
+
+def test_verify_of_an_empty_lake_says_that_there_is_nothing(tmp_path, capsys):
+    with lp.Replay.open(tmp_path / "lake", lp.Spec(lp.Field((4,))), capacity=10):
+        pass
+    assert main(["verify", str(tmp_path / "lake")]) == 1
+    assert "has no commit yet" in capsys.readouterr().err
+
+
+def test_repair_moves_what_is_damaged_aside_and_the_lake_is_whole_again(lake, damage, told, capsys):
+    assert main(["repair", str(lake)]) == 0
+    assert "whole, nothing to repair" in capsys.readouterr().out
+    file = damage(lake)
+    repaired = told("repair", lake)
+    assert repaired["newest"] == 1
+    assert file.name in repaired["quarantined"]
+    assert (lake / "quarantine" / file.name).exists()
+    assert told("verify", lake)["commits"][0]["number"] == 1
+
+
+def test_repair_waits_for_nobody_a_lake_that_is_written_is_exit_code_4(lake, capsys):
+    with WriterLock(lake / "lock"):
+        assert main(["repair", str(lake)]) == 4
+    assert "is being written by another process" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["show", "verify", "repair", "status"])
+def test_a_folder_that_is_no_lake_is_one_sentence_with_a_next_step(command, tmp_path, capsys):
+    for path in (tmp_path, tmp_path / "nowhere"):
+        assert main([command, str(path)]) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("lakepond: ")
+        assert "lakepond ls" in err
+        assert err.count("\n") == 1

@@ -1,0 +1,124 @@
+"""The doctor tries things, and never shows a credential."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from lakepond import machine
+from lakepond.doctor import cloud, disk, examine, software
+
+SECRET = "wJalrXUtnFEMI-do-not-show"
+
+
+def test_this_machine_is_ready_and_nothing_is_left_behind(tmp_path):
+    before = set(tmp_path.iterdir())
+    found = {check.name: check for check in examine(tmp_path)}
+    assert [check for check in found.values() if check.verdict == "fail"] == []
+    assert {"python", "libraries", "accelerator", "disk", "memory", "sync", "locks", "clock"} <= found.keys()
+    assert all(check.next_step for check in found.values() if check.verdict != "pass")
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_folder_that_is_not_there_yet_is_tried_where_it_will_be(tmp_path):
+    checks = {check.name: check for check in disk.sync_and_lock(tmp_path / "not" / "yet")}
+    assert checks["sync"].verdict == "pass"
+    assert not (tmp_path / "not").exists()
+
+
+def test_a_folder_that_cannot_be_written_to_fails_with_a_next_step():
+    (check,) = disk.sync_and_lock(Path("/proc"))
+    assert check.verdict == "fail"
+    assert "--path" in check.next_step
+
+
+def test_locks_that_are_given_twice_fail(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "_takes", lambda descriptor: True)
+    check = disk.lock(tmp_path)
+    assert check.verdict == "fail"
+    assert "given twice" in check.told
+
+
+def test_locks_that_outlive_their_process_fail(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "_takes", lambda descriptor: False)
+    assert "outlived" in disk.lock(tmp_path).told
+
+
+def test_memory_that_is_called_a_disk_is_a_warning():
+    shared = Path("/dev/shm")
+    if disk.file_system(shared) != "tmpfs":
+        pytest.fail("this test needs a tmpfs at /dev/shm")
+    checks = {check.name: check for check in disk.sync_and_lock(shared)}
+    assert checks["sync"].verdict == "warn"
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(0.5e9, "fail"), (19e9, "warn"), (21e9, "pass")])
+def test_free_disk_below_20_gb_is_a_warning(free, verdict, monkeypatch):
+    monkeypatch.setattr(machine, "free_disk", lambda path: int(free))
+    check = disk.free(Path())
+    assert check.verdict == verdict
+    assert f"{free / 1e9:.1f} GB free" in check.told
+
+
+def test_a_clock_in_the_past_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1_000_000_000.0)
+    assert disk.clock(tmp_path).verdict == "fail"
+
+
+def test_a_file_system_whose_clock_differs_is_a_warning(tmp_path, monkeypatch):
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3_600)
+    check = disk.clock(tmp_path)
+    assert check.verdict == "warn"
+    assert "3,600 s off" in check.told
+
+
+def test_missing_libraries_are_named_with_what_brings_them(monkeypatch):
+    monkeypatch.setattr(software, "EXTRAS", {"train": ("jax", "no-such-library")})
+    (check,) = software.extras()
+    assert (check.verdict, check.told) == ("warn", "missing: no-such-library")
+    assert check.next_step == "pip install 'lakepond[train]'"
+
+
+def test_credentials_are_told_of_and_not_shown(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    key = tmp_path / "key.json"
+    key.write_text(SECRET)
+    environment = {
+        "AWS_ACCESS_KEY_ID": "AKIA-do-not-show",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "GOOGLE_APPLICATION_CREDENTIALS": str(key),
+        "AZURE_STORAGE_CONNECTION_STRING": f"AccountKey={SECRET}",
+    }
+    check = cloud.credentials(environment)
+    assert check.verdict == "pass"
+    assert check.told == "found for Google (key file), S3 (variables), Azure (variables)"
+    assert "do-not-show" not in str(check)
+    assert cloud.credentials({}).verdict == "warn"
+
+
+def test_a_key_file_that_is_not_there_fails(tmp_path):
+    check = cloud.credentials({"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "none.json")})
+    assert check.verdict == "fail"
+
+
+def test_a_bucket_is_written_read_and_cleaned_up(tmp_path):
+    check = cloud.bucket(f"file://{tmp_path}/bucket")
+    assert check.verdict == "pass"
+    assert [file for file in (tmp_path / "bucket").rglob("*") if file.is_file()] == []
+
+
+@pytest.mark.parametrize("url", ["ftp://x/y", "file:///proc/nowhere"])
+def test_a_bucket_that_cannot_be_is_one_sentence(url):
+    check = cloud.bucket(url)
+    assert check.verdict == "fail"
+    assert check.next_step
+
+
+def test_a_bucket_without_credentials_says_so_at_once(monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    check = cloud.bucket("s3://some-bucket/runs")
+    assert check.verdict == "fail"
+    assert "no credentials" in check.told

@@ -1,0 +1,82 @@
+"""Ctrl-C at any moment of recording: a step is there whole, or not at all, and everything goes on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lakepond as lp
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "lake"))
+from test_lake import agrees, spec_of, step_of
+
+WORLD = "dict and tuple"
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt before the n-th line of the pond or the rows that is run, like a signal."""
+
+    def __init__(self, line: int) -> None:
+        self.left, self.raised = line, False
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        name = frame.f_code.co_filename
+        if "/lakepond/pond/" not in name and "/lakepond/rows/" not in name:
+            return None
+        if event == "line" and not self.raised:
+            self.left -= 1
+            if self.left < 0:
+                self.raised = True
+                raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_an_interrupted_record_is_whole_or_not_there(full):
+    """Every line in turn."""
+    replay = lp.Replay(spec_of(WORLD), 12, alpha=0.6)
+    n = 0
+    for _ in range(30 if full else 5):  # laid out in rows, and round the ring
+        replay.record(**step_of(WORLD, n))
+        n += 1
+    whole = 0
+    for line in range(400):
+        interrupt = Interrupt(line)
+        before = replay.stats().recorded
+        sys.settrace(interrupt)
+        try:
+            replay.record(**step_of(WORLD, n))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        if replay.stats().recorded == before:
+            assert interrupt.raised
+            replay.record(**step_of(WORLD, n))
+        else:
+            whole += interrupt.raised
+        n += 1
+        assert replay.stats().recorded == n
+        if not interrupt.raised:
+            break
+        for leaf in replay._pond.leaves:
+            if leaf.store is not None:
+                leaf.store.check()
+        batch = replay.recent(len(replay))
+        for i in range(len(replay)):
+            agrees(batch._replace(discount=batch.discount), i, WORLD)
+        following = replay._pond.following(batch.step_id)
+        for step, after in zip(batch.step_id.tolist(), following.tolist(), strict=True):
+            assert after in (-1, step + 3)
+        assert replay._pond.priorities.total() == pytest.approx(len(replay))
+    else:
+        pytest.fail("there are more lines than that")
+    assert whole > 10
+    assert n > 30
+    sample = replay.sample(8, rng=np.random.default_rng(0), n_step=2, gamma=0.9)
+    assert len(sample.reward) == 8

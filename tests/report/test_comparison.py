@@ -1,0 +1,86 @@
+"""The page of a comparison, from results made up so that the answer is known."""
+
+import json
+
+import numpy as np
+import pytest
+
+from lakepond.errors import RunNotFound
+from lakepond.report.comparison import MARKER, figures, read, write
+
+
+def made_up(folder, arm, game, seed, level, resets=()):
+    curve = [(100 * (i + 1), level * (i + 1) / 10) for i in range(10)]
+    result = {
+        "arm": arm,
+        "game": game,
+        "seed": seed,
+        "score": level,
+        "curve": curve,
+        "resets": list(resets),
+        "frames": 1000,
+        "samples": 2000,
+        "seconds": {},
+    }
+    home = folder / game / arm / str(seed)
+    home.mkdir(parents=True)
+    (home / "result.json").write_text(json.dumps(result))
+
+
+@pytest.fixture
+def comparison(tmp_path):
+    reset = {"frames": 500, "before": 4.0, "after": 5.0, "recovery": 0, "recovery_95": 0}
+    late = {"frames": 500, "before": 4.0, "after": 1.0, "recovery": None, "recovery_95": 300}
+    for seed in range(4):
+        for game, scale in (("Breakout", 10.0), ("Asterix", 2.0)):
+            made_up(tmp_path, "single", game, seed, scale)
+            made_up(tmp_path, "mixture", game, seed, 0.5 * scale, [reset, late])
+    return tmp_path
+
+
+def test_scores_are_told_over_those_of_one_agent(comparison):
+    told = figures(read(comparison))["arms"]
+    assert told["single"]["iqm"] == [1.0, 1.0, 1.0]
+    assert told["mixture"]["iqm"] == [0.5, 0.5, 0.5]
+    assert told["mixture"]["beats_single"] == [0.0, 0.0, 0.0]
+
+
+def test_the_page_tells_all_and_keeps_what_was_written_by_hand(comparison, tmp_path):
+    page = tmp_path / "docs" / "page.md"
+    write(comparison, page)
+    assert "| mixture | 1.0 [1.0, 1.0] | 5.0 [5.0, 5.0] |" in page.read_text()
+    assert "| mixture | 16 | 50 % | 50 % | 50 % |" in page.read_text()
+    for picture in ("curves", "scores", "recovery"):
+        assert (page.parent / "page" / f"{picture}.png").read_bytes()[:4] == b"\x89PNG"
+    page.write_text("# By hand\n\nSo it was.\n\n" + MARKER + "\nold")
+    write(comparison, page)
+    assert page.read_text().startswith("# By hand\n\nSo it was.\n\n" + MARKER)
+    assert "old" not in page.read_text().partition(MARKER)[2].split("\n")
+
+
+def test_arms_that_are_not_on_all_games_yet_are_compared_where_they_are(comparison):
+    made_up(comparison, "live", "Breakout", 0, 20.0)
+    told = figures(read(comparison))["arms"]["live"]
+    assert told["iqm"][0] == 2.0
+    assert told["runs"] == 1
+
+
+def test_nothing_to_report_is_told(tmp_path):
+    with pytest.raises(RunNotFound, match="no finished run"):
+        read(tmp_path)
+
+
+def test_a_board_is_painted_a_colour_each_plane(tmp_path):
+    from PIL import Image
+
+    from lakepond.report.video import paint, save_gif
+
+    board = np.zeros((10, 10, 4), np.uint8)
+    board[0, 0, 1] = board[5, 5, 3] = 1
+    picture = paint(board)
+    assert (picture[0, 0] != picture[5, 5]).any()
+    assert picture.reshape(-1, 3).any(axis=1).sum() == 2
+    path = save_gif(np.stack([board, np.roll(board, 1, axis=0)]), tmp_path / "out.gif")
+    with Image.open(path) as image:
+        assert image.n_frames == 2
+        assert image.size == (240, 240)

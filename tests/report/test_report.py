@@ -1,0 +1,223 @@
+"""`report`: what is read from a run, what is drawn, and the page in a browser."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+import report_runs
+
+import lakepond as lp
+from lakepond.cli import main
+from lakepond.report import svg
+from lakepond.report.chart import (
+    Bars,
+    Chart,
+    Line,
+    date_ticks,
+    histogram,
+    inner_ticks,
+    line,
+    log_ticks,
+    ticks,
+)
+from lakepond.report.figures import figures
+from lakepond.report.gathered import gather
+from lakepond.report.numbers import duration, number, percent, short, size
+from lakepond.report.page import write_report
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    report_runs.evaluated(report_runs.erl(folder / "erl-1"))
+    report_runs.erl(folder / "erl-2", seed=1, generations=4)
+    report_runs.mixture(folder / "mixture")
+    report_runs.empty(folder / "empty")
+    return folder
+
+
+def chart_of(found, key: str):
+    return next(one for group in found.values() for one in group if one.key == key)
+
+
+def test_a_run_is_read_as_it_was_logged(runs):
+    run = gather(runs / "erl-1")
+    assert (run.name, run.trainer, run.x_name) == ("erl-1", "erl", "generation")
+    assert list(run.metrics["fitness_best"].y) == [10, 20, 30, 40, 50, 60]
+    assert "note" not in run.metrics
+    assert [g.steps for g in run.growth] == [20, 40, 60, 80, 100, 120]
+    assert [number for number, _ in run.checkpoints] == [6]
+    assert run.problems == []
+    assert run.evaluations[0].equity["champion"][-1] == 1.09
+
+
+def test_resets_tell_how_soon_the_level_before_was_reached_again(runs):
+    resets = gather(runs / "mixture").resets
+    assert [(r.step, r.before, r.after, r.recovered) for r in resets] == [
+        (10_000, 10, 7, 3_000),
+        (20_000, 20, 17, 3_000),
+        (30_000, 30, 27, 3_000),
+        (40_000, 40, 37, None),
+    ]
+
+
+def test_one_run_has_its_curves_together_with_its_spread_and_resets(runs):
+    found = figures([gather(runs / "erl-1")])
+    fitness = chart_of(found, "fitness")
+    assert [one.name for one in fitness.lines] == [
+        "best agent",
+        "mean of the population",
+        "champion on validation days",
+    ]
+    mean = fitness.lines[1]
+    assert mean.low == [4 * g for g in range(1, 7)]
+    assert mean.high == [6 * g for g in range(1, 7)]
+    assert chart_of(found, "bytes").log
+    assert chart_of(found, "equity-holdout").lines[0].y[-1] == pytest.approx(9.0)
+    assert sum(chart_of(found, "profits-holdout").counts) == 3
+    assert chart_of(found, "surprise/of <mine>").title == "Surprise/of <mine>"
+    evaluation = chart_of(figures([gather(runs / "mixture")]), "evaluation")
+    assert evaluation.marks == (10_000, 20_000, 30_000, 40_000)
+    assert sum(one.thin for one in evaluation.lines) == 2
+
+
+def test_several_runs_share_a_chart_for_each_metric(runs):
+    found = figures([gather(runs / name) for name in ("erl-1", "erl-2", "mixture")])
+    best = chart_of(found, "fitness-fitness_best-generation")
+    assert [(one.name, one.colour) for one in best.lines] == [("erl-1", 0), ("erl-2", 1)]
+    assert list(best.lines[1].y) == [11, 21, 31, 41]
+    evaluation = chart_of(found, "evaluation-evaluation-frames")  # another axis, another chart
+    assert [(one.name, one.colour) for one in evaluation.lines] == [("mixture", 2)]
+
+
+def test_the_page_needs_nothing_else(runs, tmp_path):
+    (page,) = write_report([runs / "erl-1"], tmp_path / "report.html")
+    text = page.read_text()
+    assert not re.search(r"(src|href)=[\"'](?!#)", text)
+    assert not re.search(r"https?://|@import|url\(|<script", text)
+    assert "&lt;b&gt;bold&lt;/b&gt;" in text  # what a setting says is text, not markup
+    assert "<b>" not in text
+    assert "Surprise/of &lt;mine&gt;" in text
+    assert page.stat().st_size < 400_000
+
+
+def test_every_figure_is_also_a_file(runs, tmp_path):
+    _, *files = write_report([runs / "erl-1"], tmp_path / "a" / "r.html", pictures=tmp_path / "figures")
+    drawn = figures([gather(runs / "erl-1")])
+    assert len(files) == 2 * sum(map(len, drawn.values()))
+    for file in files:
+        assert file.parent == tmp_path / "figures"
+        assert re.fullmatch(r"[\w.-]+", file.name)
+        if file.suffix == ".svg":
+            assert ElementTree.fromstring(file.read_text()).tag.endswith("svg")
+        else:
+            assert file.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_run_without_a_line_gets_a_page_that_says_so(runs, tmp_path):
+    (page,) = write_report([runs / "empty"], tmp_path / "report.html")
+    assert "Nothing has been logged yet." in page.read_text()
+
+
+def test_uploads_and_the_last_push_are_told(tmp_path):
+    run = report_runs.erl(tmp_path / "run", generations=2)
+    (run / "lake" / "elsewhere").mkdir()
+    with lp.Lake.open(run / "lake") as lake:
+        sizes = lake.commit.files()
+    away = list(sizes)[:1]
+    (run / "lake" / "elsewhere" / "abc.txt").write_text("\n".join(["gs://bucket/run/lake", *away, ""]))
+    note = {"url": "gs://bucket/run", "time": 1.7e9, "last_error": "no <network>"}
+    (run / "upload.json").write_text(json.dumps(note))
+    assert gather(run).uploads == {"gs://bucket/run/lake": (1, sizes[away[0]], len(sizes))}
+    (page,) = write_report([run], tmp_path / "report.html")
+    text = page.read_text()
+    assert f"1 of {len(sizes)}" in text
+    assert "no &lt;network&gt;" in text
+    assert "2023-11-14 22:13 UTC" in text
+
+
+def test_what_is_broken_is_named_and_the_rest_is_told(tmp_path):
+    run = report_runs.evaluated(report_runs.erl(tmp_path / "run"))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("{broken\n")
+    commit = run / "lake" / "commits" / "0000000003.json"
+    commit.write_bytes(commit.read_bytes()[:-9])
+    (run / "evaluation" / "holdout" / "result.json").write_text("[")
+    found = gather(run)
+    assert len(found.metrics["fitness_best"].y) == 6
+    assert [g.number for g in found.growth] == [0, 1, 2, 4, 5]
+    assert len(found.problems) == 3
+    (page,) = write_report([run], tmp_path / "report.html")
+    for part in ("metrics.jsonl", "0000000003.json", "result.json"):
+        assert part in page.read_text()
+
+
+def test_a_long_log_is_thinned_to_what_can_be_seen():
+    drawn = line("long", range(100_000), [k % 1000 for k in range(100_000)])
+    assert len(drawn.x) == 240
+    assert drawn.x[-1] == 99_999
+    assert min(drawn.low) == 0
+    assert max(drawn.high) == 999
+
+
+def test_scales_are_round_and_hold_everything():
+    assert ticks(-3, 104, 5) == [-50, 0, 50, 100, 150]
+    assert ticks(0.2, 0.9, 4) == [0.2, 0.4, 0.6, 0.8, 1.0]
+    assert log_ticks(3e5, 2e9) == [1e5, 1e6, 1e7, 1e8, 1e9, 1e10]
+    assert inner_ticks(1, 12, 2) == [5, 10]
+    assert [text for _, text in date_ticks(1577836800, 1590969600, 3)] == ["Jan 2020", "Mar 2020", "May 2020"]
+    edges, counts = histogram([-3.0, -0.1, 0.0, 2.0, 12.0])
+    assert 0.0 in edges
+    assert sum(n for edge, n in zip(edges, counts, strict=False) if edge < 0) == 2
+
+
+@pytest.mark.parametrize("ys", [[], [float("nan")] * 2, [0.0, 0.0], [1.0], [1e300, -1e300], [1e-12, 2e-12]])
+def test_any_numbers_can_be_drawn(ys):
+    chart = Chart("k", "Title & <more>", (Line("a", list(range(len(ys))), ys),), log=False)
+    for drawn in (chart, Chart("k", "t", chart.lines, log=True)):
+        ElementTree.fromstring(svg.draw(drawn, alone=True))
+    ElementTree.fromstring(svg.draw(Bars("b", "t", *histogram([3.0])), alone=True))
+
+
+def test_numbers_read_well():
+    assert [size(n) for n in (0, 999, 1_500, 196e9)] == ["0 B", "999 B", "1.5 kB", "196 GB"]
+    assert [duration(s) for s in (0.0012, 1.5, 600, 9000)] == ["1.2 ms", "1.5 s", "10 min", "2.5 h"]
+    assert [number(x) for x in (3.0, 1234.5, 0.12345, 1e-7)] == ["3", "1,234", "0.1235", "1e-7"]
+    assert [short(x) for x in (5, 2500, 1e6, 2.5e9)] == ["5", "2.5k", "1M", "2.5B"]
+    assert [percent(x) for x in (-0.01, 25.35, 120.4)] == ["0 %", "25.4 %", "120 %"]
+
+
+def test_the_command_writes_beside_the_run_unless_told(runs, tmp_path, monkeypatch, capsys):
+    assert main(["report", str(runs / "erl-2")]) == 0
+    assert Path(capsys.readouterr().out.strip()) == runs / "erl-2" / "report.html"
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", str(runs / "erl-1"), str(runs / "erl-2"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"page": "report.html", "figures": []}
+    assert "2 runs side by side" in (tmp_path / "report.html").read_text()
+
+
+def test_no_run_no_page(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 1
+    assert "is no run" in capsys.readouterr().err
+    assert main(["report"]) == 2
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
+def test_the_page_fits_the_screen_and_paper(runs, tmp_path, visit, width, scheme):
+    folders = [runs / name for name in ("erl-1", "erl-2", "mixture")]
+    for name, some in (("one", folders[:1]), ("many", folders)):
+        (file,) = write_report(some, tmp_path / f"{name}.html")
+        page = visit(file.as_uri(), width=width, scheme=scheme)
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        shown = page.locator("figure .wide:visible, figure .narrow:visible").count()
+        assert shown == page.locator("figure").count() > 5
+        ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+        page.emulate_media(media="print")
+        assert page.locator("nav:visible").count() == 0
+        assert (
+            page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+            == "rgb(255, 255, 255)"
+        )

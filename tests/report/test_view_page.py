@@ -1,0 +1,269 @@
+"""The page of `view` in a real browser: keyboard, light and dark, wide and narrow, whole and broken."""
+
+import base64
+
+import numpy as np
+import pytest
+import view_lakes
+
+import lakepond as lp
+
+
+def ready(page, name: str):
+    page.wait_for_selector(f"main[data-ready='{name}']")
+    return page
+
+
+def until(page, script: str, arg=None) -> None:
+    """Wait for a condition; the page's own policy forbids the browser to do that by itself."""
+    for _ in range(300):
+        if page.evaluate(script, arg):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never came true: {script}")
+
+
+def no_sideways(page) -> bool:
+    return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+PAGES = ["overview", "episodes", "values", "rows", "files"]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (360, "dark")])
+@pytest.mark.parametrize("name", ["boards", "market"])
+def test_every_page_fits_the_screen_without_a_complaint(lakes, serve, visit, name, width, scheme):
+    server = serve(lakes / name)
+    page = visit(server.url, width=width, scheme=scheme)
+    for each in PAGES:
+        page.click(f"#nav a[href^='#/{each}']")
+        ready(page, each)
+        assert no_sideways(page), f"{each} is wider than the screen"
+        assert page.get_attribute("#nav a[aria-current=page]", "href").startswith(f"#/{each}")
+        assert page.locator("h1").count() == 1
+
+
+def test_the_overview_has_the_figures_of_the_lake(lakes, serve, visit):
+    page = ready(visit(serve(lakes / "boards").url), "overview")
+    page.wait_for_selector("[data-done='true']")
+    text = page.inner_text("main")
+    with lp.Lake.open(lakes / "boards") as lake:
+        stats = lake.stats()
+    assert "2,400" in text
+    assert f"{stats.rows:,}" in text
+    assert '{"frames":2400}' in text
+    assert page.locator("table[aria-label='Streams'] tbody tr").count() == 4
+    assert page.locator("figure svg circle.dot").count() == 6
+
+
+def test_commits_that_take_long_to_read_come_later(lakes, serve, visit, monkeypatch):
+    from lakepond.report.view import api
+
+    monkeypatch.setattr(api, "COMMIT_SECONDS", 0.0)  # one an answer
+    server = serve(lakes / "boards")
+    assert [c["number"] for c in server.api.commits({})["commits"]] == [5]
+    page = ready(visit(server.url), "overview")
+    until(page, "document.querySelectorAll('figure circle.dot').length === 6")
+    assert page.locator("table[aria-label^='Commits'] tbody tr").count() == 6
+
+
+def test_a_commit_of_the_time_line_is_gone_to(lakes, serve, visit):
+    page = ready(visit(serve(lakes / "boards").url), "overview")
+    page.click("table[aria-label^='Commits'] a >> text='2'")
+    until(page, "location.hash.includes('commit=2')")
+    until(page, "document.querySelector('#commit').value === '2'")
+    until(page, "document.querySelector('.facts')?.innerText.includes('1,200')")
+    page.focus("#commit")
+    page.wait_for_selector("#commit option[value='3']", state="attached")
+    page.select_option("#commit", "")
+    until(page, "!location.hash.includes('commit')")
+
+
+def test_a_stream_leads_to_its_own_episodes(lakes, serve, visit):
+    page = ready(visit(serve(lakes / "boards").url), "overview")
+    page.click("table[aria-label='Streams'] a >> text='2'")
+    ready(page, "episodes")
+    streams = page.locator("table[aria-label='Episodes'] tbody td:first-child").all_inner_texts()
+    assert set(streams) == {"2"}
+    assert page.input_value("#stream") == "2"
+
+
+def frame_on_screen(page, side: int) -> np.ndarray:
+    """The picture that is shown, a pixel of it for each of the frame's."""
+    shown = page.evaluate(
+        """side => { const c = document.createElement('canvas'); c.width = c.height = side;
+        const pen = c.getContext('2d', { willReadFrequently: true }); pen.imageSmoothingEnabled = false;
+        pen.drawImage(document.querySelector('.screen canvas'), 0, 0, side, side);
+        const grey = pen.getImageData(0, 0, side, side).data.filter((_, i) => i % 4 === 0);
+        return btoa(String.fromCharCode(...grey)) }""",
+        side,
+    )
+    return np.frombuffer(base64.b64decode(shown), np.uint8).reshape(side, side)
+
+
+def shown_at(page, at: int) -> None:
+    page.wait_for_selector(f".screen canvas[data-at='{at}']")
+
+
+def test_an_episode_is_scrubbed_through_by_keyboard_alone(lakes, serve, visit):
+    server = serve(lakes / "frames")
+    page = ready(visit(f"{server.url}#/episodes?stream=1&first=301&last=599"), "episodes")
+    shown_at(page, 0)
+    with lp.Lake.open(lakes / "frames") as lake:
+        batch = lake.steps(301, 600)
+    frames = batch.obs[batch.stream == 1][:, -1]
+
+    def same_as(frame) -> bool:
+        return np.array_equal(frame_on_screen(page, 84), frame)
+
+    assert same_as(frames[0])
+    for key, at in [
+        ("ArrowRight", 1),
+        ("ArrowRight", 2),
+        ("ArrowLeft", 1),
+        ("PageDown", 11),
+        ("End", 149),
+        ("PageUp", 139),
+        ("Home", 0),
+    ]:
+        page.keyboard.press(key)
+        shown_at(page, at)
+        assert same_as(frames[at])
+    page.focus("#scrub")
+    page.keyboard.press("ArrowRight")
+    shown_at(page, 1)
+    assert page.get_attribute("#scrub", "aria-valuetext") == "step 2 of 150"
+    until(page, "location.hash.includes('at=1')")
+
+
+def test_play_goes_on_by_itself_and_stops_at_the_end(lakes, serve, visit):
+    server = serve(lakes / "boards")
+    page = ready(visit(f"{server.url}#/episodes?order=longest"), "episodes")
+    shown_at(page, 0)
+    steps = int(page.inner_text(".transport output").rsplit(" ", 1)[1])
+    page.select_option("#speed", "60")
+    page.keyboard.press("Tab")  # off the list, where a space would open it
+    page.click("button[aria-label='Play']")
+    shown_at(page, steps - 1)
+    page.wait_for_selector("button[aria-label='Play']")
+
+
+def test_brackets_go_to_the_next_and_the_previous_episode(lakes, serve, visit):
+    page = ready(visit(f"{serve(lakes / 'boards').url}#/episodes?order=oldest"), "episodes")
+    first = page.inner_text(".player h2")
+    page.keyboard.press("]")
+    until(page, "first => document.querySelector('.player h2').innerText !== first", arg=first)
+    page.keyboard.press("[")
+    until(page, "first => document.querySelector('.player h2').innerText === first", arg=first)
+
+
+def test_everything_can_be_reached_by_tab_and_shows_where_one_is(lakes, serve, visit):
+    page = ready(visit(f"{serve(lakes / 'boards').url}#/episodes"), "episodes")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    seen = set()
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        where = page.evaluate(
+            """() => { const e = document.activeElement;
+            const name = e.tagName + (e.id ? '#' + e.id : '') + (e.getAttribute('aria-label') ?? '');
+            return [name, getComputedStyle(e).outlineStyle] }"""
+        )
+        if where[0].startswith("BODY"):
+            break
+        seen.add(where[0])
+        assert where[1] != "none", f"{where[0]} shows no focus"
+    assert {"SELECT#stream", "SELECT#order", "INPUT#scrubStep of the episode", "BUTTONPlay"} <= seen
+
+
+def test_every_control_has_a_name(lakes, serve, visit):
+    server = serve(lakes / "market")
+    page = visit(server.url)
+    for each in PAGES:
+        page.click(f"#nav a[href^='#/{each}']")
+        ready(page, each)
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll('button, select, input, canvas, figure')]
+            .filter(e => !(e.getAttribute('aria-label') || e.innerText || (e.labels && e.labels.length)))
+            .map(e => e.outerHTML)"""
+        )
+        assert nameless == []
+
+
+def test_a_market_shows_its_window_and_where_it_bought(lakes, serve, visit):
+    server = serve(lakes / "market")
+    page = ready(visit(f"{server.url}#/episodes?stream=3&first=3&last=239&at=59"), "episodes")
+    page.wait_for_selector("figure[aria-label='Prices in the window'] path.line")
+    entries = page.locator("table[aria-label='Entries'] tbody tr")
+    before = entries.count()
+    assert page.locator("figure[aria-label='Prices in the window'] path.f2").count() >= 1
+    page.fill("#threshold", "1.1")
+    page.keyboard.press("Tab")
+    until(
+        page,
+        "n => document.querySelectorAll(\"table[aria-label='Entries'] tbody tr\").length < n",
+        arg=before,
+    )
+    page.fill("#threshold", "99")
+    page.keyboard.press("Tab")
+    page.wait_for_selector("text=None reaches the threshold.")
+    line = page.locator("figure[aria-label='Prices in the window'] path.line")
+    drawn = line.get_attribute("d")
+    page.select_option("#instrument", "7")
+    until(page, "d => document.querySelector('figure path.line').getAttribute('d') !== d", arg=drawn)
+
+
+def test_checking_every_byte_shows_what_is_broken(lakes, serve, visit, tmp_path):
+    path = view_lakes.copy(lakes / "boards", tmp_path / "lake")
+    with lp.Lake.open(path) as lake:
+        name, files = lake.commit.rows[0].name, len(lake.commit.files())
+    view_lakes.flip(path / "segments" / name, at=100)
+    page = ready(visit(f"{serve(path).url}#/files"), "files")
+    page.click("text=Check every byte")
+    page.wait_for_selector(f"text=1 of {files} files are broken")
+    assert page.locator("td .bad").count() == 1
+    assert page.locator("td .good").count() == files - 1
+    assert name in page.inner_text(".note.bad")
+
+
+def test_an_empty_lake_waits_for_its_first_commit(serve, visit, tmp_path):
+    spec = lp.Spec(obs=lp.Field((2,), "float32"))
+    with lp.Replay.open(tmp_path / "lake", spec, capacity=8) as replay:
+        page = ready(visit(serve(tmp_path / "lake").url, width=360), "overview")
+        assert page.inner_text("h1") == "This lake is empty"
+        zero = np.zeros(2, np.float32)
+        for _ in range(2):
+            replay.record(obs=zero, action=0, reward=1.0, next_obs=zero, terminated=False, truncated=False)
+        replay.commit()
+        page.wait_for_selector("text=Times smaller")
+        replay.record(obs=zero, action=0, reward=1.0, next_obs=zero, terminated=True, truncated=False)
+        replay.commit()
+        page.wait_for_selector("text=Commit 1 is there, with 1 new steps.")
+        page.click("text=Show it")
+        until(page, "document.querySelector('#commit').innerText.includes('1 (newest)')")
+
+
+def test_a_broken_lake_is_told_and_the_rest_is_shown(lakes, serve, visit, tmp_path):
+    path = view_lakes.copy(lakes / "boards", tmp_path / "lake")
+    view_lakes.flip(path / "commits" / "0000000005.json")
+    page = ready(visit(serve(path).url), "overview")
+    assert "0000000005.json is not what was written" in page.inner_text("#notice")
+    assert "commit 4, the newest that is whole" in page.inner_text("#notice")
+    for number in range(5):
+        view_lakes.flip(path / "commits" / f"000000000{number}.json")
+    page = ready(visit(serve(path).url), "overview")
+    assert page.inner_text("h1") == "No commit of this lake is whole"
+    assert "lakepond repair" in page.inner_text("main")
+
+
+def test_a_commit_that_is_gone_leads_to_the_newest(lakes, serve, visit):
+    server = serve(lakes / "boards")
+    page = ready(visit(f"{server.url}#/overview?commit=2"), "overview")
+    page.evaluate("location.hash = '#/overview?commit=99'")
+    page.wait_for_selector("text=This cannot be shown")
+    page.complaints.clear()  # the browser itself notes a 404
+    page.click("text=Go to the newest commit")
+    page.wait_for_selector("text=Times smaller")
+    page.complaints.clear()

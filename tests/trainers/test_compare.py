@@ -1,0 +1,91 @@
+"""The runner of comparisons; training itself is tested with the trainers."""
+
+import json
+
+import pytest
+
+from lakepond.errors import ConfigError
+from lakepond.trainers import compare
+from lakepond.trainers.compare import ARMS, CompareConfig, Job
+
+
+def job(arm, folder):
+    return Job("Breakout", arm, 3, folder)
+
+
+def test_every_arm_has_the_same_frames_and_its_own_difference(tmp_path):
+    config = CompareConfig(frames=100_000)
+    found = {arm: compare.arm_settings(config, job(arm, tmp_path))[0] for arm in ARMS}
+    assert {settings.frames for settings in found.values()} == {4 * 24_576}
+    assert {settings.seed for settings in found.values()} == {3}
+    assert found["mixture"].epsilon_reset == 0.3
+    assert found["mixture-restart"].epsilon_reset == 1.0
+    assert found["mixture-keep"].epsilon_reset == "keep"
+    assert not found["apart"].share
+    assert found["single-resets"].agents == 1
+    assert found["single-resets"].pqn == found["single"].pqn
+    mixed = found["mixture"]
+    assert mixed.agents * mixed.pqn.frames == found["single"].pqn.frames
+
+
+def test_runs_are_ordered_so_that_what_is_done_is_fair(tmp_path):
+    config = CompareConfig(games=("breakout", "Freeway"), arms=("single", "mixture"), seeds=2)
+    order = [(j.seed, j.game, j.arm) for j in compare.jobs(config, tmp_path)]
+    assert order[:4] == [
+        (0, "Breakout", "single"),
+        (0, "Breakout", "mixture"),
+        (0, "Freeway", "single"),
+        (0, "Freeway", "mixture"),
+    ]
+    assert len(order) == 8
+
+
+def test_each_run_is_done_once_and_another_start_goes_on(tmp_path, monkeypatch):
+    done = []
+
+    def train(settings, folder):
+        from lakepond.runs import Run
+
+        done.append(folder.parts[-3:])
+        with Run.create(folder, "single", settings) as run:
+            for step in (10, 20, 30, 40):
+                run.log(step, {"evaluation": step / 10, "samples": 2 * step})
+        if len(done) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare.single, "run", train)
+    config = CompareConfig(games=("Breakout",), arms=("single",), seeds=3)
+    with pytest.raises(KeyboardInterrupt):
+        compare.run(config, tmp_path)
+    assert compare.run(config, tmp_path) == 0
+    assert [seed for *_, seed in done] == ["0", "1", "1", "2"]
+    assert compare.run(config, tmp_path) == 0
+    assert len(done) == 4
+    results = list(compare.results(tmp_path))
+    assert [r["seed"] for r in results] == [0, 1, 2]
+    assert results[0]["score"] == pytest.approx(3.0)  # the last three of 1, 2, 3, 4
+
+
+def test_recovery_is_taken_from_the_curve():
+    curve = [(10, 5.0), (20, 3.0), (30, 4.8), (40, 5.5)]
+    reset = {"step": 10, "evaluation_before": 5.0, "evaluation_after": 2.0}
+    found = compare._recovered(reset, curve)
+    assert (found["recovery"], found["recovery_95"]) == (30, 20)
+    assert compare._recovered({**reset, "evaluation_after": 5.1}, curve)["recovery"] == 0
+
+
+def test_a_folder_is_one_comparison(tmp_path):
+    compare._settle(CompareConfig(), tmp_path)
+    compare._settle(CompareConfig(seeds=9, arms=("single",)), tmp_path)  # these may change
+    with pytest.raises(
+        ConfigError, match=r"comparison with frames=524288, not 1000000; choose another folder"
+    ):
+        compare._settle(CompareConfig(frames=1_000_000), tmp_path)
+    assert json.loads((tmp_path / "settings.json").read_text())["frames"] == 524_288
+
+
+def test_what_cannot_be_is_told(tmp_path):
+    with pytest.raises(ConfigError, match="is no arm; there are single"):
+        compare.jobs(CompareConfig(arms=("double",)), tmp_path)
+    with pytest.raises(ConfigError, match="too few for 4 portions"):
+        compare.arm_settings(CompareConfig(frames=100), job("single", tmp_path))

@@ -1,0 +1,264 @@
+"""The ERL trainer on a tiny market: what it records, saves, resumes, refuses and evaluates."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import kill_and_resume
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from lakepond.cli import main
+from lakepond.envs.market import Panel, Rules, synthetic
+from lakepond.envs.market.functional import Result
+from lakepond.envs.market.history import History
+from lakepond.errors import ConfigError, MarketDataError, RunMismatch
+from lakepond.lake.lake import Lake
+from lakepond.runs import Run
+from lakepond.trainers import erl, evaluate_market, machine, market_stage
+
+TINY = replace(
+    erl.PRESETS["demo"],
+    generations=25,
+    days=400,
+    instruments=6,
+    rules=Rules(context=20, trading_days=15, settlement_days=5, max_holding=5),
+    elites=2,
+    children=2,
+    mutants=2,
+    fitness_episodes=2,
+    validation_slices=2,
+    width=8,
+    capacity=300,
+    learn_from=150,
+    gradient_steps=32,
+    batch_size=8,
+    min_free="1MB",
+)
+"""the same as `kill_and_resume.TINY`"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _programs_are_kept(tmp_path_factory):
+    """What this process compiles, the processes that will be killed need not."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    known = {name: getattr(jax.config, name) for name in machine.CACHE_SETTINGS}
+    machine.prepare_jax()
+    yield
+    for name, value in known.items():
+        jax.config.update(name, value)
+    os.environ.pop("XDG_CACHE_HOME") if home is None else os.environ.__setitem__("XDG_CACHE_HOME", home)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    erl.train(TINY, folder)
+    return folder
+
+
+def history(folder: Path) -> list[dict]:
+    return list(Run.open(folder).history())
+
+
+def test_every_generation_is_logged_once_with_the_steps_it_added(run):
+    told = history(run)
+    assert [line["step"] for line in told] == list(range(1, 26))
+    assert [line["recorded"] for line in told] == [6 * 15 * g for g in range(1, 26)]
+    assert [line["gradient_steps"] for line in told[:3]] == [0, 32, 32]  # from 150 steps on
+    assert all(line["held_seconds"] <= line["seconds"] for line in told)
+
+
+def test_the_lake_holds_the_true_windows_of_training_days_only(run):
+    market = market_stage.open_market(TINY)
+    rows, train = market.history.rows, market.history.splits.train
+    with Lake.open(run / "lake") as lake:
+        batch = lake.steps(lake.commit.recorded - 180, lake.commit.recorded)
+    days = batch.extras["day"]
+    assert train.start <= days.min()
+    assert batch.extras["next_day"].max() < train.stop
+    for k in range(0, 180, 7):
+        for observed, day in ((batch.obs, days[k]), (batch.next_obs, batch.extras["next_day"][k])):
+            np.testing.assert_array_equal(observed["window"][k], rows[day - 19 : day + 1])
+    assert batch.terminated.sum() == 12
+    assert (batch.extras["next_day"] - days)[batch.terminated].tolist() == [5] * 12  # settlement in one step
+    assert set(batch.stream.tolist()) == set(range(6))
+
+
+def test_prices_of_the_holdout_do_not_reach_training(run, tmp_path):
+    panel = synthetic(400, 6, seed=0, signal=TINY.signal)
+    start = market_stage.open_market(TINY).history.splits.holdout.start
+    changed = {
+        name: np.concatenate([getattr(panel, name)[:start], 2 * getattr(panel, name)[start:]])
+        for name in ("open", "high", "low", "close")
+    }
+    file = Panel(panel.dates, panel.symbols, **changed).save(tmp_path / "changed.npz")
+    erl.train(replace(TINY, panel=file, generations=3), tmp_path / "run")
+    keys = ("fitness_best", "fitness_mean", "validation", "critic_loss")
+    for here, there in zip(history(run), history(tmp_path / "run"), strict=False):
+        assert [here.get(key) for key in keys] == [there.get(key) for key in keys]
+
+
+def test_a_checkpoint_can_be_read_by_any_safetensors_reader_and_names_a_commit_of_the_lake(run):
+    kept = Run.open(run).checkpoints()
+    assert kept == [5, 10, 15, 20, 23, 24, 25]
+    folder = run / "checkpoints" / "00000025"
+    best = safetensors.numpy.load_file(folder / "best.safetensors")
+    assert best["in.w"].shape[1] == 8
+    population = safetensors.numpy.load_file(folder / "population.safetensors")
+    assert population["out.w"].shape == (6, 8, 2)
+    state = json.loads((folder / "state.json").read_text())["state"]
+    with Lake.open(run / "lake", state["lake_commit"]) as lake:
+        assert lake.commit.note == {"generation": 25}
+        assert lake.commit.recorded == 25 * 90
+
+
+def test_memory_does_not_grow_from_generation_3_to_25(run):
+    rss = [line["rss_bytes"] for line in history(run)]
+    assert rss[24] - rss[2] < 24 << 20
+
+
+def test_a_run_that_stopped_and_went_on_equals_one_that_did_not(run, tmp_path):
+    folder = tmp_path / "parts"
+    erl.train(replace(TINY, generations=7), folder)
+    erl.train(TINY, folder, resume=True)
+    assert kill_and_resume.fingerprint(folder) == kill_and_resume.fingerprint(run)
+
+
+def test_any_kept_checkpoint_can_be_gone_on_from_with_its_buffer(run, tmp_path):
+    folder = tmp_path / "again"
+    erl.train(replace(TINY, generations=12), folder)
+    erl.train(TINY, folder, resume_from=5)  # sets 10, 11 and 12 aside
+    assert kill_and_resume.fingerprint(folder) == kill_and_resume.fingerprint(run)
+
+
+def test_killed_twice_at_random_moments_it_ends_bit_for_bit_the_same(run, tmp_path):
+    folder = tmp_path / "killed"
+    at = kill_and_resume.kill_and_resume(folder, 25, kills=2, seed=4, env=dict(os.environ))
+    assert len(at) == 2
+    assert kill_and_resume.fingerprint(folder) == kill_and_resume.fingerprint(run)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(run):
+    with pytest.raises(ConfigError, match=r"holds a run of 25 generations.*--resume"):
+        erl.train(TINY, run)
+
+
+def test_a_checkpoint_of_other_settings_is_refused_with_the_difference(run):
+    with pytest.raises(RunMismatch, match="width 8 there, 16 here"):
+        erl.train(replace(TINY, width=16), run, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"mutants": 1}, "2 mutants"),
+        ({"capacity": 50}, r"records 90 steps.*holds 50"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"generations": 0}, "1 generation"),
+        ({"instruments": 20_000, "capacity": 10_000_000}, r"needs about .* GB of memory.*GB are free"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_anything_is_written(wrong, says, tmp_path):
+    with pytest.raises(ConfigError, match=says):
+        erl.train(replace(TINY, **wrong), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_panel_too_short_for_the_context_is_refused(tmp_path):
+    with pytest.raises(MarketDataError, match="take a longer history"):
+        erl.train(replace(TINY, days=90), tmp_path / "run")
+
+
+def test_the_full_size_fits_in_four_gigabytes():
+    config = erl.PRESETS["eigen2"]
+    assert config.sizes.total * config.rules.trading_days == 2_000
+    assert sum(market_stage.memory_needed(config, (2500, 108, 9)).values()) < 4e9
+
+
+# --- evaluation --------------------------------------------------------------------------------------
+
+
+def test_evaluation_compares_the_champion_and_writes_pictures_and_trades(run, capsys):
+    assert main(["evaluate", str(run), "--random-agents", "5", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["generation"] == 25
+    assert len(told["random_returns"]) == 5
+    home = Path(told["report"])
+    trades = (home / "trades.csv").read_text().splitlines()
+    assert len(trades) == 1 + told["champion"]["trades"]
+    assert {"equity.png", "profits.png", "equity.csv", "result.json"} <= {
+        file.name for file in home.iterdir()
+    }
+    curve = np.loadtxt(home / "equity.csv", delimiter=",", skiprows=1, usecols=1)
+    assert 100 * (curve[-1] - 1) == pytest.approx(told["champion"]["total_return"])
+    days = market_stage.open_market(TINY).history.splits.holdout
+    assert len(curve) == len(days)
+
+
+def account_of(closes: list[float], trades: list[tuple[int, int, float]]) -> evaluate_market.Account:
+    """One instrument; trades as (entry, exit, profit in percent)."""
+    rules = Rules(context=2, trading_days=1, settlement_days=1, max_holding=2, cost=0.0)
+    price = np.repeat(np.array(closes)[:, None], 1, axis=1)
+    dates = np.datetime64("2020-01-01") + np.arange(len(closes))
+    known = History.of(Panel(dates, ("A",), price, price, price, price), rules)
+    entry = np.array([t[0] for t in trades])
+    nothing = np.zeros(len(trades))
+    result = Result(
+        reward=nothing, terminated=nothing, instrument=np.zeros(len(trades), int),
+        exit_day=np.array([t[1] for t in trades]), exit_price=nothing, target=nothing,
+        profit=np.array([t[2] for t in trades]), reason=nothing,
+    )  # fmt: skip
+    return evaluate_market.keep_account(known, rules, range(len(closes)), entry, result)
+
+
+def test_an_account_by_hand():
+    closes = [100.0] * 12
+    closes[3], closes[4] = 110.0, 90.0
+    curve, account = account_of(closes, [(2, 4, -10.0), (5, 6, 20.0)])
+    # half the capital a stake: 1, 1, 1, 1.05, 0.95, 0.95, 1.05 ...
+    np.testing.assert_allclose(curve[:8], [1, 1, 1, 1.05, 0.95, 0.95, 1.05, 1.05])
+    assert account.total_return == pytest.approx(5.0)
+    assert account.max_drawdown == pytest.approx(100 * (1 - 0.95 / 1.05))
+    assert (account.trades, account.win_rate) == (2, 50.0)
+    assert account.exposure == pytest.approx(100 * (2 * 0.5 + 1 * 0.5) / 12)
+    change = np.diff(curve) / curve[:-1]
+    assert account.sharpe == pytest.approx(change.mean() / change.std() * np.sqrt(252))
+
+
+def test_buy_and_hold_by_hand():
+    rules = Rules(
+        context=2, trading_days=1, settlement_days=1, cost=1.0, delisted_after=2, delisting_loss=50.0
+    )
+    price = np.full((12, 3), 100.0)
+    price[-1, 0] = 120.0
+    price[5:, 1] = np.nan  # delisted: half of it is lost
+    price[:4, 2] = np.nan  # not there on the first day: not bought
+    dates = np.datetime64("2020-01-01") + np.arange(12)
+    known = History.of(Panel(dates, ("A", "B", "C"), price, price, price, price), rules)
+    curve, account = evaluate_market.buy_and_hold(known, rules, range(12))
+    assert curve[-1] == pytest.approx(0.99 / 1.01 * (1.2 + 0.5) / 2)
+    assert account.trades == 2
+
+
+# --- command line ------------------------------------------------------------------------------------
+
+
+def test_the_command_resumes_a_run_with_its_own_settings_and_ends_with_a_table(run, capsys):
+    assert main(["train", "erl", "--out", str(run), "--resume", "--evaluate", "holdout"]) == 0
+    out = capsys.readouterr().out
+    for told in ("the replay, plainly", "held in memory", "on disk, in the lake", "training held by saving"):
+        assert told in out
+    for told in ("champion", "buy and hold", "random", "total return", "the report lies in"):
+        assert told in out
+
+
+def test_a_wrong_setting_on_the_command_line_is_one_sentence(tmp_path, capsys):
+    assert main(["train", "erl", "--out", str(tmp_path / "run"), "--mutants", "1"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("lakepond: a population needs")
+    assert main(["train", "erl", "--resume"]) == 2
+    assert "name the run" in capsys.readouterr().err

@@ -1,0 +1,275 @@
+"""`single`, `mixture` and `live`: stopped anywhere and gone on with, they end with the same bits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lakepond.agents.pqn import PQNSettings
+from lakepond.errors import ConfigError, RunMismatch, SpecError
+from lakepond.guards import METRICS
+from lakepond.lake.lake import Lake
+from lakepond.runs import Run
+from lakepond.trainers import arena, live, mixture, single
+from lakepond.trainers.play import play
+
+SINGLE = replace(
+    single.PRESETS["debug"],
+    frames=2_048,
+    portion=512,
+    hidden=(8,),
+    pqn=PQNSettings(envs=8, rollout=16, minibatches=2),
+    checkpoint_every=1,
+    evaluation_episodes=4,
+)
+MIXTURE = replace(
+    mixture.PRESETS["debug"],
+    frames=3_072,
+    portion=1_024,
+    evaluate_every=512,
+    hidden=(8,),
+    pqn=PQNSettings(envs=4, rollout=16, minibatches=2),
+    pond=192,
+    big_pond=2_000,
+    big_batch=64,
+    checkpoint_every=1,
+    evaluation_episodes=4,
+)
+LIVE = replace(
+    live.PRESETS["debug"],
+    frames=3_200,
+    portion=640,
+    hidden=(8,),
+    pqn=PQNSettings(envs=4, rollout=16, minibatches=2),
+    big_envs=4,
+    big_pond=1_000,
+    big_alpha=0.5,
+    checkpoint_every=1,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory):
+    """Programs are kept on disk for this module, so that the process that is killed need not compile them."""
+    import jax
+
+    folder = str(tmp_path_factory.mktemp("compiled"))
+    before = (jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs)
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    yield folder
+    jax.config.update("jax_compilation_cache_dir", before[0])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A mixture that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    mixture.run(MIXTURE, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole_live(tmp_path_factory):
+    """A live run that nobody stopped."""
+    folder = tmp_path_factory.mktemp("live") / "run"
+    live.run(LIVE, folder)
+    return folder
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_after(lines):
+    told = []
+
+    def tell(line):
+        told.append(line)
+        if len(told) == lines:
+            raise Stopped
+
+    return tell
+
+
+def final(folder):
+    """The bytes of the newest checkpoint's arrays, and the metrics without what the machine said."""
+    run = Run.open(folder)
+    newest = max(run.checkpoints())
+    files = sorted((Path(folder) / "checkpoints" / f"{newest:08d}").glob("*.safetensors"))
+    metrics = [
+        {k: v for k, v in line.items() if k not in ("time", *METRICS) and "second" not in k}
+        for line in run.history()
+    ]
+    return {file.name: file.read_bytes() for file in files}, metrics
+
+
+def assert_same(one, other):
+    assert final(one)[1] == final(other)[1]
+    assert final(one)[0] == final(other)[0]
+
+
+def stop_and_go_on(trainer, config, folder, whole):
+    with pytest.raises(Stopped):
+        trainer.run(config, folder, tell=stop_after(2))
+    assert max(Run.open(folder).checkpoints()) < max(Run.open(whole).checkpoints())
+    trainer.run(config, folder)
+    assert_same(whole, folder)
+
+
+def test_a_single_agent_that_was_stopped_ends_with_the_same_bits(tmp_path):
+    single.run(SINGLE, tmp_path / "whole")
+    stop_and_go_on(single, SINGLE, tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_a_live_run_that_was_stopped_ends_with_the_same_bits(tmp_path, whole_live):
+    stop_and_go_on(live, LIVE, tmp_path / "stopped", whole_live)
+
+
+KILLED = """
+import os, signal, sys
+from dataclasses import replace
+sys.path.insert(0, {tests!r})
+import jax
+jax.config.update("jax_compilation_cache_dir", {cache!r})
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+from test_games import MIXTURE
+from lakepond.trainers import mixture
+lines = []
+def tell(line):
+    lines.append(line)
+    if len(lines) == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+mixture.run(MIXTURE, {folder!r}, tell=tell)
+"""
+
+
+def test_a_mixture_that_was_killed_ends_with_the_same_bits_lake_included(tmp_path, whole, compiled):
+    folder = tmp_path / "killed"
+    code = KILLED.format(tests=str(Path(__file__).parent), cache=compiled, folder=str(folder))
+    done = subprocess.run([sys.executable, "-c", code], timeout=240, env={**os.environ}, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert 0 < len(Run.open(folder).checkpoints()) < len(Run.open(whole).checkpoints())
+    mixture.run(MIXTURE, folder)
+    assert_same(folder, whole)
+    with Lake.open(folder / "lake") as one, Lake.open(whole / "lake") as other:
+        assert len(one) == len(other)
+        for a, b in zip(one.steps(0, len(one)), other.steps(0, len(other)), strict=True):
+            assert isinstance(a, dict) or (np.asarray(a) == np.asarray(b)).all()
+
+
+def test_the_lake_of_a_mixture_is_an_ordinary_one_and_knows_its_agents(whole):
+    with Lake.open(whole / "lake") as lake:
+        lake.verify()
+        assert len(lake) == MIXTURE.frames
+        envs = MIXTURE.pqn.envs
+        for agent in range(MIXTURE.agents):
+            ids = np.concatenate([lake.query(stream=agent * envs + env) for env in range(envs)])
+            assert len(ids) == MIXTURE.frames // MIXTURE.agents
+        batch = lake.sample(64, rng=np.random.default_rng(0))
+        assert batch.obs.shape == (64, 10, 10, 4)
+        assert batch.obs.max() == 1
+
+
+def test_resets_are_logged_with_what_was_before_and_after(whole):
+    lines = list(Run.open(whole).history())
+    resets = [line for line in lines if "reset" in line]
+    assert [line["step"] for line in resets] == [1_024, 2_048]
+    for number, line in enumerate(resets):
+        assert line["lake_steps"] == line["step"]
+        assert line["big_pond_steps"] == min(line["step"], MIXTURE.big_pond)
+        assert line["big_steps"] == round(MIXTURE.big_samples * line["big_pond_steps"] / MIXTURE.big_batch)
+        assert {"evaluation_before", "evaluation_after", "cloned"} <= line.keys()
+        assert line["reset"] == number + 1
+    curve = [line for line in lines if "reset" not in line]
+    assert [line["step"] for line in curve] == list(range(512, 3_073, 512))
+    learned = sum(line["big_steps"] for line in resets) * MIXTURE.big_batch
+    assert curve[-1]["samples"] == MIXTURE.frames * MIXTURE.pqn.epochs + learned
+
+
+def test_the_counters_of_the_four_and_of_the_one_are_apart(whole_live):
+    told = list(Run.open(whole_live).history())[1]
+    assert told["step"] == 1_280
+    assert told["agents_frames"] == 4 * 4 * 16 * 4
+    assert told["big_frames"] == 4 * 16 * 4
+    assert told["agents_updates"] == 4
+    assert told["big_updates"] == 4 * round(LIVE.big_samples * 320 / LIVE.big_batch)
+
+
+def test_every_checkpoint_opens_as_a_policy(whole):
+    for number in Run.open(whole).checkpoints()[:2]:
+        episode = play(whole, checkpoint=number, most_steps=50)
+        assert episode.checkpoint == number
+        assert episode.observations.shape[1:] == (10, 10, 4)
+        assert len(episode.observations) > 2
+
+
+def test_clones_are_the_big_agent_and_who_and_what_are_settings():
+    import jax
+    import jax.numpy as jnp
+
+    from lakepond.agents.fleet import over_agents
+
+    for optimiser in ("fresh", "kept", "cloned"):
+        settings = replace(MIXTURE, agents=4, clone_optimiser=optimiser, epsilon_reset=0.4)
+        made = mixture.build(settings)
+        agents = over_agents(made.pqn.init, jax.random.split(jax.random.PRNGKey(0), 4))
+        agents = agents._replace(
+            epsilon=jax.tree.map(lambda x: x + 5, agents.epsilon),
+            optimiser=jax.tree.map(lambda x: x + 1, agents.optimiser),
+        )
+        big = made.dqn.init(made.pqn.network.init(jax.random.PRNGKey(9)))
+        big = big._replace(optimiser=jax.tree.map(lambda x: x + 7, big.optimiser))
+        who = np.array([True, False, True, True])
+        after = mixture.clone(made, agents, big, who)
+        for old, new, theirs in zip(
+            *map(jax.tree.leaves, (agents.params, after.params, big.params)), strict=True
+        ):
+            assert (new[1] == old[1]).all()
+            assert (new[jnp.asarray(who)] == theirs).all()
+        assert np.asarray(after.epsilon.start).tolist() == pytest.approx([0.4, 6.0, 0.4, 0.4])
+        counts = {"fresh": 0, "kept": 1, "cloned": 7}[optimiser]
+        moments = [
+            s for s in jax.tree.leaves(after.optimiser, is_leaf=mixture._is_adam) if mixture._is_adam(s)
+        ]
+        assert np.asarray(moments[0].count).tolist() == [counts, 1, counts, counts]
+
+
+def test_recovery_is_counted_from_the_reset_to_the_level_before_it():
+    frames, scores = [10, 20, 30, 40], [5.0, 3.0, 4.9, 5.5]
+    assert arena.recovery(frames, scores, 10, 5.0) == 30
+    assert arena.recovery(frames, scores, 10, 4.5) == 20
+    assert arena.recovery(frames, scores, 10, 9.0) is None
+
+
+def test_what_cannot_be_is_told_in_a_sentence(tmp_path, whole):
+    with pytest.raises(ConfigError, match="100 frames are less than one portion"):
+        single.run(replace(SINGLE, frames=100), tmp_path / "a")
+    with pytest.raises(ConfigError, match="less than one update"):
+        single.run(replace(SINGLE, portion=5), tmp_path / "b")
+    with pytest.raises(ConfigError, match="did you mean Breakout"):
+        single.run(replace(SINGLE, game="brakeout"), tmp_path / "c")
+    with pytest.raises(ConfigError, match="no multiple of an agent's update"):
+        mixture.run(replace(MIXTURE, pond=100), tmp_path / "d")
+    with pytest.raises(ConfigError, match="shared out"):
+        mixture.run(replace(MIXTURE, evaluation_episodes=5), tmp_path / "e")
+    with pytest.raises(ConfigError, match="less than a rollout"):
+        live.run(replace(LIVE, big_pond=20), tmp_path / "f")
+    with pytest.raises(RunMismatch, match="run of the trainer 'mixture', not 'single'"):
+        single.run(SINGLE, whole)
+    with pytest.raises(SpecError, match="room for"):
+        live.run(replace(LIVE, big_pond=10**10, frames=3_200), tmp_path / "g")
+    assert not any((tmp_path / name / "config.json").exists() for name in "abcdef")
+
+
+def test_config_files_say_what_was_run(whole):
+    told = json.loads((whole / "config.json").read_text())
+    assert told["trainer"] == "mixture"
+    assert told["config"]["pqn"]["envs"] == 4
