@@ -38,7 +38,7 @@ def comparison(tmp_path):
     return tmp_path
 
 
-def test_scores_are_told_over_those_of_one_agent(comparison):
+def test_scores_are_told_over_those_of_the_best_arm(comparison):
     told = figures(read(comparison))["arms"]
     assert told["single"]["iqm"] == [1.0, 1.0, 1.0]
     assert told["mixture"]["iqm"] == [0.5, 0.5, 0.5]
@@ -60,9 +60,19 @@ def test_the_page_tells_all_and_keeps_what_was_written_by_hand(comparison, tmp_p
 
 def test_arms_that_are_not_on_all_games_yet_are_compared_where_they_are(comparison):
     made_up(comparison, "live", "Breakout", 0, 20.0)
-    told = figures(read(comparison))["arms"]["live"]
-    assert told["iqm"][0] == 2.0
-    assert told["runs"] == 1
+    told = figures(read(comparison))["arms"]
+    assert told["live"]["iqm"][0] == 1.0
+    assert told["live"]["runs"] == 1
+    assert np.isnan(told["live"]["iqm"][1])  # one seed has no interval
+
+
+def test_a_game_that_nobody_has_learned_is_left_out(comparison):
+    for seed in range(4):
+        made_up(comparison, "single", "Freeway", seed, 0.01)
+        made_up(comparison, "mixture", "Freeway", seed, 0.2)
+    told = figures(read(comparison))
+    assert told["left_out"] == ["Freeway"]
+    assert told["arms"]["mixture"]["iqm"] == [0.5, 0.5, 0.5]
 
 
 def test_nothing_to_report_is_told(tmp_path):

@@ -66,7 +66,7 @@ class Compare:
         ]
         show = words.console()
         show.print(
-            words.table("score over that of one agent", ("arm", "runs", "IQM", "at least", "at most"), rows)
+            words.table("score over the best arm's", ("arm", "runs", "IQM", "at least", "at most"), rows)
         )
         show.print(words.facts([("the report lies in", str(page))]))
 

@@ -127,6 +127,7 @@ def _tell(
     """What the run came to: memory, disk, time, and the champion beside its baselines."""
     from lakepond.cli.evaluate import compared, comparison
     from lakepond.lake.lake import Lake
+    from lakepond.report.page import write_report
 
     with Lake.open(folder / "lake") as lake:
         stats = lake.stats()
@@ -143,7 +144,8 @@ def _tell(
     found = None
     if part != "nothing":
         found = comparison(folder, part, None, 100)  # type: ignore[arg-type]
-        told |= {"evaluation": compared(found), "report": str(folder / "evaluation" / part)}
+        told |= {"evaluation": compared(found), "evaluation_folder": str(folder / "evaluation" / part)}
+    told["report"] = str(write_report([folder], folder / "report.html")[0])
     if as_json:
         words.print_json(told)
         return
@@ -163,7 +165,8 @@ def _tell(
         from lakepond.cli.evaluate import table
 
         show.print(table(found))
-        rows = [("the report lies in", f"{told['report']}: equity.png, profits.png, trades.csv, result.json")]
+        files = f"{told['evaluation_folder']}: equity.png, profits.png, trades.csv, result.json"
+        rows = [("the evaluation lies in", files)]
     else:
         rows = []
-    show.print(words.facts([*rows, ("the run lies in", str(folder))]))
+    show.print(words.facts([*rows, ("the run lies in", str(folder)), ("the report lies in", told["report"])]))

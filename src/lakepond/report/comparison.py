@@ -18,6 +18,8 @@ from lakepond.types import Array
 
 MARKER = "<!-- all below is written by `lakepond compare --only-report` -->"
 BASELINE = "single"
+LEARNED = 1.0
+"""a game whose best arm scores less than this has not been learned by any"""
 COLOURS = {
     "single": "#1f3b5c",
     "mixture": "#d1495b",
@@ -60,26 +62,34 @@ def write(folder: Path, page: Path) -> dict[str, Any]:
 
 
 def figures(results: Results) -> dict[str, Any]:
-    """Per arm: scores over the mean of the baseline on that game, summed up; frames and samples of a run."""
-    base = {g: np.mean([r["score"] for r in runs.values()]) for g, runs in results.get(BASELINE, {}).items()}
+    """Per arm: scores over the best arm's mean on each game, summed up; frames and samples of a run.
+
+    A game on which no arm has learned anything yet says nothing, and is left out of what is summed up.
+    """
+    best: dict[str, float] = {}
+    for games in results.values():
+        for game, runs in games.items():
+            best[game] = max(best.get(game, 0.0), float(np.mean([run["score"] for run in runs.values()])))
+    learned = {game for game, score in best.items() if score >= LEARNED}
     arms: dict[str, Any] = {}
     for arm, games in results.items():
-        runs = [run for seeds in games.values() for run in seeds.values()]
+        all_runs = [run for seeds in games.values() for run in seeds.values()]
         told: dict[str, Any] = {
-            "runs": len(runs),
-            "frames": float(np.mean([run["frames"] for run in runs])),
-            "samples": float(np.mean([run["samples"] for run in runs])),
+            "runs": len(all_runs),
+            "frames": float(np.mean([run["frames"] for run in all_runs])),
+            "samples": float(np.mean([run["samples"] for run in all_runs])),
             "games": {game: sorted(run["score"] for run in seeds.values()) for game, seeds in games.items()},
         }
-        scores, theirs = _paired(results, arm)
-        scale = np.array([base[game] for game in _shared_games(results, arm)])
-        if scores.size and (scale > 0).all():
+        shared = [game for game in results.get(BASELINE, {}) if game in games and game in learned]
+        scores, theirs = _paired(results, arm, shared)
+        if scores.size:
+            scale = np.array([best[game] for game in shared])
             told["iqm"] = _known(interval(scores / scale), len(scores))
             told["beats_single"] = _known(improvement(scores, theirs), len(scores))
         else:
             told["iqm"] = told["beats_single"] = [float("nan")] * 3
         arms[arm] = told
-    return {"arms": arms}
+    return {"arms": arms, "left_out": sorted(best.keys() - learned)}
 
 
 def _known(found: Interval, seeds: int) -> list[float]:
@@ -87,13 +97,8 @@ def _known(found: Interval, seeds: int) -> list[float]:
     return list(found) if seeds > 1 else [found.value, float("nan"), float("nan")]
 
 
-def _shared_games(results: Results, arm: str) -> list[str]:
-    return [game for game in results.get(BASELINE, {}) if game in results[arm]]
-
-
-def _paired(results: Results, arm: str) -> tuple[Array, Array]:
+def _paired(results: Results, arm: str, games: list[str]) -> tuple[Array, Array]:
     """Scores (seeds, games) of an arm and of the baseline, for the seeds that all games of both have."""
-    games = _shared_games(results, arm)
     both = [results[a][game].keys() for game in games for a in (arm, BASELINE)]
     seeds = sorted(set.intersection(*map(set, both))) if both else []
     ours, theirs = (
@@ -141,7 +146,7 @@ def draw_curves(results: Results, path: Path) -> None:
 
 
 def draw_scores(told: dict[str, Any], path: Path) -> None:
-    """The interquartile mean of each arm over that of one agent, with its interval."""
+    """The interquartile mean of each arm, with its interval."""
     plt = _pyplot()
     arms = [arm for arm, each in told["arms"].items() if np.isfinite(each["iqm"][0])]
     figure, axis = plt.subplots(figsize=(7, 0.5 * len(arms) + 1.2))
@@ -154,7 +159,7 @@ def draw_scores(told: dict[str, Any], path: Path) -> None:
     axis.margins(x=0.08)
     axis.set_xlim(left=0)
     axis.set_yticks(range(len(arms)), list(reversed(arms)))
-    axis.set_xlabel("score over the mean of one agent; IQM and 95 % interval")
+    axis.set_xlabel("score over the best arm's mean; IQM and 95 % interval")
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     plt.close(figure)
@@ -235,9 +240,10 @@ def _body(
         lines.append(_row([arm, *(_spread(each["games"].get(game, [])) for game in games)]))
     lines += [
         "",
-        "Over the mean of `single` on each game: interquartile mean with the 95 % interval of a stratified",
+        "Over the best arm's mean on each game: interquartile mean with the 95 % interval of a stratified",
         "bootstrap, and the chance that a run beats one of `single` on a game at random. Frames and gradient",
         "samples of a run: an arm that learns more often from the same frames says so here.",
+        *(f"Left out of this, for no arm scores {LEARNED} there yet: {game}." for game in told["left_out"]),
         "",
         _row(["arm", "runs", "IQM", "beats `single`", "frames", "gradient samples"]),
         _row(["---", "---:", "---:", "---:", "---:", "---:"]),
