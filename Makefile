@@ -54,7 +54,7 @@ results: $(VENV)/.installed-test
 
 soak: $(VENV)/.installed-test $(VENV)/.tools
 	$(BIN)/python tests/soak.py 200
-	$(BIN)/python tests/trainers/kill_and_resume.py --kills 20
+	$(BIN)/python tests/trainers/kill_and_resume.py --kills 20 --generations 60
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict

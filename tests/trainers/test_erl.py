@@ -18,7 +18,7 @@ from lakepond.envs.market.history import History
 from lakepond.errors import ConfigError, MarketDataError, RunMismatch
 from lakepond.lake.lake import Lake
 from lakepond.runs import Run
-from lakepond.trainers import erl, evaluate_market, machine, market_stage
+from lakepond.trainers import erl, evaluate_market, market_stage, programs
 
 TINY = replace(
     erl.PRESETS["demo"],
@@ -46,8 +46,8 @@ def _programs_are_kept(tmp_path_factory):
     """What this process compiles, the processes that will be killed need not."""
     home = os.environ.get("XDG_CACHE_HOME")
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-    known = {name: getattr(jax.config, name) for name in machine.CACHE_SETTINGS}
-    machine.prepare_jax()
+    known = {name: getattr(jax.config, name) for name in programs.CACHE_SETTINGS}
+    programs.prepare_jax()
     yield
     for name, value in known.items():
         jax.config.update(name, value)

@@ -10,7 +10,7 @@ from tyro.conf import arg
 
 from lakepond.cli import words
 from lakepond.cli.settings import options_of, with_options
-from lakepond.trainers import compare, machine
+from lakepond.trainers import compare, programs
 
 Options: Any = options_of(compare.CompareConfig)
 NOTHING_GIVEN = Options()
@@ -47,7 +47,7 @@ class Compare:
 
         from lakepond.report.comparison import write
 
-        machine.prepare_jax()
+        programs.prepare_jax()
         config = with_options(compare.PRESETS[self.preset], self.settings)
         if not self.only_report:
             checks = jax.debug_nans(True) if self.preset == "debug" else nullcontext()

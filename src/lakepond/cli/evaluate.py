@@ -54,9 +54,9 @@ def comparison(
     folder: Path, part: Literal["holdout", "validation"], checkpoint: int | None, random_agents: int
 ) -> Evaluation:
     """Evaluate, and write the pictures and lists beside the run."""
-    from lakepond.trainers import evaluate_market, machine
+    from lakepond.trainers import evaluate_market, programs
 
-    machine.prepare_jax()
+    programs.prepare_jax()
     found = evaluate_market.evaluate(folder, part, checkpoint=checkpoint, random_agents=random_agents)
     evaluate_market.write(found, folder / "evaluation" / part)
     return found

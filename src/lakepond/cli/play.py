@@ -33,10 +33,10 @@ class Play:
 
     def run(self) -> None:
         """Play, write, tell."""
-        from lakepond.trainers import machine
+        from lakepond.trainers import programs
         from lakepond.trainers.play import play
 
-        machine.prepare_jax()
+        programs.prepare_jax()
         episode = play(self.folder, checkpoint=self.checkpoint, seed=self.seed, epsilon=self.epsilon)
         told = {
             "game": episode.game,

@@ -12,7 +12,7 @@ from tyro.conf import arg, subcommand
 from lakepond.cli import words
 from lakepond.cli.settings import options_of, with_options
 from lakepond.cli.train_games import Live, Mixture, Single
-from lakepond.trainers import erl, machine
+from lakepond.trainers import erl, programs
 
 ErlOptions: Any = options_of(erl.Config)
 NOTHING_GIVEN = ErlOptions()
@@ -51,7 +51,7 @@ class Erl:
         from lakepond.runs import Run
         from lakepond.trainers.evaluate_market import config_of
 
-        machine.prepare_jax()
+        programs.prepare_jax()
         going_on = self.resume or self.resume_from is not None
         if going_on and self.out is None:
             raise ConfigError("name the run to go on with: lakepond train erl --resume --out runs/NAME.")

@@ -12,7 +12,7 @@ from tyro.conf import arg
 
 from lakepond.cli import words
 from lakepond.cli.settings import options_of, with_options
-from lakepond.trainers import live, machine, mixture, single
+from lakepond.trainers import live, mixture, programs, single
 
 Preset = Literal["minatar", "published", "atari", "debug"]
 Log = tuple[Literal["tensorboard", "wandb"], ...]
@@ -105,7 +105,7 @@ class Live:
 def _train(name: str, trainer: Any, asked: Single | Mixture | Live) -> None:
     import jax
 
-    machine.prepare_jax()
+    programs.prepare_jax()
     config = with_options(trainer.PRESETS[asked.preset], asked.settings)
     folder = asked.out or _next_free(name, config.game)
     if not asked.json:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lakepond import machine
 from lakepond.agents import population
 from lakepond.agents.market_network import Array
 from lakepond.lake.commits import Commit
 from lakepond.replay import Replay
-from lakepond.trainers import machine
 
 if TYPE_CHECKING:
     from lakepond.trainers.erl import Config, Counters
@@ -56,5 +56,5 @@ def clock(
         "lake_bytes": sum(commit.files().values()),
         "distinct_rows": stats.rows,  # those that a commit still writes are counted, too
         "bytes_held": stats.bytes_held,
-        "rss_bytes": machine.memory_used(),
+        "rss_bytes": machine.resident(),
     }

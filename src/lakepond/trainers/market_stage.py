@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 
+from lakepond import machine
 from lakepond.agents.market_network import POSITION
 from lakepond.envs.market import functional
 from lakepond.envs.market.features import FEATURES
@@ -14,7 +15,6 @@ from lakepond.envs.market.history import History
 from lakepond.envs.market.observe import spans, summaries
 from lakepond.envs.market.synthetic import synthetic
 from lakepond.errors import ConfigError
-from lakepond.trainers import machine
 from lakepond.trainers.market_rollout import World
 from lakepond.types import RowSource
 
@@ -86,7 +86,7 @@ def open_market(config: Config) -> Market:
 def check_memory(config: Config, shape: tuple[int, int, int]) -> None:
     """Say before the first generation that memory will not do, with the numbers."""
     parts = memory_needed(config, shape)
-    needed, free = sum(parts.values()), machine.memory_available()
+    needed, free = sum(parts.values()), machine.memory().available
     if needed > free:
         largest = max(parts, key=lambda name: parts[name])
         raise ConfigError(
