@@ -29,7 +29,7 @@ $(VENV)/.tools: tests/tools.sh
 
 test: $(VENV)/.installed-test $(VENV)/.installed-lint $(VENV)/.tools
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)  # a file at a time, on two cores
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff format --check .
