@@ -1,4 +1,5 @@
 import os
+import signal
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +13,13 @@ settings.register_profile(
     "soak", parent=settings.get_profile("default"), max_examples=2000, derandomize=False
 )
 settings.load_profile(os.environ.get("LAKEPOND_HYPOTHESIS", "default"))
+
+if (
+    signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+):  # a shell that starts us in the background ignores Ctrl-C,
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # and so would every process that a test sends it to
 
 
 @pytest.fixture
