@@ -10,6 +10,7 @@ import kill_and_resume
 import numpy as np
 import pytest
 import safetensors.numpy
+from tiny_market import TINY
 
 from lakepond.cli import main
 from lakepond.envs.market import Panel, Rules, synthetic
@@ -19,26 +20,6 @@ from lakepond.errors import ConfigError, MarketDataError, RunMismatch
 from lakepond.lake.lake import Lake
 from lakepond.runs import Run
 from lakepond.trainers import erl, evaluate_market, market_stage, programs
-
-TINY = replace(
-    erl.PRESETS["demo"],
-    generations=25,
-    days=400,
-    instruments=6,
-    rules=Rules(context=20, trading_days=15, settlement_days=5, max_holding=5),
-    elites=2,
-    children=2,
-    mutants=2,
-    fitness_episodes=2,
-    validation_slices=2,
-    width=8,
-    capacity=300,
-    learn_from=150,
-    gradient_steps=32,
-    batch_size=8,
-    min_free="1MB",
-)
-"""the same as `kill_and_resume.TINY`"""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,30 +4,13 @@ from dataclasses import replace
 
 import kill_and_resume
 import pytest
+from tiny_market import TINY
 
 from lakepond import machine
-from lakepond.envs.market import Rules
 from lakepond.runs import Run
 from lakepond.trainers import erl
 
-CONFIG = replace(
-    erl.PRESETS["demo"],
-    generations=5,
-    days=400,
-    instruments=6,
-    rules=Rules(context=20, trading_days=15, settlement_days=5, max_holding=5),
-    elites=2,
-    children=2,
-    mutants=2,
-    fitness_episodes=2,
-    validation_slices=2,
-    width=8,
-    capacity=300,
-    learn_from=150,
-    gradient_steps=32,
-    batch_size=8,
-    min_free="1MB",
-)
+CONFIG = replace(TINY, generations=5)
 GB = 10**9
 
 

@@ -16,7 +16,7 @@ from lakepond.errors import ConfigError, RunMismatch, SpecError
 from lakepond.guards import METRICS
 from lakepond.lake.lake import Lake
 from lakepond.runs import Run
-from lakepond.trainers import arena, live, mixture, single
+from lakepond.trainers import arena, big_agent, live, mixture, single
 from lakepond.trainers.play import play
 
 SINGLE = replace(
@@ -228,7 +228,7 @@ def test_clones_are_the_big_agent_and_who_and_what_are_settings():
         big = made.dqn.init(made.pqn.network.init(jax.random.PRNGKey(9)))
         big = big._replace(optimiser=jax.tree.map(lambda x: x + 7, big.optimiser))
         who = np.array([True, False, True, True])
-        after = mixture.clone(made, agents, big, who)
+        after = big_agent.clone(made, agents, big, who)
         for old, new, theirs in zip(
             *map(jax.tree.leaves, (agents.params, after.params, big.params)), strict=True
         ):
@@ -237,7 +237,7 @@ def test_clones_are_the_big_agent_and_who_and_what_are_settings():
         assert np.asarray(after.epsilon.start).tolist() == pytest.approx([0.4, 6.0, 0.4, 0.4])
         counts = {"fresh": 0, "kept": 1, "cloned": 7}[optimiser]
         moments = [
-            s for s in jax.tree.leaves(after.optimiser, is_leaf=mixture._is_adam) if mixture._is_adam(s)
+            s for s in jax.tree.leaves(after.optimiser, is_leaf=big_agent._is_adam) if big_agent._is_adam(s)
         ]
         assert np.asarray(moments[0].count).tolist() == [counts, 1, counts, counts]
 

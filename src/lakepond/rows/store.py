@@ -37,14 +37,14 @@ class RowStore:
 
     def __init__(self, length: int, row_bytes: int, dtype: np.dtype[Any]) -> None:
         """`dtype`: of the arrays that windows are taken from and copied to."""
-        from lakepond.rows import kernel  # numba, not before it is needed
+        from lakepond.rows import calling, kernel  # numba, not before it is needed
 
         self._kernel = kernel
         self.length = length
         self.row_bytes = row_bytes
         self.slab = Slab(row_bytes)
         known = dtype.char in "?bBhHiIlLqQfdFD" and dtype.isnative  # to numba
-        self._address_of = kernel.address_of if known else address_of
+        self._address_of = calling.address_of if known else address_of
         self.readers = 0
         """gathers under way: while there are any, slots that are let go are not used again"""
         count = np.zeros(names.COUNTS, np.int64)
@@ -64,7 +64,7 @@ class RowStore:
             lanes=np.zeros(0, names.LANE_BOOK),
         )
         nothing, ring = Windows(0, 0, NO_STOPS), np.zeros((0, 2), np.int64)
-        self._turn = kernel.compiled(
+        self._turn = calling.compiled(
             kernel.turn, self.books, 0, 0, True, NO_STOPS, nothing, nothing, 0, ring, NO_STOPS
         )
 
