@@ -202,27 +202,35 @@ def test_watch_prints_a_line_at_each_look_until_the_run_ends(training, capfd):
 
 
 def test_watch_draws_live_on_a_terminal_and_leaves_with_ctrl_c(training):
-    import pty
-
     folder, _ = training
-    pid, terminal = pty.fork()
-    if pid == 0:  # the child is the terminal's program
-        os.environ |= {"PYTHONPATH": SOURCE, "COLUMNS": "100", "LINES": "40", "TERM": "xterm-256color"}
-        os.execv(sys.executable, [sys.executable, "-m", "lakepond", "watch", str(folder), "--every", "0.2"])
-    seen, until = b"", time.monotonic() + 60
-    while seen.count(b"2 of 4, 50%") < 2 and time.monotonic() < until:  # drawn twice at least
-        seen += os.read(terminal, 4096)
-    os.kill(pid, signal.SIGINT)
+    terminal, screen = os.openpty()
+    size = {"PYTHONPATH": SOURCE, "COLUMNS": "100", "LINES": "40", "TERM": "xterm-256color"}
+    watch = subprocess.Popen(  # not a fork: this process may hold JAX, which must not be forked
+        [sys.executable, "-m", "lakepond", "watch", str(folder), "--every", "0.2"],
+        env=os.environ | size,
+        stdin=screen,
+        stdout=screen,
+        stderr=screen,
+    )
+    os.close(screen)
     try:
-        while os.read(terminal, 4096):
+        seen, until = b"", time.monotonic() + 60
+        while seen.count(b"2 of 4, 50%") < 2 and time.monotonic() < until:  # drawn twice at least
+            seen += os.read(terminal, 4096)
+        watch.send_signal(signal.SIGINT)
+        try:
+            while os.read(terminal, 4096):
+                pass
+        except OSError:  # how a terminal tells that its program has ended
             pass
-    except OSError:  # how a terminal tells that its program has ended
-        pass
-    _, code = os.waitpid(pid, 0)
-    os.close(terminal)
+        code = watch.wait(60)
+    finally:
+        watch.kill()
+        watch.wait()
+        os.close(terminal)
     assert seen.count(b"2 of 4, 50%") >= 2
     assert b"running" in seen
-    assert os.waitstatus_to_exitcode(code) == 0
+    assert code == 0
 
 
 def test_who_holds_a_lock_is_told_without_taking_it(training, tmp_path):
