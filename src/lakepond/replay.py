@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import json
-import threading
 import warnings
-import weakref
 from collections.abc import Collection
-from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from lakepond.errors import RecordError, ReplayClosed, SampleError, SpecError, TooFewSteps, UnknownStream
+from lakepond.errors import ReplayClosed, SampleError, SpecError, TooFewSteps, UnknownStream
 from lakepond.flow import pond_to_agents
 from lakepond.flow.agents_to_pond import MISSING, Intake
 from lakepond.pond import Pond
 from lakepond.types import Array, Batch, Spec, Stats, Tree
 
-MOST_WAITING = 4
-"""commits that may wait for space on the disk, each of up to a pond of steps, before recording is refused"""
 MERGE_AFTER = 32
 """files of a lake that gather before they are merged, in the background"""
-KEPT_SAVES = 2
-"""how many saves of a replay are kept: the newest, and the one before it"""
-
 if TYPE_CHECKING:
     from lakepond.cloud.place import Cloud
     from lakepond.cloud.status import UploadStatus
     from lakepond.flow.lake_and_cloud import CloudCopy
-    from lakepond.lake.background import Background
+    from lakepond.flow.pond_and_lake import Outflow
     from lakepond.lake.commits import Commit
     from lakepond.lake.lake import Lake
-    from lakepond.lake.writer import LakeWriter
 
 
 class Replay:
@@ -59,14 +49,8 @@ class Replay:
         self._pool = ThreadPoolExecutor(1, "lakepond-gather") if threads > 1 else None
         self._closed = False
         self._warned = False
-        self._background: Background | None = None  # writes to the lake, if there is one
-        self._poured = 0  # the id of the first step that was not handed over yet
-        self._next_rows: list[int] = []
-        self._pouring = threading.RLock()  # hand-overs come one after another
-        self._keeps_all = True  # whether steps are committed before they leave
-        self._told: BaseException | None = None
+        self._outflow: Outflow | None = None  # to the lake, if there is one
         self._cloud: CloudCopy | None = None
-        self._last_commit: Future[Commit] | None = None
 
     # --- on disk -----------------------------------------------------------------------------------
 
@@ -89,6 +73,7 @@ class Replay:
         cloud: str | Cloud | None = None,
         pull: Literal["lazy", "all"] | None = None,
         local_budget: int | str | None = None,
+        writer: str = "",
     ) -> Self:
         """A replay whose steps are kept in a lake at `path`: a new one, or one that goes on where it stopped.
 
@@ -101,91 +86,46 @@ class Replay:
         `cloud` ("gs://bucket/demo") is where `push` sends it. `pull` goes on with the lake that is there, its
         segments "lazy", when they are touched, or "all" at once; where none is, a new one begins. With
         `local_budget` ("20GB") segments that are safe in the cloud leave this disk and come back when needed.
+
+        Several processes write one lake, each under a name of its own: `writer="worker-3"`. Each has its own
+        steps, commits and lock; `Lake.open` reads them together.
         """
-        from lakepond.flow import lake_to_pond
-        from lakepond.lake import description, writer
+        from lakepond.flow import pond_and_lake
         from lakepond.lake.guard import parse_bytes
-        from lakepond.lake.lake import Lake, newest_whole
         from lakepond.lake.retention import check_kept
+        from lakepond.lake.writer import LakeWriter
 
         path = Path(path)
         if max_steps is not None and max_steps < capacity:
             raise SpecError(f"max_steps={max_steps:,} must be at least the capacity of {capacity:,} steps.")
         check_kept(keep_last, keep_every)
-        copy = cls._cloud_copy(path, cloud, pull, local_budget, commit)
-        if (path / description.NAME).exists():
-            known = description.read(path)
-            if spec is not None and spec != known:
-                raise SpecError(f"{path} was made for another spec; leave it out to take that of the lake.")
-            spec = known
-        elif spec is None:
-            raise SpecError(f"there is no lake at {path}; give the spec to make one.")
-        else:
-            writer.create(path, description.describe(spec))
+        copy = pond_and_lake.cloud_copy(path, cloud, pull, local_budget, commit, writer)
+        spec = pond_and_lake.find_or_make(path, spec)
         replay = cls(spec, capacity, alpha=alpha, threads=threads)
-        pond = replay._pond
-        lake_writer = writer.LakeWriter(
+        lake_writer = LakeWriter(
             path,
-            len(pond.leaves),
+            len(replay._pond.leaves),
             codec=codec,
             max_steps=max_steps,
             keep_last=keep_last,
             keep_every=keep_every,
             merge_after=merge_after,
             min_free=parse_bytes(min_free),
+            writer=writer,
         )
-        try:
-            last = Lake.open(path, commit).commit if commit is not None else newest_whole(path)
-            if last is not None:
-                lake_writer.go_on_from(last)
-                with Lake(path, spec, last, None if copy is None else copy.segments) as lake:
-                    begin = max(last.oldest, last.recorded - capacity)
-                    pond.begin_at(begin)
-                    lake_to_pond.resume(lake, pond, np.arange(begin, last.recorded))
-                    lake_to_pond.restore_priorities(lake, pond)
-        except BaseException:
-            lake_writer.close()
-            raise
-        replay._attach(lake_writer)
-        replay._poured = pond.recorded
+        replay._outflow = pond_and_lake.go_on(replay._pond, lake_writer, commit, copy)
         replay._cloud = copy
-        if copy is not None:
-            copy.settle_with(replay._settled)
         return replay
-
-    @staticmethod
-    def _cloud_copy(
-        path: Path,
-        cloud: str | Cloud | None,
-        pull: Literal["lazy", "all"] | None,
-        local_budget: int | str | None,
-        commit: int | None,
-    ) -> CloudCopy | None:
-        if cloud is None:
-            if pull is not None or local_budget is not None:
-                raise SpecError(
-                    "pull and local_budget need a cloud; give its URL, like cloud='gs://bucket/demo'."
-                )
-            return None
-        from lakepond.flow.lake_and_cloud import CloudCopy
-        from lakepond.lake.guard import parse_bytes
-
-        copy = CloudCopy(path, cloud, None if local_budget is None else parse_bytes(local_budget))
-        copy.begin(pull, commit)
-        return copy
 
     @classmethod
     def open_saved(cls, path: str | Path, capacity: int, *, alpha: float | None = None) -> Self:
         """What `save` saved, to go on with."""
-        from lakepond.lake.lake import Lake
+        from lakepond.flow.pond_and_lake import KEPT_SAVES, check_saved
 
-        with Lake.open(path) as lake:
-            if not lake.commit.note.get("saved"):
-                raise SpecError(
-                    f"{path} was not made by `save` but keeps all experience; Replay.open goes on with it."
-                )
+        check_saved(path)
         replay = cls.open(path, capacity=capacity, alpha=alpha, max_steps=capacity, keep_last=KEPT_SAVES)
-        replay._keeps_all = False
+        assert replay._outflow is not None
+        replay._outflow.keeps_all = False
         return replay
 
     def save(self, path: str | Path, *, codec: str = "zstd") -> Commit:
@@ -193,39 +133,18 @@ class Replay:
 
         Steps that leave between two saves are not kept: for all experience, `Replay.open` a lake.
         """
-        from lakepond.lake import description, writer
+        from lakepond.flow.pond_and_lake import save_to
 
         path = Path(path)
         if self._closed:
             raise ReplayClosed("this replay is closed; load what it saved to go on.")
-        if self._background is None:
-            if path.exists():
-                raise SpecError(f"{path} is there already; load it to go on with it, or save elsewhere.")
-            writer.create(path, description.describe(self.spec))
-            self._keeps_all = False
-            self._attach(
-                writer.LakeWriter(
-                    path,
-                    len(self._pond.leaves),
-                    codec=codec,
-                    max_steps=self.capacity,
-                    keep_last=KEPT_SAVES,
-                    merge_after=MERGE_AFTER,
-                )
-            )
-        elif self._background.writer.path != path:
-            raise SpecError(f"this replay is saved to {self._background.writer.path}, not to {path}.")
+        if self._outflow is None:
+            self._outflow = save_to(self._pond, path, codec, MERGE_AFTER)
+        elif self._outflow.path != path:
+            raise SpecError(f"this replay is saved to {self._outflow.path}, not to {path}.")
         priorities = self._pond.priorities
         alpha = None if priorities is None else priorities.alpha
         return self.commit({"saved": True, "capacity": self.capacity, "alpha": alpha})
-
-    def _attach(self, writer: LakeWriter) -> None:
-        from lakepond.lake.background import Background
-
-        self._next_rows = writer.next_rows()
-        self._background = Background(writer)
-        # a replay that is dropped and not closed must not keep its lake locked
-        weakref.finalize(self, self._background.drop).atexit = False
 
     @overload
     def commit(self, note: dict[str, Any] | None = None, *, wait: Literal[True] = True) -> Commit: ...
@@ -237,19 +156,10 @@ class Replay:
         `note`: JSON to find it by. With `wait=False` it is handed over in milliseconds, written in the
         background, and a future is returned. What cannot be written is kept and tried again with the next.
         """
-        from lakepond.flow.pond_to_lake import hand_over
-
         json.dumps(note)  # refuse now what cannot be written later
-        with self._pouring:
-            if self._background is None:
-                raise ReplayClosed("this replay is in memory only, or closed; Replay.open keeps one on disk.")
-            since = self._poured if self._keeps_all else max(self._poured, self._pond.oldest)
-            new = hand_over(self._pond, since, self._next_rows)
-            done = self._background.submit(new, note or {})
-            self._poured = new.first + new.steps
-            self._last_commit = done
-            if self._cloud is not None:
-                done.add_done_callback(self._keep_to_budget)
+        if self._outflow is None:
+            raise ReplayClosed("this replay is in memory only, or closed; Replay.open keeps one on disk.")
+        done = self._outflow.commit(note or {})
         return done.result() if wait else done
 
     # --- in the cloud ------------------------------------------------------------------------------
@@ -277,12 +187,9 @@ class Replay:
 
         Segments that are in the cloud alone come when they are touched.
         """
-        from lakepond.lake.lake import Lake
-
-        if self._background is None:
+        if self._outflow is None:
             raise ReplayClosed("this replay is in memory only, or closed; Lake.open reads what is on disk.")
-        segments = None if self._cloud is None else self._cloud.segments
-        return Lake.open(self._background.writer.path, commit, segments=segments)
+        return self._outflow.lake(commit)
 
     def _in_cloud(self) -> CloudCopy:
         if self._cloud is None:
@@ -290,15 +197,6 @@ class Replay:
                 "this replay has no cloud; give one to Replay.open(..., cloud='gs://bucket/demo')."
             )
         return self._cloud
-
-    def _settled(self) -> None:
-        """Return when the commits that were handed over are on disk, or failed."""
-        if self._last_commit is not None:
-            futures.wait([self._last_commit])
-
-    def _keep_to_budget(self, done: Future[Commit]) -> None:
-        if self._cloud is not None and done.exception() is None:
-            self._cloud.committed()
 
     # --- recording -------------------------------------------------------------------------------
 
@@ -325,11 +223,12 @@ class Replay:
             raise ReplayClosed("this replay is closed; make a new one to record more.")
         given = (obs, next_obs, action, reward, terminated, truncated)
         steps, batched = self._intake.check(given, extras, stream)
-        if self._background is None:
+        outflow = self._outflow
+        if outflow is None:
             first = self._pond.append(steps)
         else:
-            with self._pouring:
-                self._save_what_would_leave(len(steps.streams))
+            with outflow.lock:
+                outflow.make_way(len(steps.streams))
                 first = self._pond.append(steps)
         if self._pond.saw_nan and not self._warned:
             self._warned = True
@@ -339,31 +238,6 @@ class Replay:
                 stacklevel=2,
             )
         return np.arange(first, first + len(steps.streams)) if batched else first
-
-    def _save_what_would_leave(self, count: int) -> None:
-        """Commit before steps that are not in the lake yet make room for new ones.
-
-        If that fails they are held beside the pond, and tried again with the next commit, within bounds.
-        """
-        background = self._background
-        assert background is not None
-        if self._keeps_all and self._pond.recorded + count - self._poured > self.capacity:
-            if count > self.capacity:
-                raise RecordError(f"{count:,} steps at once do not fit a capacity of {self.capacity:,}.")
-            if background.failure is not None and background.waiting >= MOST_WAITING:
-                raise RecordError(
-                    f"{background.waiting} commits wait to be written ({background.failure}) and no more are "
-                    "held in memory; nothing was recorded: free some space and commit() before going on."
-                ) from background.failure
-            with suppress(OSError):  # told below
-                self.commit({"automatic": True})
-        if background.failure is not None and background.failure is not self._told:
-            self._told = background.failure
-            warnings.warn(
-                f"a commit failed and will be tried again with the next one: {background.failure}",
-                RuntimeWarning,
-                stacklevel=3,
-            )
 
     def fill_from(self, lake: Lake, count: int, *, rng: np.random.Generator) -> None:
         """Append exactly `count` of a lake's live steps, every choice and every order as likely as any other.
@@ -381,7 +255,7 @@ class Replay:
             raise TooFewSteps(f"{count:,} steps were asked for, but {lake.path} holds {len(lake):,}.")
         if lake.spec != self.spec:
             raise SpecError(f"{lake.path} and the replay have different specs.")
-        if self._background is not None:
+        if self._outflow is not None:
             raise SpecError(
                 "fill takes a replay in memory: what is in a lake need not be poured into one again."
             )
@@ -410,9 +284,12 @@ class Replay:
 
     def clear(self) -> None:
         """Forget all steps and give their memory back; ids go on counting. What is in a lake stays there."""
-        with self._pouring:
-            if self._background is not None and self._keeps_all and self._poured < self._pond.recorded:
-                self.commit()
+        outflow = self._outflow
+        if outflow is None:
+            self._pond.clear()
+            return
+        with outflow.lock:
+            outflow.commit_the_rest()
             self._pond.clear()
 
     def cut(self, stream: int | Array) -> None:
@@ -544,19 +421,14 @@ class Replay:
 
         With a cloud it is pushed, too; that is waited for 30 s at most, less if the cloud is away.
         """
-        background = self._background
-        if background is not None and not self._closed:
+        outflow = self._outflow
+        if outflow is not None and not self._closed:
             try:
-                if self._keeps_all and self._poured < self._pond.recorded:
-                    self.commit()
+                outflow.commit_the_rest()
             finally:
                 self._closed = True
-                self._background = None
-                try:
-                    background.close()
-                finally:
-                    if self._cloud is not None:
-                        self._cloud.close()
+                self._outflow = None
+                outflow.close()
         self._closed = True
 
     def __enter__(self) -> Self:

@@ -139,3 +139,42 @@ def test_an_image_of_a_minari_dataset_is_not_a_jpeg(tmp_path):
     (episode,) = dataset.iterate_episodes()
     assert (episode.observations == frames).all()
     assert dataset.action_space.n == 3
+
+
+def test_plain_rows_are_seen_where_they_lie(tmp_path):
+    """With codec "none" no row is copied: every array is a part of the mapped file."""
+    world, path = "market window", tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(world), capacity=100, codec="none") as replay:
+        record(replay, world, 0, 60)
+        replay.commit()
+        with lp.Lake.open(path) as lake:
+            first = lake.stats().rows
+        record(replay, world, 60, 90)
+    with lp.Lake.open(path) as lake:
+        view = lake.rows()
+        assert len(lake.commit.rows) == 2
+        both = np.asarray(view)  # of two files: a copy
+        file = lake.commit.rows[0]
+        mapped = lake.reader._shard(file)._blocks.plain
+        for some, places in ((view[:first], slice(0, first)), (view[3:9], slice(3, 9)), (view[5], 5)):
+            assert np.shares_memory(some, mapped)
+            assert not some.flags.writeable
+            assert same_bytes(some, both[places])
+        assert not np.shares_memory(both, mapped)
+        assert same_bytes(view[first - 2 : first + 2], both[first - 2 : first + 2])
+        assert same_bytes(view[-1], both[-1])
+        assert view[4:4].shape == (0, *view.shape[1:])
+        with pytest.raises(ValueError, match="several files"):
+            view.__array__(copy=False)
+        lake.compact(keep_last=1)
+        whole = lake.rows()
+        array = np.asarray(whole)
+        assert np.shares_memory(array, lake.reader._shard(lake.commit.rows[0])._blocks.plain)
+        assert np.shares_memory(whole.__array__(copy=False), array)
+        assert not np.shares_memory(whole.__array__(copy=True), array)
+        assert np.asarray(whole, np.float64).dtype == np.float64
+    assert same_bytes(array, both)  # also after the lake is closed
+    with lp.Replay.open(tmp_path / "zstd", spec_of(world), capacity=100) as replay:
+        record(replay, world, 0, 60)
+    with lp.Lake.open(tmp_path / "zstd") as lake, pytest.raises(ValueError, match="decoded"):
+        lake.rows().__array__(copy=False)

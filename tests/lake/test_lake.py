@@ -135,6 +135,46 @@ def test_going_on_writes_only_what_is_new(tmp_path):
         assert lake.steps(300, 330).obs.tobytes() == lake.steps(0, 30).obs.tobytes()
 
 
+@pytest.mark.parametrize("codec", ["zstd", "none"])
+@pytest.mark.parametrize("world", ["noise", "market window", "dict and tuple", "vector"])
+def test_a_large_commit_is_several_files(tmp_path, monkeypatch, world, codec):
+    """As if files were full at a kilobyte: whatever is read or merged goes across their borders."""
+    from lakepond.flow import pond_to_lake
+    from lakepond.lake import checksum, merge, shard_writer, writer
+
+    monkeypatch.setattr(pond_to_lake, "PIECE_BYTES", 500)
+    monkeypatch.setattr(writer, "block_rows_for", lambda row_bytes: max(1, 500 // row_bytes))
+    monkeypatch.setattr(shard_writer, "_TASK_BYTES", 500)
+    monkeypatch.setattr(checksum, "PIECE_BYTES", 500)
+    monkeypatch.setattr(writer, "ENOUGH_BYTES", 1000)
+    monkeypatch.setattr(writer, "LARGE_BYTES", 4000)
+    monkeypatch.setattr(merge, "LARGE_BYTES", 8000)
+    path = tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(world), capacity=300, codec=codec) as replay:
+        record(replay, world, 0, 60)
+        replay.commit()
+        record(replay, world, 60, 300)
+        commit = replay.commit()
+    assert len(commit.rows) > 2 or world == "vector"
+    assert len(commit.segments) >= 4
+    assert all(file.shard.bytes < 9000 or file.shard.rows == 1 for file in commit.rows)
+    for _ in range(2):
+        with lp.Lake.open(path) as lake:
+            lake.verify()
+            batch = lake.steps(0, 300)
+            for i in range(300):
+                agrees(batch, i, world)
+            lake.compact(keep_last=1)
+            assert all(file.shard.bytes < 9000 or file.shard.rows == 1 for file in lake.commit.rows)
+    with lp.Replay.open(path, capacity=300) as replay:
+        record(replay, world, 300, 320)
+        agrees(replay.recent(300), 0, world)
+    with lp.Lake.open(path) as lake:
+        batch = lake.steps(0, 320)
+        for i in range(320):
+            agrees(batch, i, world)
+
+
 def test_a_commit_in_the_background(tmp_path):
     world = "frames first"
     with lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=100) as replay:
@@ -391,6 +431,11 @@ print(peak() - before)
 """
     extra = int(subprocess.check_output([sys.executable, "-c", code]))
     assert extra < 100 << 20
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        sizes = [file.shard.bytes for file in lake.commit.rows]
+        assert max(sizes) <= 64 << 20  # one object of the cloud each
+        assert len(sizes) == 7  # 1 MB, then 300 MB in as few as need be
+        lake.verify()
 
 
 assert resource  # used by the scripts above

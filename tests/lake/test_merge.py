@@ -27,7 +27,7 @@ def write(path: Path, world: str, commits_: int, each: int, **how: object) -> No
 
 
 def wait_for_merges(replay: lp.Replay) -> None:
-    work = replay._background.writer._merging._work
+    work = replay._outflow.background.writer._merging._work
     if work is not None:
         work.result(timeout=60)
 
@@ -217,7 +217,7 @@ def test_a_merge_that_fails_leaves_all_as_it_was(tmp_path, monkeypatch, caplog):
         for k in range(8):
             record(replay, world, 5 * k, 5 * k + 5)
             replay.commit()
-            work = replay._background.writer._merging._work
+            work = replay._outflow.background.writer._merging._work
             if work is not None:
                 with pytest.raises(OSError, match="No space"):
                     work.result(timeout=60)

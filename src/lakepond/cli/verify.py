@@ -31,41 +31,49 @@ class Verify:
     def run(self) -> int:
         """Check; go on after a damaged commit to tell of all."""
         from lakepond.errors import LakeNotFound
-        from lakepond.lake import commits
+        from lakepond.lake import commits, writers
 
         folder = where.lake_folder(self.path)
-        known = commits.numbers(folder / "commits")
-        if not known:
+        known = {
+            name: commits.numbers(writers.home(folder, name) / "commits") for name in writers.names(folder)
+        }
+        if not any(known.values()):
             raise LakeNotFound(f"{folder} has no commit yet; there is nothing to verify.")
-        chosen = known if self.all else [known[-1] if self.commit is None else self.commit]
-        told = [_check(folder, number) for number in chosen]
+        chosen = [
+            (name, n) for name, numbers in known.items() for n in (numbers if self.all else numbers[-1:])
+        ]
+        if self.commit is not None and not self.all:
+            chosen = [("", self.commit)]
+        told = [_check(folder, number, writer) for writer, number in chosen]
         whole = all(each["whole"] for each in told)
         if self.json:
             words.print_json({"lake": folder, "whole": whole, "commits": told})
             return DONE if whole else DAMAGED
         for each in told:
+            name = f"commit {each['number']}" + (f" of {each['writer']}" if "writer" in each else "")
             if each["whole"]:
                 size, files = words.size(each["bytes"]), each["files"]
-                print(f"commit {each['number']}: whole ({size} in {files:,} files, {each['seconds']:.1f} s)")
+                print(f"{name}: whole ({size} in {files:,} files, {each['seconds']:.1f} s)")
             else:
-                print(f"commit {each['number']}: damaged. {each['why']}")
+                print(f"{name}: damaged. {each['why']}")
         if not whole:
             words.talk(f"`lakepond repair {self.path}` goes back to what is whole and deletes nothing.")
         return DONE if whole else DAMAGED
 
 
-def _check(folder: Path, number: int) -> dict[str, Any]:
+def _check(folder: Path, number: int, writer: str) -> dict[str, Any]:
     from lakepond.errors import LakeCorrupt
     from lakepond.lake.lake import Lake
 
-    began = time.perf_counter()
+    began, which = time.perf_counter(), {"writer": writer} if writer else {}
     try:
-        with Lake.open(folder, number) as lake:
+        with Lake.open(folder, number, writer=writer) as lake:
             lake.verify()
             files = lake.commit.files()
     except LakeCorrupt as error:
-        return {"number": number, "whole": False, "why": str(error)}
+        return {**which, "number": number, "whole": False, "why": str(error)}
     return {
+        **which,
         "number": number,
         "whole": True,
         "why": None,

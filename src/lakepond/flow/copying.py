@@ -14,7 +14,7 @@ from lakepond.cloud.bucket import Listed
 from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Upload, Uploader
 from lakepond.errors import CloudConflict, CloudCorrupt, CloudUnreachable, LakeCorrupt
-from lakepond.lake import commits, description
+from lakepond.lake import commits, description, writers
 from lakepond.lake.checksum import Digest
 from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import Elsewhere
@@ -62,6 +62,11 @@ class Copier:
 
         `Changed`: begin again. A `CloudConflict` needs somebody; other `CloudError`s, another try.
         """
+        if others := writers.names(self.path)[1:]:
+            raise CloudConflict(
+                f"{self.path} has several writers ({', '.join(others[:8])}, ...), which the cloud does not "
+                "know how to hold; nothing was sent: keep this lake on its disk."
+            )
         plan = self._plan()
         listed = self._list()
         if lost := {number for number in self._published if _commit_name(number) not in listed}:

@@ -117,6 +117,7 @@ class DeviceLake:
             columns={name: np.concatenate([c[name] for c in columns]) for name in columns[0]},
             leaves=(windows_of,),
             priorities=None,
+            changed=None,
             largest_priority=1.0,
             alpha=None,
             release=lambda: None,

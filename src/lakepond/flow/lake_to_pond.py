@@ -10,7 +10,7 @@ from lakepond.errors import LakeCorrupt
 from lakepond.lake.assemble import PART_STEPS
 from lakepond.lake.lake import PART_BYTES, Lake
 from lakepond.lake.reader import LeafPart, Part
-from lakepond.lake.steps import read_steps
+from lakepond.lake.steps import read_notes, read_steps
 from lakepond.lake.tracks import covered, distinct
 from lakepond.pond import Pond, Spelled, Steps, column_fields
 from lakepond.types import Array
@@ -70,16 +70,26 @@ def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
 
 def restore_priorities(lake: Lake, pond: Pond) -> None:
     """Give the steps of a pond the priorities they had when the lake was committed."""
-    saved = lake.commit.priorities
-    if pond.priorities is None or saved is None:
+    saved = lake.commit.weights
+    if pond.priorities is None or not saved:
         return
-    with lake.reader.segments.using(f"{saved.digest}.steps") as file:
-        weights = read_steps(file)["weight"][-pond.size :]
-    ids = pond.ids()[len(pond.ids()) - len(weights) :]
+    with lake.reader.segments.using(f"{saved[0].digest}.steps") as file:
+        whole = read_steps(file)["weight"]
+        first = int(read_notes(file).get("first", lake.commit.recorded - len(whole)))
+    steps = [np.arange(first, first + len(whole))]
+    weights = [whole]
+    for info in saved[1:]:
+        with lake.reader.segments.using(f"{info.digest}.steps") as file:
+            changed = read_steps(file)
+        steps.append(changed["step"])
+        weights.append(changed["weight"])
+    ids, weight = np.concatenate(steps), np.concatenate(weights)
+    live = (ids >= pond.oldest) & (ids < pond.recorded)
+    ids, weight = ids[live], weight[live]  # what came later wins
     alpha = lake.commit.alpha
     if alpha and alpha != pond.priorities.alpha:
-        weights = weights ** (pond.priorities.alpha / alpha)
-    pond.priorities.restore(pond.places(ids), weights, lake.commit.largest_priority)
+        weight = weight ** (pond.priorities.alpha / alpha)
+    pond.priorities.restore(pond.places(ids), weight, lake.commit.largest_priority)
 
 
 def draw(lake: Lake, count: int, rng: np.random.Generator) -> Array:

@@ -6,24 +6,46 @@ Columns are copied. Rows are not: they are held where they lie, and read in piec
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 
+from lakepond.lake.background import Background
+from lakepond.lake.commits import Commit
 from lakepond.lake.handover import HandOver, Layout, Windows
 from lakepond.lake.tracks import covered, runs_of
 from lakepond.pond import Pond
 from lakepond.pond.observations import Observations
+from lakepond.pond.priorities import Priorities
 from lakepond.rows import RowStore
 from lakepond.types import Array
 
 PIECE_BYTES = 8 << 20
 """rows read at a time"""
+MOST_CHANGES = 16
+"""hand-overs of changed priorities before all are handed over again"""
 
 
-def hand_over(pond: Pond, since: int, next_rows: list[int]) -> HandOver:
-    """The steps from `since` on; `next_rows` tells the next row number of each leaf, and is counted up.
+class Handed:
+    """What the lake has of a pond, or soon will: what is new is what is not in here."""
 
-    Rows get their numbers, and are held, after all else has been done: if that fails, nothing has changed.
+    def __init__(self, next_rows: list[int]) -> None:
+        self.next_rows = next_rows
+        """the next row number of each leaf"""
+        self.weights: Array = np.zeros(0)
+        """of each place, as they were handed over last"""
+        self.changes = self.changed = 0
+        """hand-overs of changed weights since all were handed over, and how many weights these were"""
+        self.last = -1
+        """which of all jobs the last hand-over was; another one is the last: it was interrupted"""
+
+
+def hand_over(pond: Pond, since: int, known: Handed, to: Background, note: dict[str, Any]) -> Future[Commit]:
+    """Submit the steps from `since` on, and the priorities that changed.
+
+    Rows get their numbers, and are held, after all else has been done. If that or the submitting fails,
+    nothing has changed; interrupted after it, all has.
     """
     with pond.reading():
         if since < pond.oldest:
@@ -36,31 +58,63 @@ def hand_over(pond: Pond, since: int, next_rows: list[int]) -> HandOver:
             if leaf.store is None:
                 parts.append(leaf.plain(places))
                 continue
-            windows, slots = _windows(pond, leaf, places, next_rows[i])
+            windows, slots = _windows(pond, leaf, places, known.next_rows[i])
             new.append((i, leaf.store, slots))
             parts.append(windows)
-        priorities, largest, alpha = None, 1.0, None
+        weights, changed, largest, alpha = None, None, 1.0, None
         if pond.priorities is not None:
-            priorities = pond.priorities.weights(pond.places(pond.ids()))
+            changed = _changed(pond, places, known, to)
+            weights = pond.priorities.weights(pond.places(pond.ids() if changed is None else changed))
             largest, alpha = pond.priorities.largest, pond.priorities.alpha
-        oldest, numbered = pond.oldest, list(next_rows)
+
+        def release() -> None:
+            with pond.finishing():
+                for _, store, slots in new:
+                    store.unpin(slots)
+
+        handed = HandOver(
+            since, pond.oldest, columns, tuple(parts), weights, changed, largest, alpha, release
+        )
+        numbered = list(known.next_rows)
         try:
             for i, store, slots in new:
                 store.books.slots["lake"][slots] = numbered[i] + np.arange(len(slots))
-                next_rows[i] += len(slots)
+                known.next_rows[i] += len(slots)
                 store.pin(slots)  # an interrupt in here holds rows too long, no more
+            done = to.submit(handed, note)
+            if pond.priorities is not None:
+                _remember(pond.priorities, None if changed is None else pond.places(changed), known)
+                known.last = to.submitted
+            return done
         except BaseException:
-            for _, store, slots in new:
-                store.books.slots["lake"][slots] = -1
-            next_rows[:] = numbered
+            if to.taken < handed.stop:
+                for _, store, slots in new:
+                    store.books.slots["lake"][slots] = -1
+                known.next_rows[:] = numbered
             raise
 
-    def release() -> None:
-        with pond.finishing():
-            for _, store, slots in new:
-                store.unpin(slots)
 
-    return HandOver(since, oldest, columns, tuple(parts), priorities, largest, alpha, release)
+def _changed(pond: Pond, new: Array, known: Handed, to: Background) -> Array | None:
+    """The live steps whose weight is not what was handed over last; None if all are to be told again.
+
+    `new`: the places of steps that were not handed over. A place may hold another step by now.
+    """
+    if known.last != to.submitted or known.changes == MOST_CHANGES:
+        return None
+    assert pond.priorities is not None
+    known.weights[new] = np.nan
+    ids = pond.ids_at(np.flatnonzero(known.weights != pond.priorities.held))
+    return np.sort(ids) if 2 * (known.changed + len(ids)) < pond.size else None
+
+
+def _remember(weights: Priorities, changed: Array | None, known: Handed) -> None:
+    """The weights at these places have been handed over, or all."""
+    if changed is None:
+        known.weights = weights.held.copy()
+        known.changes = known.changed = 0
+    else:
+        known.weights[changed] = weights.held[changed]
+        known.changes, known.changed = known.changes + 1, known.changed + len(changed)
 
 
 def _windows(pond: Pond, leaf: Observations, places: Array, first: int) -> tuple[Windows, Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 from lakepond.lake.commits import Commit
@@ -27,8 +27,11 @@ class Background:
         self.writer = writer
         self.failure: BaseException | None = None
         """why the oldest job has not been done yet, if it was tried"""
+        self.submitted = 0
+        """how many jobs there have been, or one more, if one was interrupted"""
         self._jobs: deque[Job] = deque()
-        self._change = threading.Condition()
+        self._lock = threading.Lock()
+        self._change = threading.Condition(self._lock)
         self._stop = self._dropped = False
         self._thread = threading.Thread(target=self._work, name="lakepond-commit", daemon=True)
         self._thread.start()
@@ -38,14 +41,29 @@ class Background:
         """Jobs that are not done."""
         return len(self._jobs)
 
+    @property
+    def taken(self) -> int:
+        """The id after the last step that was submitted, or that the lake has."""
+        with self._lock:
+            if self._jobs:
+                return self._jobs[-1].new.stop
+            return 0 if self.writer.last is None else self.writer.last.recorded
+
     def submit(self, new: HandOver, note: dict[str, Any]) -> Future[Commit]:
         """Commit this after all that was handed over before it."""
         job = Job(new, note, Future())
-        with self._change:
-            self._jobs.append(job)
+        with self._lock:  # not the condition: an interrupt in its Python would leave it locked
+            self.submitted += 1
+            self._jobs.append(job)  # this is the moment: interrupted before it, nothing has happened
             self.failure = None  # try again
             self._change.notify_all()
         return job.done
+
+    def settle(self) -> None:
+        """Return when all that was submitted is on disk, or failed."""
+        with self._change:
+            waiting = [job.done for job in self._jobs]
+        wait(waiting)
 
     def _work(self) -> None:
         while True:

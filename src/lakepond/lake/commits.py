@@ -46,11 +46,17 @@ class Segment:
     steps: StepsInfo
     needs: tuple[str, ...]
     """the files of rows that its windows name, its own and older ones"""
+    skip: int = 0
+    """how many steps of its file come before `first`"""
+    shift: tuple[int, ...] = ()
+    """for each leaf what is added to the row numbers of its tracks"""
+    writer: str = ""
+    """whose it is; this, `skip` and `shift` are set by `writers.together` and never written"""
 
     @property
     def stop(self) -> int:
         """The id after its last step."""
-        return self.first + self.steps.steps
+        return self.first + self.steps.steps - self.skip
 
     @property
     def name(self) -> str:
@@ -76,6 +82,8 @@ class Commit:
     next_rows: tuple[int, ...]
     """the number of the next new row, for each leaf"""
     priorities: StepsInfo | None = None
+    priority_changes: tuple[StepsInfo, ...] = ()
+    """what changed since `priorities` was written, in this order"""
     largest_priority: float = 1.0
     alpha: float | None = None
     """the exponent that the weights in `priorities` have"""
@@ -84,20 +92,28 @@ class Commit:
     seconds: float = field(default=0.0, compare=False)
     """how long it took, durable"""
 
+    @property
+    def weights(self) -> tuple[StepsInfo, ...]:
+        """The files of priorities."""
+        return () if self.priorities is None else (self.priorities, *self.priority_changes)
+
     def files(self) -> dict[str, int]:
         """Every file it names, with its size."""
         named = {segment.name: segment.steps.bytes for segment in self.segments}
         named |= {rows.name: rows.shard.bytes for rows in self.rows}
-        if self.priorities is not None:
-            named[f"{self.priorities.digest}.steps"] = self.priorities.bytes
-        return named
+        return named | {f"{info.digest}.steps": info.bytes for info in self.weights}
 
     def to_json(self) -> bytes:
         """The file: JSON, sealed by a checksum."""
         told = dict(vars(self))
-        told["segments"] = [{**vars(s), "steps": vars(s.steps)} for s in self.segments]
+        told["segments"] = [
+            {"first": s.first, "steps": vars(s.steps), "needs": s.needs} for s in self.segments
+        ]
         told["rows"] = [{**vars(r), "shard": vars(r.shard)} for r in self.rows]
         told["priorities"] = None if self.priorities is None else vars(self.priorities)
+        told["priority_changes"] = [vars(info) for info in self.priority_changes]
+        if not self.priority_changes:
+            del told["priority_changes"]
         return seal(told)
 
     @classmethod
@@ -115,6 +131,7 @@ class Commit:
             told["next_rows"] = tuple(told["next_rows"])
             if told["priorities"] is not None:
                 told["priorities"] = StepsInfo(**told["priorities"])
+            told["priority_changes"] = tuple(StepsInfo(**c) for c in told.get("priority_changes", ()))
             commit = cls(**told)
             commit.check()
             return commit
@@ -126,8 +143,8 @@ class Commit:
         files: list[StepsInfo | ShardInfo] = [
             *(s.steps for s in self.segments),
             *(r.shard for r in self.rows),
+            *self.weights,
         ]
-        files += [] if self.priorities is None else [self.priorities]
         if not all(re.fullmatch(NAME, file.digest) for file in files):
             raise ValueError("it names a file by what is no digest")
         numbers = [self.number, self.oldest, self.recorded, *self.next_rows]

@@ -39,10 +39,16 @@ class Episode(NamedTuple):
 
 
 def episode_ids(reader: LakeReader, spec: Spec) -> Iterator[Array]:
-    """The ids of each episode, in the order in which they end; those that have not ended come last."""
+    """The ids of each episode, in the order in which they end; those that have not ended come last.
+
+    Of several writers, one after another.
+    """
     begun: dict[int, list[Array]] = {}
-    commit = reader.commit
+    commit, writer = reader.commit, ""
     for segment, ids in reader.parts(np.arange(commit.oldest, commit.recorded), PART_STEPS):
+        if segment.writer != writer:  # another's streams, whatever their numbers
+            yield from sorted((np.concatenate(waiting) for waiting in begun.values()), key=_last)
+            begun, writer = {}, segment.writer
         part = reader.read(segment, ids)
         marks = _marks(part)
         ends = part.columns["terminated"] | part.columns["truncated"]

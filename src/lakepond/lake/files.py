@@ -31,13 +31,14 @@ def write_whole(
     name: Callable[[T], str],
     *,
     needs: Path | None = None,
+    once: bool = False,
     sync: bool = True,
 ) -> T:
     """Let `write` fill and sync a new file; it appears in `folder`, durable, as `name(what write returned)`.
 
     Whatever goes wrong, nothing appears and nothing stays behind. `needs` is a folder that is made durable
-    before the file appears. With `sync=False` the caller syncs the folder: until then a power cut may undo
-    the name, never the content.
+    before the file appears. With `once` a file of that name that is there already stays as it is. With
+    `sync=False` the caller syncs the folder: until then a power cut may undo the name, never the content.
     """
     aside = folder / f"{os.getpid()}-{os.urandom(4).hex()}{ASIDE}"
     try:
@@ -45,7 +46,16 @@ def write_whole(
             written = write(file)
         if needs is not None:
             sync_folder(needs)
-        aside.rename(folder / name(written))
+        if not once:
+            aside.rename(folder / name(written))
+        else:
+            try:
+                os.link(aside, folder / name(written))
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without links
+                aside.rename(folder / name(written))
+            aside.unlink(missing_ok=True)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
@@ -54,7 +64,9 @@ def write_whole(
     return written
 
 
-def write_bytes(folder: Path, name: str, data: bytes, *, needs: Path | None = None) -> None:
+def write_bytes(
+    folder: Path, name: str, data: bytes, *, needs: Path | None = None, once: bool = False
+) -> None:
     """`write_whole` for bytes."""
 
     def fill(file: BinaryIO) -> None:
@@ -63,7 +75,7 @@ def write_bytes(folder: Path, name: str, data: bytes, *, needs: Path | None = No
             view = view[file.write(view) :]
         os.fsync(file.fileno())
 
-    write_whole(folder, fill, lambda _: name, needs=needs)
+    write_whole(folder, fill, lambda _: name, needs=needs, once=once)
 
 
 def write_path(path: Path, write: Callable[[Path], None]) -> None:

@@ -47,7 +47,9 @@ class HandOver:
     leaves: tuple[Windows | Array, ...]
     """for each leaf of the observations its windows, or the plain values, (steps, 2, *shape)"""
     priorities: Array | None
-    """the priority of each live step, to the power of alpha"""
+    """the priority of each live step, to the power of alpha; or of those in `changed`"""
+    changed: Array | None
+    """the ids of the steps whose priorities are not what the last hand-over said; None: all are told"""
     largest_priority: float
     alpha: float | None
     release: Callable[[], None]
@@ -57,3 +59,8 @@ class HandOver:
     def steps(self) -> int:
         """How many."""
         return len(self.columns["stream"])
+
+    @property
+    def stop(self) -> int:
+        """The id after the last one."""
+        return self.first + self.steps

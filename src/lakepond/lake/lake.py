@@ -11,8 +11,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from lakepond.errors import LakeCorrupt, LakeNotFound, SampleError, TooFewSteps, UnknownStream
-from lakepond.lake import commits, description
+from lakepond.errors import LakeCorrupt, LakeNotFound, SampleError, SpecError, TooFewSteps, UnknownStream
+from lakepond.lake import commits, description, writers
 from lakepond.lake.assemble import PART_STEPS, batch_of, observations
 from lakepond.lake.checksum import Digest
 from lakepond.lake.commits import Commit
@@ -56,32 +56,61 @@ class Fillable(Protocol):
 
 
 class Lake(Exports):
-    """One commit of a lake, read-only."""
+    """One commit of a lake, read-only; of several writers, one commit of each."""
 
-    def __init__(self, path: Path, spec: Spec, commit: Commit, segments: Segments | None = None) -> None:
-        self.path, self.spec, self.commit = path, spec, commit
+    def __init__(
+        self,
+        path: Path,
+        spec: Spec,
+        commit: Commit | dict[str, Commit],
+        segments: Segments | None = None,
+    ) -> None:
+        """`commit`: that of each writer, by its name, where it is not the one without a name."""
+        self.path, self.spec = path, spec
         self._fields: list[tuple[str, Field]] = list(leaves(spec.obs, "obs"))
-        self.reader = LakeReader(path, commit, spec, segments)
+        self._read({"": commit} if isinstance(commit, Commit) else commit, segments)
+
+    def _read(self, heads: dict[str, Commit], segments: Segments | None) -> None:
+        self.heads = heads
+        """the commit of each writer"""
+        self.commit = next(iter(heads.values())) if len(heads) == 1 else writers.together(heads)
+        self.reader = LakeReader(self.path, self.commit, self.spec, segments)
 
     @classmethod
-    def open(cls, path: str | Path, commit: int | None = None, *, segments: Segments | None = None) -> Self:
+    def open(
+        cls,
+        path: str | Path,
+        commit: int | None = None,
+        *,
+        writer: str | None = None,
+        segments: Segments | None = None,
+    ) -> Self:
         """The newest commit that is whole, or the one with that number.
 
-        `segments` knows the way to files that are elsewhere; `pull` and `Replay.lake` hand it over.
+        Of several writers, the newest of each, read together: ids then count the live steps of the first
+        writer, from 0 on, then those of the next. `writer` names one, to read alone, with its own ids; a
+        number without it is a commit of the writer that has no name. `segments` knows the way to files that
+        are elsewhere; `pull` and `Replay.lake` hand it over.
         """
         path = Path(path)
         spec = description.read(path)
-        folder = path / "commits"
         if commit is not None:
+            writer = writer or ""
+            folder = writers.home(path, writer) / "commits"
             if commit not in commits.numbers(folder):
                 kept = commits.numbers(folder)
-                raise LakeNotFound(f"{path} has no commit {commit}; it has {kept[-8:] or 'none'}.")
+                raise LakeNotFound(f"{folder.parent} has no commit {commit}; it has {kept[-8:] or 'none'}.")
             found = commits.read(folder, commit)
             check_files(path, found)
-            return cls(path, spec, found, segments)
-        newest = newest_whole(path)
-        if newest is None:
-            raise LakeNotFound(f"{path} has no commit yet; `replay.commit()` makes one.")
+            return cls(path, spec, {writer: found}, segments)
+        newest = {
+            name: whole
+            for name in (writers.names(path) if writer is None else [writer])
+            if (whole := newest_whole(path, name)) is not None
+        }
+        if not newest:
+            where = path if writer is None else writers.home(path, writer)
+            raise LakeNotFound(f"{where} has no commit yet; `replay.commit()` makes one.")
         return cls(path, spec, newest, segments)
 
     # --- steps -----------------------------------------------------------------------------------
@@ -112,19 +141,33 @@ class Lake(Exports):
             raise TooFewSteps(f"{self.path} holds no step yet.")
         return batch_of(self.reader, self.spec, self.commit.oldest + rng.integers(len(self), size=batch_size))
 
-    def query(self, *, stream: int | None = None, since_commit: int | None = None) -> Array:
-        """The ids of live steps: of one stream, and recorded after a commit."""
-        start = self.commit.oldest
-        if since_commit is not None:
-            start = max(start, commits.read(self.path / "commits", since_commit).recorded)
-        ids = np.arange(start, self.commit.recorded)
+    def query(
+        self, *, stream: int | None = None, writer: str | None = None, since_commit: int | None = None
+    ) -> Array:
+        """The ids of live steps: of one stream, of one writer, and recorded after a commit of that writer.
+
+        Each writer numbers its streams itself: the same number with two writers is two streams.
+        """
+        start, stop = self.commit.oldest, self.commit.recorded
+        if writer is not None or since_commit is not None:
+            name, head = self._head(writer)
+            if len(self.heads) > 1:
+                stops = np.cumsum([c.recorded - c.oldest for c in self.heads.values()])
+                stop = int(stops[list(self.heads).index(name)])
+                start = stop - (head.recorded - head.oldest)
+            if since_commit is not None:
+                before = commits.read(writers.home(self.path, name) / "commits", since_commit)
+                start += max(0, before.recorded - head.oldest)
+        ids = np.arange(start, stop)
         if stream is None or not len(ids):
             return ids
         streams = []
         for s in self.commit.segments:
-            if s.stop > start:
+            first, last = max(start, s.first), min(stop, s.stop)
+            if first < last:
                 with self.reader.segments.using(s.name) as file:
-                    streams.append(read_steps(file, ["stream"], max(0, start - s.first))["stream"])
+                    at = s.skip - s.first
+                    streams.append(read_steps(file, ["stream"], first + at, last + at)["stream"])
         found: Array = ids[np.concatenate(streams) == stream]
         if not len(found) and since_commit is None:
             raise UnknownStream(f"no live step of {self.path} belongs to stream {stream!r}.")
@@ -148,9 +191,19 @@ class Lake(Exports):
 
     # --- the lake itself -------------------------------------------------------------------------
 
-    def commits(self) -> list[int]:
-        """The numbers of all commits that are kept, oldest first."""
-        return commits.numbers(self.path / "commits")
+    def commits(self, writer: str | None = None) -> list[int]:
+        """The numbers of all commits that are kept, oldest first, of the only writer or of the one named."""
+        return commits.numbers(writers.home(self.path, self._head(writer)[0]) / "commits")
+
+    def _head(self, writer: str | None) -> tuple[str, Commit]:
+        """The only writer, or the one named, and its commit."""
+        if writer is None and len(self.heads) == 1:
+            return next(iter(self.heads.items()))
+        if writer not in self.heads:
+            raise SpecError(
+                f"name one of the writers of {self.path}, which are {list(self.heads)}: writer=..."
+            )
+        return writer, self.heads[writer]
 
     def verify(self) -> None:
         """Read and check every byte that this commit names; `LakeCorrupt` names the first that is wrong.
@@ -158,6 +211,11 @@ class Lake(Exports):
         Files that are elsewhere are brought and checked, if the way there is known, and else left alone.
         """
         segments = self.reader.segments
+        if len(self.heads) > 1:
+            for head in self.heads.items():
+                with Lake(self.path, self.spec, dict([head]), segments) as alone:
+                    alone.verify()
+            return
         with ThreadPoolExecutor(2) as pool:
             for file in filter(lambda file: segments.reachable(file.name), self.commit.rows):
                 with segments.using(file.name) as there, Shard(there, file.shard) as shard:
@@ -170,11 +228,10 @@ class Lake(Exports):
                 for i, leaf in enumerate(part.leaves):
                     if isinstance(leaf, LeafPart) and first == segment.first:
                         self.reader.check_rows(i, leaf.track, leaf.layout.row_bytes)
-        if self.commit.priorities is not None:
-            digest = self.commit.priorities.digest
-            if segments.reachable(f"{digest}.steps"):
-                with segments.using(f"{digest}.steps") as there:
-                    check_digest(there, digest)
+        for info in self.commit.weights:
+            if segments.reachable(f"{info.digest}.steps"):
+                with segments.using(f"{info.digest}.steps") as there:
+                    check_digest(there, info.digest)
 
     def fill(self, into: Fillable, count: int, *, rng: np.random.Generator) -> None:
         """Append exactly `count` of the live steps to a replay, every choice as likely as any other."""
@@ -188,21 +245,25 @@ class Lake(Exports):
         """
         from lakepond.lake.writer import LakeWriter
 
-        writer = LakeWriter(self.path, len(self._fields), keep_last=keep_last, keep_every=keep_every)
-        try:
-            newest = newest_whole(self.path)
-            if newest is None:
-                raise LakeNotFound(f"{self.path} has no commit that is whole; see `repair`.")
-            writer.go_on_from(newest)
-            commit = writer.compact() or newest
-        finally:
-            writer.close()
+        heads: dict[str, Commit] = {}
+        for name in self.heads:
+            writer = LakeWriter(
+                self.path, len(self._fields), keep_last=keep_last, keep_every=keep_every, writer=name
+            )
+            try:
+                newest = newest_whole(self.path, name)
+                if newest is None:
+                    raise LakeNotFound(f"{self.path} has no commit that is whole; see `repair`.")
+                writer.go_on_from(newest)
+                heads[name] = writer.compact() or newest
+            finally:
+                writer.close()
         self.reader.close()
-        self.commit, self.reader = commit, LakeReader(self.path, commit, self.spec, self.reader.segments)
+        self._read(heads, self.reader.segments)
 
     def stats(self) -> LakeStats:
         """What it holds and what it takes."""
-        files = self.commit.files()
+        files = {name: size for commit in self.heads.values() for name, size in commit.files().items()}
         return LakeStats(
             commit=self.commit.number,
             steps=len(self),
@@ -251,14 +312,18 @@ def check_digest(file: Path, digest: str) -> None:
         raise LakeCorrupt(f"{file} is not what was written: its content has another name; see `repair`.")
 
 
-def newest_whole(path: Path) -> Commit | None:
-    """The newest commit that verifies; steps back, and says so, over those that do not."""
-    for number in reversed(commits.numbers(path / "commits")):
+def newest_whole(path: Path, writer: str = "") -> Commit | None:
+    """A writer's newest commit that verifies; steps back, and says so, over those that do not."""
+    home = writers.home(path, writer)
+    numbers = commits.numbers(home / "commits")
+    for number in reversed(numbers):
         try:
-            commit = commits.read(path / "commits", number)
+            commit = commits.read(home / "commits", number)
             check_files(path, commit)
-        except LakeCorrupt as error:
-            log.warning("stepping back over commit %d of %s: %s", number, path, error)
+        except (LakeCorrupt, FileNotFoundError) as error:
+            if commits.numbers(home / "commits")[-1:] != numbers[-1:]:  # it went while we looked: begin again
+                return newest_whole(path, writer)
+            log.warning("stepping back over commit %d of %s: %s", number, home, error)
             continue
         return commit
     return None

@@ -30,6 +30,8 @@ from lakepond.types import Array
 
 SMALL_BYTES, LARGE_BYTES = 8 << 20, 64 << 20
 """files below the first size are merged, into ones of up to the second"""
+ENOUGH_BYTES = LARGE_BYTES - (16 << 20)
+"""a new file of rows that has so much in it is finished; what is on its way to it is less than the rest"""
 TRACK_ENTRIES = 4 << 20
 """rows that the windows of one file of steps may name: whoever reads a step reads its track"""
 ENTRY_BYTES = 480

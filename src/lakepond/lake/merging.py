@@ -11,11 +11,13 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from lakepond.errors import LakeCorrupt
 from lakepond.lake.commits import Commit, RowsFile, Segment
 from lakepond.lake.merge import File, Merged, Stopped, all_small, merge, newest_small, replaced
+from lakepond.lake.writers import sharing
 
 log = logging.getLogger("lakepond")
 
@@ -53,7 +55,10 @@ class Merging:
         except (OSError, LakeCorrupt) as error:  # a full disk, say: the small files do as well
             log.warning("files in %s could not be merged: %s", self._folder, error)
             return list(commit.segments), list(commit.rows), set()
-        segments, rows = replaced(commit, merged)
+        there = [
+            each for each in merged if (self._folder / each.new.name).exists()
+        ]  # none deletes while we commit
+        segments, rows = replaced(commit, there)
         return segments, rows, {each.new.name for each in merged}
 
     def close(self) -> None:
@@ -69,13 +74,11 @@ def merge_all(folder: Path, commit: Commit) -> list[Merged]:
 
 def _merge_groups(folder: Path, groups: list[list[File]], stop: Callable[[], bool]) -> list[Merged]:
     done = []
-    try:
+    with suppress(Stopped), sharing(folder.parent):
         for group in groups:
             if not all((folder / file.name).exists() for file in group):
                 continue  # some are elsewhere, and not worth to be fetched for this
             merged = merge(folder, group, stop)
             if merged is not None:
                 done.append(merged)
-    except Stopped:
-        pass
     return done

@@ -73,15 +73,18 @@ class LakeReader:
 
     def axes(self) -> list[Literal[0, -1] | None]:
         """The row axis of each leaf, as the newest segment has it; None if it has none, or none yet."""
-        if not self.commit.segments:
-            return [None] * self._leaves
-        layouts = self._steps.know(self.commit.segments[-1]).layouts
-        return [None if layout is None else layout.axis for layout in layouts]
+        found: list[Literal[0, -1] | None] = [None] * self._leaves
+        newest = {segment.writer: segment for segment in self.commit.segments}
+        for segment in newest.values():
+            for i, layout in enumerate(self._steps.know(segment).layouts):
+                if layout is not None and layout.axis is not None:
+                    found[i] = layout.axis
+        return found
 
     def read(self, segment: Segment, ids: Array) -> Part:
         """The columns of some steps of a segment, by sorted ids, and where their windows are."""
         known = self._steps.know(segment)
-        columns = self._steps.read(segment, ids - segment.first)
+        columns = self._steps.read(segment, ids - segment.first + segment.skip)
         leaves: list[LeafPart | Array] = []
         for i, (layout, track) in enumerate(zip(known.layouts, known.tracks, strict=True)):
             if layout is None or track is None:
@@ -131,6 +134,14 @@ class LakeReader:
             jobs += self._shard(file).jobs(numbers[at:to] - file.first, out[at:to])
         run(jobs, self.pool)
         return out
+
+    def mapped(self, leaf: int, start: int, stop: int) -> Array | None:
+        """Rows [start, stop) where they lie, (n, row_bytes) uint8: if they are plain, and all in one file."""
+        which = int(np.searchsorted(self._row_firsts[leaf], start, "right")) - 1
+        file = self._rows[leaf][which] if which >= 0 else None
+        if file is None or file.shard.codec != "none" or stop > file.first + file.shard.rows:
+            return None
+        return self._shard(file).view(start - file.first, stop - file.first)
 
     def gather(self, leaf: int, numbers: Array, out: Array) -> None:
         """The rows with these numbers, in any order and as often as they come, into `out`."""

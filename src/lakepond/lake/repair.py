@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from lakepond.errors import LakeCorrupt, LakeNotFound
-from lakepond.lake import commits, description
+from lakepond.lake import commits, description, writers
 from lakepond.lake.files import WriterLock, sync_folder
 from lakepond.lake.lake import Lake, check_files
 
@@ -28,13 +29,18 @@ def repair(path: str | Path) -> Repaired:
     """Check every byte of every commit; move those that are not whole, and what broke them, aside."""
     path = Path(path)
     spec = description.read(path)
-    folder, segments, aside = path / "commits", path / "segments", path / "quarantine"
-    with WriterLock(path / "lock"):
+    segments, aside = path / "segments", path / "quarantine"
+    homes = [writers.home(path, writer) for writer in writers.names(path)]
+    with ExitStack() as locks:
+        for home in homes:
+            locks.enter_context(WriterLock(home / "lock"))
         good: set[str] = set()
-        bad: list[Path] = []
+        bad: list[tuple[Path, Path]] = []  # where it is, and the quarantine it goes to
         suspects: set[str] = set()
         newest = None
-        for number in commits.numbers(folder):
+        for folder, number in [
+            (home / "commits", n) for home in homes for n in commits.numbers(home / "commits")
+        ]:
             file = folder / commits.file_name(number)
             try:
                 commit = commits.read(folder, number)
@@ -42,20 +48,20 @@ def repair(path: str | Path) -> Repaired:
                 with Lake(path, spec, commit) as lake:
                     lake.verify()
             except (LakeCorrupt, LakeNotFound, OSError) as error:
-                log.warning("commit %d of %s is not whole: %s", number, path, error)
-                bad.append(file)
+                log.warning("commit %d of %s is not whole: %s", number, folder.parent, error)
+                bad.append((file, folder.parent / "quarantine"))
                 suspects |= _named(file)
                 continue
             good |= set(commit.files())
-            newest = number
-        bad += [segments / name for name in sorted(suspects - good) if (segments / name).exists()]
-        if bad:
-            aside.mkdir(exist_ok=True)
-            for file in bad:
-                file.rename(_unused(aside / file.name))
-            for changed in (aside, folder, segments, path):
-                sync_folder(changed)
-    return Repaired(newest, tuple(file.name for file in bad))
+            newest = number if newest is None else max(newest, number)
+        broken = [segments / name for name in sorted(suspects - good) if (segments / name).exists()]
+        bad += [(file, aside) for file in broken]
+        for file, to in bad:
+            to.mkdir(exist_ok=True)
+            file.rename(_unused(to / file.name))
+        for changed in {folder for file, to in bad for folder in (to, to.parent, file.parent)}:
+            sync_folder(changed)
+    return Repaired(newest, tuple(file.name for file, _ in bad))
 
 
 def _unused(file: Path) -> Path:

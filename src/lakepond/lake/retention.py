@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lakepond.errors import LakeCorrupt, SpecError
-from lakepond.lake import commits
+from lakepond.lake import commits, writers
 from lakepond.lake.files import sync_folder
 
 
@@ -23,13 +23,18 @@ class Retention:
     """Lets go of old commits, and of the files that no commit names any more.
 
     The newest `keep_last` are kept, and every `keep_every`-th by number, for ever; without `keep_last`, all.
+    Only the commits of one writer go, and no file that a commit of any writer names. To be called while
+    nobody writes (`writers.alone`).
     """
 
-    def __init__(self, lake: Path, keep_last: int | None = None, keep_every: int | None = None) -> None:
+    def __init__(
+        self, lake: Path, writer: str, keep_last: int | None = None, keep_every: int | None = None
+    ) -> None:
         check_kept(keep_last, keep_every)
-        self._segments, self._commits = lake / "segments", lake / "commits"
+        self._lake, self._segments = lake, lake / "segments"
+        self._commits = writers.home(lake, writer) / "commits"
         self.keep_last, self.keep_every = keep_last, keep_every
-        self._named: dict[int, frozenset[str]] = {}
+        self._named: dict[Path, frozenset[str]] = {}
 
     def let_go(self) -> None:
         """Delete the commits that are kept no longer, and then the files that no commit names any more."""
@@ -40,9 +45,9 @@ class Retention:
         for number in old:
             if self.keep_every is None or number % self.keep_every:
                 with suppress(LakeCorrupt):  # a broken commit is for `repair`
-                    gone |= self._names(number)
+                    gone |= self._names(self._commits, number)
                     (self._commits / commits.file_name(number)).unlink()
-                    del self._named[number]
+                    del self._named[self._commits / commits.file_name(number)]
         if gone:
             sync_folder(self._commits)  # a commit must not come back after its files have gone
             self.delete(gone)
@@ -58,18 +63,24 @@ class Retention:
         `LakeCorrupt` if a commit is broken: nobody knows then what it named.
         """
         named: set[str] = set()
-        for number in commits.numbers(self._commits):
-            named |= self._names(number)
+        for folder, number in self._all():
+            named |= self._names(folder, number)
         return {file.name for file in self._segments.iterdir()} - named
 
     def _kept(self) -> set[str]:
         kept: set[str] = set()
-        for number in commits.numbers(self._commits):
+        for folder, number in self._all():
             with suppress(LakeCorrupt):
-                kept |= self._names(number)
+                kept |= self._names(folder, number)
         return kept
 
-    def _names(self, number: int) -> frozenset[str]:
-        if number not in self._named:
-            self._named[number] = frozenset(commits.read(self._commits, number).files())
-        return self._named[number]
+    def _all(self) -> list[tuple[Path, int]]:
+        """The commits of all writers."""
+        folders = [writers.home(self._lake, writer) / "commits" for writer in writers.names(self._lake)]
+        return [(folder, number) for folder in folders for number in commits.numbers(folder)]
+
+    def _names(self, folder: Path, number: int) -> frozenset[str]:
+        file = folder / commits.file_name(number)
+        if file not in self._named:
+            self._named[file] = frozenset(commits.read(folder, number).files())
+        return self._named[file]

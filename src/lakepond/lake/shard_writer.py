@@ -33,14 +33,16 @@ def write_shard(
     row_bytes: int,
     block_rows: int,
     codec: str = "zstd",
+    enough: int | None = None,
     sync: bool = False,
     pool: Executor | None = None,
 ) -> ShardInfo:
     """Write `rows`, arrays of (n, row_bytes) uint8, to `file`, and sync it if told.
 
-    An array is the caller's again as soon as the next one is asked for. Memory: that array and 12 MB
-    (about six blocks, if a block is more than 1 MiB), and some hundred bytes a block for the index.
-    With a `pool` of one thread the file is written there.
+    With `enough` no further array is asked for once so many bytes are written: whoever hands over an
+    iterator writes the rest of it to another file. An array is the caller's again as soon as the next one
+    is asked for. Memory: that array and 12 MB (about six blocks, if a block is more than 1 MiB), and some
+    hundred bytes a block for the index. With a `pool` of one thread the file is hashed there.
     """
     ShardInfo(0, row_bytes, block_rows, codec, 0, "")  # refuses what cannot be
     count = filled = 0
@@ -67,6 +69,8 @@ def write_shard(
                     filled = 0
             if len(part) >= _BORROW * block_rows:
                 blocks.settle()
+            if enough is not None and tally.bytes >= enough:
+                break
         if filled:
             staged[filled:] = 0
             blocks.add(staged)

@@ -58,7 +58,7 @@ class StepsFiles:
         self._columns = column_fields(spec)
         self._leaves: list[Field] = [field for _, field in leaves(spec.obs)]
         self._segments = segments
-        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._known: OrderedDict[tuple[str, tuple[int, ...]], Known] = OrderedDict()
         self._batches: OrderedDict[tuple[str, int], dict[str, Array]] = OrderedDict()
         self._held = 0
         self._lock = threading.RLock()
@@ -66,7 +66,8 @@ class StepsFiles:
     def know(self, segment: Segment) -> Known:
         """What a segment's file says of itself; `LakeCorrupt` if that is not what the lake holds."""
         with self._lock:
-            known = self._known.get(segment.name)
+            key = segment.name, segment.shift
+            known = self._known.get(key)
             if known is None:
                 with self._segments.using(segment.name) as file:
                     layout = read_layout(file)
@@ -74,9 +75,9 @@ class StepsFiles:
                     known = self._check(layout, segment)
                 except (LookupError, ValueError, TypeError, OverflowError) as error:
                     raise LakeCorrupt(f"{file} is not what was written: {error}; see `repair`.") from error
-                self._known[segment.name] = known
+                self._known[key] = known
                 self._held += known.nbytes
-            self._known.move_to_end(segment.name)
+            self._known.move_to_end(key)
             self._forget()
             return known
 
@@ -136,7 +137,8 @@ class StepsFiles:
             ):
                 raise ValueError(f"windows of {told} cannot be observations of {field}")
             layouts.append(told)
-            tracks.append(decode_track(notes[f"track[{i}]"]))
+            track = decode_track(notes[f"track[{i}]"])
+            tracks.append(track + segment.shift[i] if segment.shift else track)
         if found != wanted:
             raise ValueError(f"it has the columns {found}, the lake {wanted}")
         return Known(layout, tuple(layouts), tuple(tracks))

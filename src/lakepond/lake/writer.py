@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lakepond.lake import commits
+from lakepond.lake import commits, writers
 from lakepond.lake.blocks import ShardInfo, block_rows_for
 from lakepond.lake.commits import Commit, RowsFile, Segment
 from lakepond.lake.files import ASIDE, WriterLock, sync_folder, write_bytes, write_whole
 from lakepond.lake.guard import DiskGuard
 from lakepond.lake.handover import HandOver, Windows
-from lakepond.lake.merge import replaced
+from lakepond.lake.merge import ENOUGH_BYTES, LARGE_BYTES, replaced
 from lakepond.lake.merging import Merging, merge_all
 from lakepond.lake.retention import Retention
 from lakepond.lake.shard_writer import write_shard
@@ -32,7 +33,7 @@ log = logging.getLogger("lakepond")
 
 
 class LakeWriter:
-    """The one writer of a lake. What it is handed is durable when `commit` returns."""
+    """The one writer of a lake, or one of several. What it is handed is durable when `commit` returns."""
 
     def __init__(
         self,
@@ -45,18 +46,21 @@ class LakeWriter:
         keep_every: int | None = None,
         merge_after: int | None = None,
         min_free: int = 0,
+        writer: str = "",
     ) -> None:
         """`max_steps`: live steps; the oldest leave. `keep_last`, `keep_every`: commits that are kept.
 
         `merge_after`: so many small files are merged to a larger one, on a thread of their own.
-        `min_free`: bytes.
+        `min_free`: bytes. `writer`: its name, where there are several.
         """
-        self.path = path
+        self.path, self.name = path, writer
+        self._home = writers.home(path, writer)
         self._max_steps = max_steps
         self._guard = DiskGuard(path, min_free)
-        self._retention = Retention(path, keep_last, keep_every)
-        self._lock = WriterLock(path / "lock")
-        self._segments, self._commits = path / "segments", path / "commits"
+        self._retention = Retention(path, writer, keep_last, keep_every)
+        self._segments, self._commits = path / "segments", self._home / "commits"
+        make_folders(self._commits)
+        self._lock = WriterLock(self._home / "lock")
         self._codec = codec
         self.last: Commit | None = None
         """what is written next follows this commit"""
@@ -64,9 +68,11 @@ class LakeWriter:
         self._leaves = leaves
         self._pool = ThreadPoolExecutor(1, "lakepond-write")
         self._merging = Merging(self._segments, merge_after, free=keep_last is not None)
-        for folder in (self._segments, self._commits):
-            for aside in folder.glob(f"*{ASIDE}"):  # of a process that was killed: nobody names them
-                aside.unlink(missing_ok=True)
+        self._unneeded: set[str] = set()  # merged files that no commit took up
+        with writers.alone(path) as alone:
+            for folder in (self._commits, *([self._segments] if alone else [])):
+                for aside in folder.glob(f"*{ASIDE}"):  # of a process that was killed: nobody names them
+                    aside.unlink(missing_ok=True)
 
     def go_on_from(self, commit: Commit) -> None:
         """What is written next follows that commit, under a number that no commit has had."""
@@ -74,9 +80,8 @@ class LakeWriter:
 
     def _next_number(self) -> int:
         """One that no commit has had, nor one that `repair` moved aside."""
-        return (
-            max([*commits.numbers(self._commits), *commits.numbers(self.path / "quarantine")], default=-1) + 1
-        )
+        used = [*commits.numbers(self._commits), *commits.numbers(self._home / "quarantine")]
+        return max(used, default=-1) + 1
 
     def next_rows(self) -> list[int]:
         """The number of the next new row, for each leaf."""
@@ -84,6 +89,13 @@ class LakeWriter:
 
     def commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
         """Make these steps durable, under the next number."""
+        with writers.sharing(self.path):
+            commit = self._commit(new, note)
+        self._tidy()
+        self._merging.begin(commit)
+        return commit
+
+    def _commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
         began = time.perf_counter()
         last = self.last
         if last is not None and new.first < last.recorded:
@@ -103,13 +115,21 @@ class LakeWriter:
                 next_rows[file.leaf] = file.first + file.shard.rows
             written += sum(file.shard.bytes for file in fresh)
             rows += fresh
-            steps = self._write_steps(new)
-            written += steps.bytes
-            segments.append(Segment(new.first, steps, self._needs(new, rows)))
-        priorities = None
-        if new.priorities is not None:
-            priorities = self._store_steps({"weight": new.priorities})
+            first, needs = new.first, self._needs(new, rows)
+            for steps in self._write_steps(new):
+                segments.append(Segment(first, steps, needs))
+                first += steps.steps
+                written += steps.bytes
+        priorities: StepsInfo | None = None
+        changes: tuple[StepsInfo, ...] = ()
+        if new.priorities is not None and new.changed is None:
+            priorities = self._store_steps({"weight": new.priorities}, {"first": str(new.oldest).encode()})
             written += priorities.bytes
+        elif new.priorities is not None and new.changed is not None:
+            assert last is not None  # what changed follows a commit that has all
+            changed = self._store_steps({"step": new.changed, "weight": new.priorities})
+            priorities, changes = last.priorities, (*last.priority_changes, changed)
+            written += changed.bytes
         recorded = new.first + new.steps
         oldest = new.first if last is None or new.first > last.recorded else last.oldest
         if self._max_steps is not None:
@@ -128,13 +148,14 @@ class LakeWriter:
             rows=tuple(rows),
             next_rows=tuple(next_rows),
             priorities=priorities,
+            priority_changes=changes,
             largest_priority=new.largest_priority,
             alpha=new.alpha,
             bytes_written=written,
             seconds=time.perf_counter() - began,
         )
-        self._publish(commit, merged)
-        self._merging.begin(commit)
+        self._publish(commit)
+        self._unneeded |= merged - set(commit.files())
         return commit
 
     def compact(self) -> Commit | None:
@@ -145,60 +166,80 @@ class LakeWriter:
         began, last = time.perf_counter(), self.last
         if last is None:
             return None
-        merged = merge_all(self._segments, last)
         commit = None
-        if merged:
-            self._guard.check(self._number)
-            segments, rows = replaced(last, merged)
-            commit = replace(
-                last,
-                number=self._number,
-                parent=last.number,
-                time=_now(),
-                segments=tuple(segments),
-                rows=tuple(rows),
-                bytes_written=sum(each.bytes for each in merged),
-                seconds=time.perf_counter() - began,
-            )
-            self._publish(commit, set())
-        self._retention.let_go()
-        self._retention.delete(self._retention.unnamed())
+        with writers.sharing(self.path):
+            merged = merge_all(self._segments, last)
+            if merged:
+                self._guard.check(self._number)
+                segments, rows = replaced(last, merged)
+                commit = replace(
+                    last,
+                    number=self._number,
+                    parent=last.number,
+                    time=_now(),
+                    segments=tuple(segments),
+                    rows=tuple(rows),
+                    bytes_written=sum(each.bytes for each in merged),
+                    seconds=time.perf_counter() - began,
+                )
+                self._publish(commit)
+        with writers.alone(self.path) as alone:
+            if alone:
+                self._retention.let_go()
+                self._retention.delete(self._retention.unnamed())
         return commit
 
-    def _publish(self, commit: Commit, merged: set[str]) -> None:
-        """Write a commit, and then let go of what is kept no longer, and of merged files it did not need."""
+    def _publish(self, commit: Commit) -> None:
         commits.write(self._commits, commit, segments=self._segments)
         self.last = commit
         self._number += 1
         self._guard.written(commit.bytes_written)
+
+    def _tidy(self) -> None:
+        """Let go of commits that are kept no longer, and of files that none names, unless somebody writes."""
+        if self._retention.keep_last is None and not self._unneeded:
+            return
         try:
-            self._retention.let_go()
-            self._retention.delete(merged - set(commit.files()))
+            with writers.alone(self.path) as alone:
+                if alone:
+                    self._retention.let_go()
+                    self._retention.delete(self._unneeded)
+                    self._unneeded = set()
         except OSError as error:  # the commit is durable; the next one tidies up
             log.warning("old files of %s could not be deleted: %s", self.path, error)
 
     def _write_rows(self, new: HandOver) -> list[RowsFile]:
-        files = []
+        """New rows, in files of up to 64 MB: each is one object in the cloud, put in one go."""
+        files: list[RowsFile] = []
         for i, leaf in enumerate(new.leaves):
             if isinstance(leaf, Windows) and leaf.count:
-                row = leaf.layout.row_bytes
-
-                def fill(file: Any, leaf: Windows = leaf, row: int = row) -> ShardInfo:
-                    return write_shard(
-                        file,
-                        leaf.rows(),
-                        row_bytes=row,
-                        block_rows=block_rows_for(row),
-                        codec=self._codec,
-                        sync=True,
-                        pool=self._pool,
-                    )
-
-                shard = write_whole(self._segments, fill, lambda shard: f"{shard.digest}.rows", sync=False)
-                files.append(RowsFile(i, leaf.first, shard))
+                rows, first = leaf.rows(), leaf.first
+                while first < leaf.first + leaf.count:
+                    file = RowsFile(i, first, self._store_rows(rows, leaf.layout.row_bytes))
+                    files.append(file)
+                    first += file.shard.rows
         return files
 
-    def _write_steps(self, new: HandOver) -> StepsInfo:
+    def _store_rows(self, rows: Iterator[Array], row_bytes: int) -> ShardInfo:
+        """As many of these rows as make a file."""
+        return write_whole(
+            self._segments,
+            lambda file: write_shard(
+                file,
+                rows,
+                row_bytes=row_bytes,
+                block_rows=block_rows_for(row_bytes),
+                codec=self._codec,
+                enough=ENOUGH_BYTES,
+                sync=True,
+                pool=self._pool,
+            ),
+            lambda shard: f"{shard.digest}.rows",
+            sync=False,
+        )
+
+    def _write_steps(self, new: HandOver) -> list[StepsInfo]:
+        """New steps, in files that hold up to 64 MB plainly."""
         columns, notes = dict(new.columns), {}
         for i, leaf in enumerate(new.leaves):
             if isinstance(leaf, Windows):
@@ -208,7 +249,11 @@ class LakeWriter:
                 notes[f"track[{i}]"] = leaf.runs.tobytes()
             else:
                 columns[f"values[{i}]"] = leaf
-        return self._store_steps(columns, notes)
+        size = max(1, LARGE_BYTES // sum(column[:1].nbytes for column in columns.values()))
+        return [
+            self._store_steps({name: column[at : at + size] for name, column in columns.items()}, notes)
+            for at in range(0, new.steps, size)
+        ]
 
     def _store_steps(self, columns: dict[str, Array], notes: dict[str, bytes] | None = None) -> StepsInfo:
         return write_whole(
@@ -231,6 +276,7 @@ class LakeWriter:
     def close(self) -> None:
         """Let others write."""
         self._merging.close()
+        self._tidy()
         self._pool.shutdown()
         self._lock.close()
 
@@ -241,9 +287,13 @@ def _now() -> str:
 
 def create(path: Path, description: bytes) -> None:
     """Make an empty lake: the folders, and `lake.json`, which is written once."""
+    make_folders(path / "segments")
+    write_bytes(path, "lake.json", description, once=True)  # two may begin at the same time
+
+
+def make_folders(path: Path) -> None:
+    """A folder and those above it that are not there, durably."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    for folder in (path, path / "segments", path / "commits"):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, "lake.json", description)
+    path.mkdir(parents=True, exist_ok=True)
     for folder in missing:  # or a power cut loses the folder with all that is in it
         sync_folder(folder.parent)

@@ -111,6 +111,12 @@ class Pond:
         """Where in the ring steps lie."""
         return ids % self.capacity
 
+    def ids_at(self, places: Array) -> Array:
+        """The ids of the steps at places of the ring; none for a place that holds no step."""
+        places = places[places < self.capacity]
+        ids: Array = self.oldest + (places - self.oldest) % self.capacity
+        return ids[ids < self.recorded]
+
     def following(self, ids: Array) -> Array:
         """The next step of each step's stream, or -1 where there is none yet."""
         ahead = self._following[ids % self.capacity]

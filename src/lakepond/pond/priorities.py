@@ -83,6 +83,12 @@ class Priorities:
         self._add_up()
         return float(self._least[-1].min())
 
+    @property
+    def held(self) -> Array:
+        """The weight of each place, and some more places: not a copy."""
+        found: Array = self._sums[0].reshape(-1)
+        return found
+
     def weights(self, positions: Array) -> Array:
         """The weight, priority ** alpha, of each place."""
         found: Array = self._sums[0].reshape(-1)[positions]

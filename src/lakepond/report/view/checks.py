@@ -36,9 +36,8 @@ def _looks(lake: Lake, pool: ThreadPoolExecutor) -> Iterator[tuple[str, int, Loo
         yield file.name, file.shard.bytes, partial(_check_rows, file.shard, pool)
     for segment in lake.commit.segments:
         yield segment.name, segment.steps.bytes, partial(_check_steps, lake, segment)
-    if lake.commit.priorities is not None:
-        digest = lake.commit.priorities.digest
-        yield f"{digest}.steps", lake.commit.priorities.bytes, partial(check_digest, digest=digest)
+    for info in lake.commit.weights:
+        yield f"{info.digest}.steps", info.bytes, partial(check_digest, digest=info.digest)
 
 
 def _look(lake: Lake, name: str, look: Look) -> tuple[str, str | None]:

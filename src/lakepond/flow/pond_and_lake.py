@@ -1,0 +1,199 @@
+"""A pond and its lake, kept together for one replay: opened, poured in time, and closed."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from lakepond.errors import RecordError, SpecError
+from lakepond.flow import lake_to_pond
+from lakepond.flow.pond_to_lake import Handed, hand_over
+from lakepond.lake import description
+from lakepond.lake.background import Background
+from lakepond.lake.commits import Commit
+from lakepond.lake.guard import parse_bytes
+from lakepond.lake.lake import Lake, newest_whole
+from lakepond.lake.writer import LakeWriter, create
+from lakepond.pond import Pond
+from lakepond.types import Spec
+
+if TYPE_CHECKING:
+    from lakepond.cloud.place import Cloud
+    from lakepond.flow.lake_and_cloud import CloudCopy
+
+KEPT_SAVES = 2
+"""how many saves of a replay are kept: the newest, and the one before it"""
+MOST_WAITING = 4
+"""commits that may wait for space on the disk, each of up to a pond of steps, before recording is refused"""
+
+
+class Outflow:
+    """Where a pond goes on into its lake: what is recorded is committed, at the latest before it leaves."""
+
+    def __init__(
+        self, pond: Pond, writer: LakeWriter, *, keeps_all: bool = True, cloud: CloudCopy | None = None
+    ) -> None:
+        """`keeps_all`: whether steps are committed before they leave the pond."""
+        self._pond, self.keeps_all, self._cloud = pond, keeps_all, cloud
+        self._handed = Handed(writer.next_rows())
+        self.background = Background(writer)
+        self.lock = threading.RLock()
+        """hand-overs come one after another, and nothing is recorded meanwhile"""
+        self._told: BaseException | None = None
+        if cloud is not None:
+            cloud.settle_with(self.background.settle)
+        # a replay that is dropped and not closed must not keep its lake locked
+        weakref.finalize(self, self.background.drop).atexit = False
+
+    @property
+    def path(self) -> Path:
+        """The lake's folder."""
+        return self.background.writer.path
+
+    def commit(self, note: dict[str, Any]) -> Future[Commit]:
+        """Hand over all that is new, to be written in the background.
+
+        Interrupted at any moment, all of it has been handed over, or nothing has, and the next commit does.
+        """
+        with self.lock:
+            since = self.background.taken
+            if not self.keeps_all:
+                since = max(since, self._pond.oldest)
+            done = hand_over(self._pond, since, self._handed, self.background, note)
+            if self._cloud is not None:
+                done.add_done_callback(self._keep_to_budget)
+            return done
+
+    def commit_the_rest(self) -> None:
+        """Make durable what is not yet, if all is kept."""
+        if self.keeps_all and self.background.taken < self._pond.recorded:
+            self.commit({}).result()
+
+    def make_way(self, count: int) -> None:
+        """Commit before steps that are not in the lake yet make room for new ones.
+
+        If that fails they are held beside the pond, and tried again with the next commit, within bounds.
+        """
+        background, pond = self.background, self._pond
+        if self.keeps_all and pond.recorded + count - background.taken > pond.capacity:
+            if count > pond.capacity:
+                raise RecordError(f"{count:,} steps at once do not fit a capacity of {pond.capacity:,}.")
+            if background.failure is not None and background.waiting >= MOST_WAITING:
+                raise RecordError(
+                    f"{background.waiting} commits wait to be written ({background.failure}) and no more are "
+                    "held in memory; nothing was recorded: free some space and commit() before going on."
+                ) from background.failure
+            with suppress(OSError):  # told below
+                self.commit({"automatic": True}).result()
+        if background.failure is not None and background.failure is not self._told:
+            self._told = background.failure
+            warnings.warn(
+                f"a commit failed and will be tried again with the next one: {background.failure}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def lake(self, commit: int | None) -> Lake:
+        """The lake, to read: the newest commit of this writer, or the one with that number."""
+        segments = None if self._cloud is None else self._cloud.segments
+        return Lake.open(self.path, commit, writer=self.background.writer.name, segments=segments)
+
+    def close(self) -> None:
+        """Finish what was handed over, let others write, and push, if there is a cloud."""
+        try:
+            self.background.close()
+        finally:
+            if self._cloud is not None:
+                self._cloud.close()
+
+    def _keep_to_budget(self, done: Future[Commit]) -> None:
+        if self._cloud is not None and done.exception() is None:
+            self._cloud.committed()
+
+
+def find_or_make(path: Path, spec: Spec | None) -> Spec:
+    """The spec of the lake at a path, which is made for `spec` if there is none."""
+    if spec is not None and not (path / description.NAME).exists():
+        create(path, description.describe(spec))
+    elif spec is None and not (path / description.NAME).exists():
+        raise SpecError(f"there is no lake at {path}; give the spec to make one.")
+    known = description.read(path)
+    if spec is not None and spec != known:
+        raise SpecError(f"{path} was made for another spec; leave it out to take that of the lake.")
+    return known
+
+
+def go_on(pond: Pond, writer: LakeWriter, commit: int | None, cloud: CloudCopy | None) -> Outflow:
+    """Fill a new pond with what its writer committed last, or with one commit, and go on from there."""
+    path, name = writer.path, writer.name
+    try:
+        last = newest_whole(path, name) if commit is None else Lake.open(path, commit, writer=name).commit
+        if last is not None:
+            writer.go_on_from(last)
+            with Lake(path, pond.spec, last, None if cloud is None else cloud.segments) as lake:
+                begin = max(last.oldest, last.recorded - pond.capacity)
+                pond.begin_at(begin)
+                lake_to_pond.resume(lake, pond, np.arange(begin, last.recorded))
+                lake_to_pond.restore_priorities(lake, pond)
+        return Outflow(pond, writer, cloud=cloud)
+    except BaseException:
+        writer.close()
+        raise
+
+
+def save_to(pond: Pond, path: Path, codec: str, merge_after: int) -> Outflow:
+    """A new lake for what a pond holds when it is saved: steps that leave between two saves are not kept."""
+    if path.exists():
+        raise SpecError(f"{path} is there already; load it to go on with it, or save elsewhere.")
+    find_or_make(path, pond.spec)
+    writer = LakeWriter(
+        path,
+        len(pond.leaves),
+        codec=codec,
+        max_steps=pond.capacity,
+        keep_last=KEPT_SAVES,
+        merge_after=merge_after,
+    )
+    return Outflow(pond, writer, keeps_all=False)
+
+
+def check_saved(path: str | Path) -> None:
+    """`SpecError` unless `save` made what is at a path."""
+    with Lake.open(path) as lake:
+        if not lake.commit.note.get("saved"):
+            raise SpecError(
+                f"{path} was not made by `save` but keeps all experience; Replay.open goes on with it."
+            )
+
+
+def cloud_copy(
+    path: Path,
+    cloud: str | Cloud | None,
+    pull: Literal["lazy", "all"] | None,
+    local_budget: int | str | None,
+    commit: int | None,
+    writer: str,
+) -> CloudCopy | None:
+    """The cloud of a lake, if there is one, with what is to be pulled brought here."""
+    if cloud is None:
+        if pull is not None or local_budget is not None:
+            raise SpecError(
+                "pull and local_budget need a cloud; give its URL, like cloud='gs://bucket/demo'."
+            )
+        return None
+    if writer:
+        raise SpecError(
+            f"writer={writer!r} and a cloud do not go together: a lake of several writers stays on its disk."
+        )
+    from lakepond.flow.lake_and_cloud import CloudCopy
+
+    copy = CloudCopy(path, cloud, None if local_budget is None else parse_bytes(local_budget))
+    copy.begin(pull, commit)
+    return copy
