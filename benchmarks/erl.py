@@ -29,7 +29,7 @@ from torch.nn.functional import gelu
 from lakepond.agents.market_network import SOFTNESS
 from lakepond.envs.market import MarketEnv
 from lakepond.envs.market.observe import spans
-from lakepond.trainers import erl
+from lakepond.trainers import erl, erl_state
 from lakepond.trainers.market_stage import open_market
 
 CONFIG = replace(erl.PRESETS["eigen2"], gradient_steps=32, learn_from=0, min_free="0")
@@ -53,15 +53,15 @@ class Cost(NamedTuple):
         return Cost(later.seconds - self.seconds, later.cpu_seconds - self.cpu_seconds)
 
 
-def lakepond_generations(count: int) -> tuple[list[Cost], erl.Evolving]:
+def lakepond_generations(count: int) -> tuple[list[Cost], erl_state.Evolving]:
     """The cost of each generation, after one that compiles."""
-    market, settings = open_market(CONFIG), erl.learner_settings(CONFIG)
+    market, settings = open_market(CONFIG), erl_state.learner_settings(CONFIG)
     key = jax.random.key(0)
-    now = erl.first_generation(CONFIG, market.inputs, settings, key)
+    now = erl_state.first_generation(CONFIG, market.inputs, settings, key)
     costs = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        erl.open_replay(CONFIG, market, Path(folder) / "lake", None) as replay,
+        erl_state.open_replay(CONFIG, market, Path(folder) / "lake", None) as replay,
     ):
         learner = now.learner
         for number in range(count + 1):
@@ -188,7 +188,7 @@ class PlainLearner:
                     slow[name] += CONFIG.tau * (fast[name] - slow[name])
 
 
-def plain_generation(now: erl.Evolving, history: object, seed: int) -> tuple[Cost, Cost]:
+def plain_generation(now: erl_state.Evolving, history: object, seed: int) -> tuple[Cost, Cost]:
     """The cost of acting and of learning."""
     agents = [to_torch(now.population, i) for i in range(CONFIG.sizes.total)]
     critics = [to_torch(now.learner.critics, i) for i in range(CONFIG.critics)]
@@ -217,7 +217,7 @@ def plain_generation(now: erl.Evolving, history: object, seed: int) -> tuple[Cos
     return began.until(acted), acted.until(Cost.now())
 
 
-def same_numbers(now: erl.Evolving, market: object) -> float:
+def same_numbers(now: erl_state.Evolving, market: object) -> float:
     """The largest difference between the two networks' actions on a training day."""
     from lakepond.agents import market_network as network
 

@@ -18,11 +18,11 @@ class Settings:
     name: str = "<b>bold</b>"
 
 
-def erl(folder: Path, *, seed: int = 0, generations: int = 6) -> Path:
+def erl(folder: Path, *, seed: int = 0, generations: int = 6, name: str = "<b>bold</b>") -> Path:
     """Generation g has the fitness 10 g, a spread of g, and holds training for g ms."""
     spec = lp.Spec(obs=lp.Field((4,), "float32"))
     with (
-        Run.create(folder, "erl", Settings(seed=seed)) as run,
+        Run.create(folder, "erl", Settings(seed=seed, name=name)) as run,
         lp.Replay.open(folder / "lake", spec, capacity=512) as replay,
     ):
         for g in range(1, generations + 1):

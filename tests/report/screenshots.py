@@ -1,13 +1,17 @@
-"""Draws the pictures of docs/view.md and docs/report.md from two runs.
+"""Draws the pictures of docs/view.md and docs/report.md, from a few runs.
 
-lakepond train erl --preset demo --out runs/erl-demo && lakepond evaluate runs/erl-demo
+lakepond train erl --preset demo --out runs/erl-demo
 lakepond train mixture --game breakout --frames 262144 --portion 65536 --out runs/mixture
-python tests/report/screenshots.py runs/erl-demo runs/mixture docs/images
+lakepond data fetch pse
+lakepond train erl --preset demo --panel data/pse.npz --days 2500 --instruments 108 --seed 0 --out runs/pse-s0
+(and the same with --seed 1 and 2)
+python tests/report/screenshots.py docs/images --market runs/erl-demo --games runs/mixture --seeds runs/pse-s*
 """
 
+import argparse
 import shutil
-import sys
 import tempfile
+import time
 from pathlib import Path
 
 from PIL import Image
@@ -19,6 +23,8 @@ from lakepond.report.view import ViewServer
 
 COLOURS = 160
 """of a picture's palette: small files that look the same"""
+WIDE = {"width": 1200, "height": 860}
+NARROW = {"width": 360, "height": 780}
 
 
 def shoot(
@@ -45,35 +51,61 @@ def shoot(
 
 def episode(server: ViewServer) -> str:
     """The one with the highest return."""
+    while not server.api.episodes({"order": "best", "limit": "1"})["progress"]["done"]:
+        time.sleep(0.1)
     best = server.api.episodes({"order": "best", "limit": "1"})["episodes"][0]
     return f"stream={best['stream']}&first={best['first']}&last={best['last']}"
 
 
-def main(market: Path, games: Path, images: Path) -> None:
-    """All of them."""
-    images.mkdir(parents=True, exist_ok=True)
+def draw_games(browser: Browser, run: Path, images: Path, folder: Path) -> None:
+    """What a run on games looks like."""
+    with ViewServer(run / "lake") as server:
+        shoot(browser, server.url, images / "view-overview.png", **WIDE, scheme="light")
+        url = f"{server.url}#/episodes?order=best&{episode(server)}&at=70"
+        shoot(browser, url, images / "view-episode.png", **WIDE, scheme="dark")
+        shoot(browser, url, images / "view-narrow.png", **NARROW, scheme="light", to=".player")
+    write_report([run], folder / "games.html")
+    shoot(browser, (folder / "games.html").as_uri(), images / "report-mixture.png", **WIDE, scheme="dark")
+
+
+def draw_market(browser: Browser, run: Path, images: Path, folder: Path) -> None:
+    """What a run on a market looks like."""
+    with ViewServer(run / "lake") as server:
+        url = f"{server.url}#/episodes?order=best&{episode(server)}&at=45"
+        shoot(browser, url, images / "view-market.png", width=1200, height=1480, scheme="light")
+        shoot(browser, f"{server.url}#/rows", images / "view-rows.png", **WIDE, scheme="dark")
+    write_report([run], folder / "one.html")
+    one = (folder / "one.html").as_uri()
+    shoot(browser, one, images / "report-market.png", **WIDE, scheme="light")
+    shoot(browser, one, images / "report-narrow.png", **NARROW, scheme="light", to="#market")
+
+
+def draw_seeds(browser: Browser, runs: list[Path], images: Path, folder: Path) -> None:
+    """Runs that differ by their seed alone."""
+    write_report(runs, folder / "seeds.html")
+    url = (folder / "seeds.html").as_uri()
+    shoot(browser, url, images / "report-seeds.png", **WIDE, scheme="light", to="#learning")
+
+
+def main() -> None:
+    """All of them, or those of the runs that are given."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("images", type=Path)
+    parser.add_argument("--market", type=Path)
+    parser.add_argument("--games", type=Path)
+    parser.add_argument("--seeds", type=Path, nargs="+")
+    asked = parser.parse_args()
+    asked.images.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as play, tempfile.TemporaryDirectory() as folder:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        wide = {"width": 1200, "height": 860}
-        with ViewServer(games / "lake") as server:
-            shoot(browser, server.url, images / "view-overview.png", **wide, scheme="light")
-            url = f"{server.url}#/episodes?order=best&{episode(server)}&at=70"
-            shoot(browser, url, images / "view-episode.png", **wide, scheme="dark")
-            shoot(
-                browser, url, images / "view-narrow.png", width=360, height=780, scheme="light", to=".player"
-            )
-        with ViewServer(market / "lake") as server:
-            url = f"{server.url}#/episodes?order=best&{episode(server)}&at=59"
-            shoot(browser, url, images / "view-market.png", **wide, scheme="light")
-            shoot(browser, f"{server.url}#/rows", images / "view-rows.png", **wide, scheme="dark")
-        write_report([market], Path(folder) / "one.html")
-        write_report([games], Path(folder) / "games.html")
-        one, other = ((Path(folder) / name).as_uri() for name in ("one.html", "games.html"))
-        shoot(browser, one, images / "report-market.png", **wide, scheme="light")
-        shoot(browser, other, images / "report-mixture.png", **wide, scheme="dark")
-        shoot(browser, one, images / "report-narrow.png", width=360, height=780, scheme="light", to="#market")
+        if asked.games:
+            draw_games(browser, asked.games, asked.images, Path(folder))
+        if asked.market:
+            draw_market(browser, asked.market, asked.images, Path(folder))
+        if asked.seeds:
+            draw_seeds(browser, asked.seeds, asked.images, Path(folder))
         browser.close()
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]))
+    main()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -26,13 +27,14 @@ from lakepond.report.figures import figures
 from lakepond.report.gathered import gather
 from lakepond.report.numbers import duration, number, percent, short, size
 from lakepond.report.page import write_report
+from lakepond.report.seeds import mean_line
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     report_runs.evaluated(report_runs.erl(folder / "erl-1"))
-    report_runs.erl(folder / "erl-2", seed=1, generations=4)
+    report_runs.erl(folder / "erl-2", seed=1, generations=4, name="another")
     report_runs.mixture(folder / "mixture")
     report_runs.empty(folder / "empty")
     return folder
@@ -90,6 +92,48 @@ def test_several_runs_share_a_chart_for_each_metric(runs):
     assert list(best.lines[1].y) == [11, 21, 31, 41]
     evaluation = chart_of(found, "evaluation-evaluation-frames")  # another axis, another chart
     assert [(one.name, one.colour) for one in evaluation.lines] == [("mixture", 2)]
+
+
+def test_runs_that_differ_by_their_seed_alone_are_averaged_with_their_range(runs, tmp_path):
+    for seed in (0, 1, 5):
+        report_runs.evaluated(
+            report_runs.erl(tmp_path / f"mine-s{seed}", seed=seed, generations=6 - seed // 5)
+        )
+    folders = [tmp_path / "mine-s0", runs / "erl-2", tmp_path / "mine-s1", tmp_path / "mine-s5"]
+    found = figures([gather(folder) for folder in folders])
+    best = chart_of(found, "fitness-fitness_best-generation")
+    assert [(one.name, one.colour) for one in best.lines] == [("mine, 3 seeds", 0), ("erl-2", 1)]
+    mean = best.lines[0]
+    assert mean.x == [1, 2, 3, 4, 5]  # as far as all three have come
+    assert mean.y == pytest.approx([10 * g + 2 for g in range(1, 6)])
+    assert mean.low == [10 * g for g in range(1, 6)]
+    assert mean.high == [10 * g + 5 for g in range(1, 6)]
+    assert "lowest to the highest" in best.note
+    assert best.lines[1].low is None
+    equity = chart_of(found, "equity-holdout")
+    assert [one.name for one in equity.lines] == ["mine, 3 seeds", "buy and hold"]
+    assert sum(chart_of(found, "profits-holdout-mine, 3 seeds").counts) == 9
+    (page,) = write_report(folders, tmp_path / "report.html")
+    assert page.read_text().count('class="band') > 4
+
+
+def test_the_same_run_twice_and_other_settings_are_no_seeds(runs, tmp_path):
+    folders = [report_runs.erl(tmp_path / name, generations=2) for name in ("a", "b")]
+    found = figures([gather(folder) for folder in [*folders, runs / "erl-2"]])
+    best = chart_of(found, "fitness-fitness_best-generation")
+    assert [one.name for one in best.lines] == ["a", "b", "erl-2"]
+    assert best.note == ""
+
+
+def test_seeds_that_were_logged_at_other_steps_meet_in_between():
+    drawn = mean_line("m", [([0, 10, 20], [0.0, 10.0, 20.0]), ([5, 15, 40], [float("nan"), 25.0, 0.0])], 0)
+    assert drawn.x == [15, 20]
+    assert drawn.y == [20.0, 20.0]
+    assert drawn.low == [15.0, 20.0]
+    long = [(range(k, 100_000), [float(k)] * (100_000 - k)) for k in (0, 1)]
+    drawn = mean_line("m", long, 0)
+    assert len(drawn.x) <= 240
+    assert set(drawn.y) == {0.5}
 
 
 def test_the_page_needs_nothing_else(runs, tmp_path):
@@ -162,6 +206,29 @@ def test_a_long_log_is_thinned_to_what_can_be_seen():
     assert max(drawn.high) == 999
 
 
+def test_a_log_of_100_000_lines_makes_a_page_in_seconds_with_few_points_a_curve(tmp_path):
+    folder = report_runs.empty(tmp_path / "long")
+    with (folder / "metrics.jsonl").open("w") as file:
+        for k in range(100_000):
+            told = {"step": k, "time": 1.7e9 + k, "held_seconds": 0.001, "wave": (k * 37) % 1000}
+            told |= {"evaluation_agents": [k, -k], "evaluation": 1.0 * k} | {
+                f"m{j}": k % (j + 2) for j in range(8)
+            }
+            file.write(json.dumps(told) + "\n")
+    began = time.process_time()
+    found = gather(folder)
+    drawn = figures([found])
+    (page,) = write_report([folder], tmp_path / "report.html")
+    assert time.process_time() - began < 30  # 5 on an idle core, for both times it is read
+    assert len(found.metrics["wave"].y) == 100_000
+    lines = [one for group in drawn.values() for chart in group for one in chart.lines]
+    assert len(lines) >= 12
+    assert max(len(one.x) for one in lines) == 240
+    wave = chart_of(drawn, "wave").lines[0]
+    assert (min(wave.low), max(wave.high)) == (0, 999)
+    assert page.stat().st_size < 600_000
+
+
 def test_scales_are_round_and_hold_everything():
     assert ticks(-3, 104, 5) == [-50, 0, 50, 100, 150]
     assert ticks(0.2, 0.9, 4) == [0.2, 0.4, 0.6, 0.8, 1.0]
@@ -173,7 +240,9 @@ def test_scales_are_round_and_hold_everything():
     assert sum(n for edge, n in zip(edges, counts, strict=False) if edge < 0) == 2
 
 
-@pytest.mark.parametrize("ys", [[], [float("nan")] * 2, [0.0, 0.0], [1.0], [1e300, -1e300], [1e-12, 2e-12]])
+@pytest.mark.parametrize(
+    "ys", [[], [float("nan")] * 2, [0.0, 0.0], [1.0], [1e300, -1e300], [1e-12, 2e-12], [0.001, 0.001 + 2e-19]]
+)
 def test_any_numbers_can_be_drawn(ys):
     chart = Chart("k", "Title & <more>", (Line("a", list(range(len(ys))), ys),), log=False)
     for drawn in (chart, Chart("k", "t", chart.lines, log=True)):

@@ -186,6 +186,60 @@ def test_a_market_window_is_shown_an_instrument_at_a_time_with_its_entries(lakes
     assert ask(server, "episode", **words, threshold=1e9)["entries"] == []
 
 
+@pytest.mark.parametrize("credit", ["entry", "exit"])
+def test_trades_are_told_as_the_market_made_them(serve, tmp_path, credit):
+    folder, made = view_lakes.traded(tmp_path / "run", credit=credit, target_low=3.0)
+    server = serve(folder / "lake")
+    names = json.loads((folder / "market.json").read_text())
+    assert ask(server, "spec")["symbols"] == names["symbols"]
+    reasons = set()
+    for stream, trades in enumerate(made):
+        told = ask(server, "episode", stream=stream, first=40 * stream, last=40 * stream + 39)["trades"]
+        first = 60 + 20 * stream
+        assert [(t["at"], t["column"]) for t in told] == [(t.entry_day - first, t.instrument) for t in trades]
+        for one, trade in zip(told, trades, strict=True):
+            seen = trade.exit_day < first + 40
+            assert one["date"] == names["dates"][trade.entry_day]
+            assert one["symbol"] == names["symbols"][trade.instrument]
+            assert one["exit_at"] == (trade.exit_day - first if seen else None)
+            assert one["exit_date"] == (names["dates"][trade.exit_day] if seen else None)
+            assert one["exit_until"] == names["dates"][trade.exit_day if seen else first + 49]
+            if credit == "entry":
+                assert one["profit"] == pytest.approx(trade.profit, abs=1e-4)
+            else:
+                assert one["profit"] is None  # rewards of a day are then of all that closed on it
+            if seen:
+                assert one["closed_by"] == trade.reason
+            else:
+                assert one["closed_by"] in ("settlement", trade.reason)
+            reasons.add(one["closed_by"])
+    assert reasons >= {"target", "time", "settlement"}
+
+
+def test_of_an_episode_that_has_not_ended_open_trades_stay_open(serve, tmp_path):
+    folder, _ = view_lakes.traded(tmp_path / "run", episodes=1)
+    told = ask(serve(folder / "lake"), "episode", stream=0, first=0, last=9)["trades"]
+    assert [t["closed_by"] for t in told if t["exit_at"] is None] == ["open"] * sum(
+        t["exit_at"] is None for t in told
+    )
+    assert told[-1]["exit_at"] is None
+
+
+def test_without_the_run_a_market_tells_what_its_actions_ask_for(serve, tmp_path):
+    folder, _ = view_lakes.traded(tmp_path / "run", episodes=1)
+    server = serve(folder / "lake")
+    words = {"stream": 0, "first": 0, "last": 39}
+    (folder / "market.json").unlink()
+    told = ask(server, "episode", **words)["trades"]
+    assert {t["symbol"] for t in told} == {None}
+    assert {t["date"] for t in told} == {None}
+    for wrong in ("{", '{"config": {"rules": {"context": 0}}}', '{"config": {"rules": 3}}', '{"config": []}'):
+        (folder / "config.json").write_text(wrong)
+        told = ask(server, "episode", **words)
+        assert "trades" not in told
+        assert told["entries"]
+
+
 def test_leaves_of_a_dict_are_shown_one_by_one(lakes, serve):
     server = serve(lakes / "vectors")
     told = ask(server, "spec")["observations"]

@@ -215,6 +215,43 @@ def test_a_market_shows_its_window_and_where_it_bought(lakes, serve, visit):
     until(page, "d => document.querySelector('figure path.line').getAttribute('d') !== d", arg=drawn)
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
+def test_a_run_on_a_market_shows_its_trades_with_symbols_exits_and_returns(
+    serve, visit, tmp_path, width, scheme
+):
+    folder, (trades,) = view_lakes.traded(tmp_path / "run", episodes=1)
+    server = serve(folder / "lake")
+    url = f"{server.url}#/episodes?stream=0&first=0&last=39&at=39"
+    page = ready(visit(url, width=width, scheme=scheme), "episodes")
+    page.wait_for_selector("figure[aria-label='Prices in the window'] path.entry")
+    assert no_sideways(page)
+    assert page.evaluate("document.querySelector('main').scrollWidth <= window.innerWidth")
+    rows = page.locator("table[aria-label='Trades'] tbody tr")
+    assert rows.count() == len(trades)
+    assert page.locator("#threshold").count() == 0
+    for i, trade in enumerate(trades):
+        cells = rows.nth(i).locator("td").all_inner_texts()
+        sign = "+" if trade.profit >= 0 else "−"
+        assert cells[:2] == [f"SYN{trade.instrument:03d}", f"{sign}{abs(trade.profit):.1f} %"]
+    closed = next(i for i, trade in enumerate(trades) if 12 < trade.exit_day - 60 < 38)
+    rows.nth(closed).locator("td").nth(3).locator("a").click()  # to the day of its exit
+    at = trades[closed].exit_day - 60
+    until(page, "at => document.querySelector('#scrub').value === String(at)", arg=at)
+    column = trades[closed].instrument
+    assert page.input_value("#instrument") == str(column)
+    assert page.locator("#instrument option:checked").inner_text() == f"SYN{column:03d}"
+    here = [t for t in trades if t.instrument == column and t.entry_day - 60 <= at]
+    until(
+        page,
+        "n => document.querySelectorAll('figure path.exit').length === n",
+        arg=sum(at - 30 < t.exit_day - 60 <= at for t in here),
+    )
+    entries = page.locator("figure[aria-label='Prices in the window'] path.entry").count()
+    assert entries == sum(at - 30 < t.entry_day - 60 for t in here)
+    marks = page.locator("figure[aria-label='Prices in the window'] text.mark").all_text_contents()
+    assert f"{abs(trades[closed].profit):.1f} %" in " ".join(marks)
+
+
 def test_checking_every_byte_shows_what_is_broken(lakes, serve, visit, tmp_path):
     path = view_lakes.copy(lakes / "boards", tmp_path / "lake")
     with lp.Lake.open(path) as lake:

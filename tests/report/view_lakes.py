@@ -1,12 +1,14 @@
 """Small lakes to look at: boards, frame stacks, a market, vectors in a dict; and what is empty or broken."""
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import lakepond as lp
-from lakepond.envs.market import features, synthetic
+from lakepond.envs.market import History, MarketEnv, Rules, features, synthetic
 
 
 def boards(path: Path, steps: int = 2400, streams: int = 4, commits: int = 6) -> Path:
@@ -140,6 +142,48 @@ def market(path: Path, days: int = 420, instruments: int = 12, context: int = 12
                 day = day + 1
             replay.commit({"generation": generation})
     return path
+
+
+def traded(path: Path, episodes: int = 3, **rules: Any) -> tuple[Path, list[list[Any]]]:
+    """The folder of a run on a market with its own rules; and the trades of each episode, by the market."""
+    rules = {"context": 30, "trading_days": 40, "settlement_days": 10, "max_holding": 8, **rules}
+    history = History.of(synthetic(400, 8, seed=2), Rules(**rules))
+    env = MarketEnv(history, Rules(**rules))
+    spec = lp.Spec(
+        obs={
+            "window": lp.Field((30, 8, 9), "float32", rows=0),
+            "position": lp.Field((8, 4), "float32", rows=None),
+        },
+        action=lp.Field((8, 2), "float32"),
+        extras={"day": lp.Field((), "int32"), "next_day": lp.Field((), "int32")},
+    )
+    rng, made = np.random.default_rng(5), []
+    with lp.Replay.open(path / "lake", spec, capacity=1024) as replay:
+        for stream in range(episodes):
+            obs, info = env.reset(options={"start": 60 + 20 * stream})
+            ended = False
+            while not ended:
+                action = np.stack([rng.random(8) * 0.65, rng.uniform(5, 20, 8)], axis=-1).astype(np.float32)
+                then, reward, ended, _, after = env.step(action)
+                replay.record(
+                    obs=obs,
+                    action=action,
+                    reward=reward,
+                    next_obs=then,
+                    terminated=ended,
+                    truncated=False,
+                    stream=stream,
+                    day=info["day"],
+                    next_day=after["day"],
+                )
+                obs, info = then, after
+            made.append(env.trades)
+        replay.commit()
+    told = {"trainer": "mine", "config": {"rules": rules}}
+    (path / "config.json").write_text(json.dumps(told))
+    names = {"symbols": list(history.symbols), "dates": [str(date) for date in history.dates]}
+    (path / "market.json").write_text(json.dumps(names))
+    return path, made
 
 
 def vectors(path: Path, steps: int = 500) -> Path:

@@ -326,3 +326,23 @@ def test_any_dtype_comes_back_bit_for_bit(dtype):
     replay = lp.Replay(lp.Spec(obs=lp.Field((4, 100), dtype)), 10)
     record(replay, obs, obs)
     assert replay.sample(1, rng=np.random.default_rng(0)).obs.tobytes() == obs.tobytes()
+
+
+def test_rows_that_keep_coming_are_kept_once_while_all_others_change():
+    rng = np.random.default_rng(0)
+    replay = lp.Replay(lp.Spec(obs=lp.Field((512,), "uint8", rows=None)), capacity=64)
+    again = rng.integers(0, 255, (8, 512), dtype=np.uint8)
+    for step in range(2_000):
+        replay.record(
+            obs=again[rng.integers(8)],
+            action=0,
+            reward=0.0,
+            next_obs=rng.integers(0, 255, 512, dtype=np.uint8),
+            terminated=False,
+            truncated=False,
+        )
+        if step % 16 == 0:
+            (leaf,) = replay._pond.leaves
+            slots = leaf.store.books.slots
+            rows = leaf.store.slab.rows[(slots["state"] == names.USED) & (slots["refs"] > 0)]
+            assert len(np.unique(rows, axis=0)) == len(rows)

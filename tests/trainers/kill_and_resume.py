@@ -31,7 +31,7 @@ OF_THE_MACHINE = {
     "train_seconds_total",
     "seconds_left",
     "bytes_held",
-    "distinct_rows",
+    "distinct_rows",  # docs/erl.md tells why this and the next may differ
     "lake_bytes",
     *guards.METRICS,
 }

@@ -1,5 +1,6 @@
 """The ERL trainer on a tiny market: what it records, saves, resumes, refuses and evaluates."""
 
+import contextlib
 import json
 import os
 from dataclasses import replace
@@ -13,11 +14,13 @@ import safetensors.numpy
 from tiny_market import TINY
 
 from lakepond.cli import main
-from lakepond.envs.market import Panel, Rules, synthetic
+from lakepond.envs.market import Panel, Rules, functional, synthetic
 from lakepond.envs.market.functional import Result
 from lakepond.envs.market.history import History
+from lakepond.envs.market.rules import REASONS
 from lakepond.errors import ConfigError, MarketDataError, RunMismatch
 from lakepond.lake.lake import Lake
+from lakepond.report.view.api import Api
 from lakepond.runs import Run
 from lakepond.trainers import erl, evaluate_market, market_stage, programs
 
@@ -96,6 +99,45 @@ def test_a_checkpoint_can_be_read_by_any_safetensors_reader_and_names_a_commit_o
     with Lake.open(run / "lake", state["lake_commit"]) as lake:
         assert lake.commit.note == {"generation": 25}
         assert lake.commit.recorded == 25 * 90
+
+
+def test_the_view_tells_the_trades_of_a_recorded_episode_as_the_market_made_them(run):
+    market = market_stage.open_market(TINY)
+    told, late = [], 0
+    with contextlib.closing(Api(run / "lake")) as api:
+        assert api.spec({})["symbols"] == list(market.history.symbols)
+        newest = api.episodes({"limit": "12"})["episodes"]
+        for one in newest:
+            words = {name: str(one[name]) for name in ("stream", "first", "last")}
+            told.append((words, api.episode(words)["trades"]))
+    with Lake.open(run / "lake") as lake:
+        for words, trades in told:
+            batch = lake.steps(int(words["first"]), int(words["last"]) + 1)
+            state = functional.reset(market.world.prices, TINY.rules, int(batch.extras["day"][0]))
+            expected = []
+            for at, action in enumerate(batch.action):
+                state, result = functional.step(market.world.prices, TINY.rules, state, action)
+                if int(result.instrument) >= 0:
+                    expected.append((at, jax.device_get(result)))
+            assert [(t["at"], t["column"]) for t in trades] == [(at, int(r.instrument)) for at, r in expected]
+            for trade, (at, result) in zip(trades, expected, strict=True):
+                last = int(batch.extras["day"][-1])
+                seen = int(result.exit_day) <= last
+                late += not seen
+                assert trade["profit"] == pytest.approx(float(result.profit), abs=1e-4)
+                assert trade["symbol"] == market.history.symbols[int(result.instrument)]
+                assert trade["date"] == str(market.history.dates[batch.extras["day"][at]])
+                reason = REASONS[int(result.reason)]
+                if seen:
+                    assert trade["exit_date"] == str(market.history.dates[int(result.exit_day)])
+                    assert int(batch.extras["day"][trade["exit_at"]]) == int(result.exit_day)
+                    assert trade["closed_by"] == reason
+                else:
+                    assert trade["exit_at"] is None
+                    assert trade["exit_until"] == str(market.history.dates[last + 5])
+                    assert trade["closed_by"] == ("target" if reason == "target" else "settlement")
+    assert sum(len(trades) for _, trades in told) > 20
+    assert late > 0
 
 
 def test_memory_does_not_grow_from_generation_3_to_25(run):

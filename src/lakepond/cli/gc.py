@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,13 +17,15 @@ NONE = arg(metavar="N", help_behavior_hint="(default: all are kept)")
 class Gc:
     """Find what no commit in a bucket needs any more, and with --delete delete it.
 
-    Example: lakepond gc gs://my-bucket/demo/lake --keep-last 5
+    Commits that checkpoints of the run name are kept, whatever else is said.
 
-    Example: lakepond gc gs://my-bucket/demo/lake --keep-last 5 --delete
+    Example: lakepond gc gs://my-bucket/demo --keep-last 5
+
+    Example: lakepond gc gs://my-bucket/demo --keep-last 5 --delete
     """
 
     url: Annotated[Positional[str], arg(metavar="URL")]
-    """the lake's place in the cloud; of a run, the lake/ under it"""
+    """the place of a run or of a lake in the cloud"""
     keep_last: Annotated[int | None, NONE] = None
     """newest commits to keep"""
     keep_every: Annotated[int | None, NONE] = None
@@ -39,10 +41,15 @@ class Gc:
 
     def run(self) -> None:
         """Look, tell, and delete if asked to."""
+        from lakepond.cloud.place import Cloud
         from lakepond.flow.cloud_gc import gc
+        from lakepond.runs.copies import is_run_in_cloud
 
+        place = Cloud.of(self.url)
+        if is_run_in_cloud(place):
+            place = replace(place, url=f"{place.url.rstrip('/')}/lake")
         swept = gc(
-            self.url,
+            place,
             keep_last=self.keep_last,
             keep_every=self.keep_every,
             older_than=3600 * self.older_than,

@@ -32,9 +32,10 @@ class PlanRun:
     """
 
     preset: Annotated[
-        Literal["eigen2", "gravitar"] | None, arg(metavar="eigen2|gravitar", help_behavior_hint=ONE)
+        Literal["eigen2", "gpu", "gravitar"] | None,
+        arg(metavar="eigen2|gpu|gravitar", help_behavior_hint=ONE),
     ] = None
-    """eigen2: the trading run, 16 agents, 25 generations; gravitar: Atari, a million steps"""
+    """eigen2, gpu: the trading run, 16 agents, 25 generations; gravitar: Atari, a million steps"""
     obs: Annotated[str | None, arg(metavar="SHAPE:DTYPE", help_behavior_hint=ONE)] = None
     """one observation, like 504,108,9:float32"""
     action: Annotated[str | None, arg(metavar="SHAPE:DTYPE", help_behavior_hint="(default: :int64)")] = None

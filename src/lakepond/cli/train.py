@@ -47,7 +47,7 @@ class Erl:
 
     def run(self) -> None:
         """Train, evaluate, tell."""
-        from lakepond.errors import ConfigError
+        from lakepond.errors import ConfigError, RunMismatch
         from lakepond.runs import Run
         from lakepond.trainers.evaluate_market import config_of
 
@@ -57,7 +57,12 @@ class Erl:
             raise ConfigError("name the run to go on with: lakepond train erl --resume --out runs/NAME.")
         folder = self.out or _next_free(self.preset)
         begun = going_on and (folder / "config.json").exists()
-        base = config_of(Run.open(folder).config) if begun else erl.PRESETS[self.preset]
+        there = Run.open(folder) if begun else None
+        if there is not None and there.trainer != "erl":
+            raise RunMismatch(
+                f"{folder} is a run of the trainer {there.trainer!r}, not 'erl'; choose another folder."
+            )
+        base = erl.PRESETS[self.preset] if there is None else config_of(there.config)
         config = with_options(base, self.settings)
         if not self.json:
             words.talk(f"training into {folder}; the first generation compiles for a while")
@@ -152,7 +157,7 @@ def _tell(
     share = told["held_by_saving_seconds"] / max(told["training_seconds"], 1e-9)
     show = words.console()
     rows = [
-        ("the replay, plainly", f"{words.count(stats.steps)} steps, {words.size(told['bytes_plain'])}"),
+        ("the replay, plainly", f"{words.count(last['steps'])} steps, {words.size(told['bytes_plain'])}"),
         ("held in memory", words.size(told["bytes_held"])),
         ("on disk, in the lake", f"{words.size(told['bytes_on_disk'])}, saved {told['commits']} times"),
         (

@@ -1,6 +1,7 @@
 """Garbage in the cloud: commits that need not be kept, and segments that no commit names any more.
 
     LIST ──▶ read every commit ──▶ delete those that go ──▶ LIST ──▶ delete what none of the rest names
+               and every checkpoint: the commits they name stay
 
 Careful in every step: a dry run unless told otherwise; nothing younger than a day, by the server's own clock,
 for a push that is under way sends segments before the commit that names them; nothing at all after a LIST
@@ -9,11 +10,15 @@ that failed or a commit that cannot be read; and commits that came in between ke
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.place import Cloud
@@ -59,8 +64,9 @@ def gc(
     """Delete what no kept commit of a place in the cloud names; says what, and does it with `dry_run=False`.
 
     All commits are kept, or the newest `keep_last` and, beside them, each whose number is a multiple of
-    `keep_every`. Only what is older than `older_than` seconds goes. What the commits of a `lake` on this disk
-    name is kept, too: its segments may be in the cloud alone.
+    `keep_every`, and each that a checkpoint of the run names which the lake belongs to. Only what is older
+    than `older_than` seconds goes. What the commits of a `lake` on this disk name is kept, too: its segments
+    may be in the cloud alone; and so are the commits that the checkpoints beside it name.
     """
     if keep_last is not None and keep_last < 1:
         raise SpecError(f"keep_last must be at least 1, but is {keep_last!r}: a lake needs a commit.")
@@ -68,7 +74,8 @@ def gc(
         raise SpecError("keep_every is a number of commits, at least 1, kept beside keep_last.")
     store = Store(Cloud.of(cloud))
     remote = _look(store)
-    going = _choose(remote.numbers, keep_last, keep_every)
+    needed = _of_checkpoints(store.cloud, None if lake is None else Path(lake))
+    going = [n for n in _choose(remote.numbers, keep_last, keep_every) if n not in needed]
     now = time.time() if dry_run else _server_time(store)
     going = [number for number in going if now - remote.listed[_name(number)].modified > older_than]
     named = _named(store, [number for number in remote.numbers if number not in going])
@@ -103,6 +110,44 @@ def _choose(numbers: list[int], last: int | None, every: int | None) -> list[int
     kept = set(numbers if last is None else numbers[-last:])
     kept |= {number for number in numbers if every is not None and number % every == 0}
     return [number for number in numbers if number not in kept]
+
+
+def _of_checkpoints(cloud: Cloud, lake: Path | None) -> set[int]:
+    """The commits that checkpoints name, of the run around this place and around a lake on this disk.
+
+    Raises if one cannot be read: nobody knows what it needs.
+    """
+    found = set()
+    if (run := _around(cloud)) is not None:
+        above = Store(run)
+        for name in above.list("checkpoints"):
+            if re.fullmatch(r"checkpoints/\d+/state\.json", name):
+                found.add(_commit_of(f"{name} of {run}", lambda name=name: above.read(name)))  # type: ignore[misc]
+    if lake is not None:
+        for path in (lake.resolve().parent / "checkpoints").glob("*/state.json"):
+            if path.parent.name.isdigit():  # others are being written, or were dropped
+                found.add(_commit_of(str(path), path.read_bytes))
+    return found - {-1}
+
+
+def _around(cloud: Cloud) -> Cloud | None:
+    """The place above this one; None if this is a whole bucket."""
+    scheme, bucket, prefix = cloud.parts()
+    if not prefix and (scheme != "file" or len(Path(bucket).parts) < 2):
+        return None
+    return replace(cloud, url=cloud.url.rstrip("/").rpartition("/")[0])
+
+
+def _commit_of(name: str, read: Callable[[], bytes]) -> int:
+    """The commit that a checkpoint's state names; -1 if none."""
+    try:
+        told: Any = json.loads(read())["state"].get("lake_commit")
+        return -1 if told is None else int(told)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CloudCorrupt(
+            f"{name} cannot be read, so nobody knows which commit it needs; nothing is deleted. Delete that "
+            "checkpoint by hand if it is not needed."
+        ) from error
 
 
 def _named(store: Store, numbers: list[int]) -> set[str]:

@@ -1,6 +1,6 @@
 """How much disk, memory and upload a run will need, before a machine is rented.
 
-    workload   what is recorded: a spec and a schedule          presets   eigen2, gravitar
+    workload   what is recorded: a spec and a schedule          presets   eigen2, gpu, gravitar
     needs      what that takes: plain, as gzip pickle, here     offers    disks that are rented
     measured   the same, measured: by playing, or from a run    story     the table that was made by hand
 

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Literal
 
+import numpy as np
+
 POINTS = 240
 """points of a line; of more, means of as many groups"""
 COLOURS = 6
@@ -78,13 +80,15 @@ def line(
     if len(x) <= POINTS:
         return Line(name, list(x), list(y), colour=colour, thin=thin, dash=dash)
     edges = [round(i * len(x) / POINTS) for i in range(POINTS + 1)]
+    values = np.asarray(y, np.float64)
     xs, ys, low, high = [], [], [], []
     for start, stop in pairwise(edges):
-        group = [value for value in y[start:stop] if math.isfinite(value)]
+        group = values[start:stop]
+        group = group[np.isfinite(group)]
         xs.append(x[stop - 1])
-        ys.append(sum(group) / len(group) if group else math.nan)
-        low.append(min(group, default=math.nan))
-        high.append(max(group, default=math.nan))
+        ys.append(float(group.mean()) if len(group) else math.nan)
+        low.append(float(group.min()) if len(group) else math.nan)
+        high.append(float(group.max()) if len(group) else math.nan)
     return Line(name, xs, ys, low, high, colour=colour, thin=thin, dash=dash)
 
 
@@ -108,14 +112,14 @@ def bounds(chart: Chart) -> tuple[float, float, float, float]:
     sides = [side for line in chart.lines for side in (line.y, line.low or (), line.high or ())]
     ys = [y for side in sides for y in side if math.isfinite(y) and (y > 0 or not chart.log)]
     low, high = (min(ys), max(ys)) if ys else (1.0, 10.0) if chart.log else (0.0, 1.0)
-    if low == high:
+    if math.isclose(low, high):  # also where means of equal numbers differ in their last digit
         low, high = (
             (low / 2, high * 2)
             if chart.log
             else (low - (abs(low) * 0.05 or 0.5), high + (abs(high) * 0.05 or 0.5))
         )
     left, right = (min(xs), max(xs)) if xs else (0.0, 1.0)
-    if left == right:
+    if math.isclose(left, right):
         left, right = left - 0.5, right + 0.5
     return left, right, low, high
 

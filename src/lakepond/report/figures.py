@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import numpy as np
+
 from lakepond.report.chart import Bars, Chart, Drawing, Line, histogram, line
-from lakepond.report.gathered import Evaluation, RunFolder, Series
+from lakepond.report.gathered import RunFolder, Series
 from lakepond.report.panels import PANELS, SKIPPED, Curve, Group, Panel, title_of, unit_of
+from lakepond.report.seeds import NOTE, Points, sides
 
 Figures = dict[Group | str, list[Drawing]]
 
@@ -47,21 +49,33 @@ def _one(panel: Panel, run: RunFolder) -> Chart | None:
 
 
 def _many(panel: Panel, runs: Sequence[RunFolder]) -> list[Chart | None]:
-    """A chart for each curve of a panel, with a line for each run that has it."""
+    """A chart for each curve of a panel, with a line for each side that has it."""
     charts: list[Chart | None] = []
     for curve in panel.curves:
         for x_name in dict.fromkeys(run.x_name for run in runs):
-            lines = []
-            for colour, run in enumerate(runs):
-                series = run.metrics.get(curve.metric)
-                if run.x_name == x_name and series is not None and len(series.x):
-                    lines.append(line(run.name, series.x, series.y, colour, dash=colour >= 6))
+            lines = _lines(runs, lambda run, m=curve.metric, x=x_name: _points(run, m, x))  # type: ignore[misc]
             if lines:
                 title = panel.title if len(panel.curves) == 1 else f"{panel.title}: {curve.name}"
-                log = panel.log and all(min(one.y) > 0 for one in lines)
+                log = panel.log and len(lines) > 1 and all(min(one.y) > 0 for one in lines)
                 key = f"{panel.key}-{curve.metric}-{x_name}"
-                charts.append(Chart(key, title, tuple(lines), x_name, panel.unit, log=log and len(lines) > 1))
+                charts.append(Chart(key, title, lines, x_name, panel.unit, log=log, note=_note(runs)))
     return charts
+
+
+def _points(run: RunFolder, metric: str, x_name: str) -> Points | None:
+    """A metric of a run, if its steps count that."""
+    series = run.metrics.get(metric)
+    return None if series is None or run.x_name != x_name else (series.x, series.y)
+
+
+def _lines(runs: Sequence[RunFolder], points_of: Callable[[RunFolder], Points | None]) -> tuple[Line, ...]:
+    """A line for each side that has points."""
+    names = {} if len(runs) > 1 else {"name": ""}  # of one run the title says it
+    return tuple(one for side in sides(runs) if (one := side.line(points_of, **names)) is not None)
+
+
+def _note(runs: Sequence[RunFolder]) -> str:
+    return NOTE if any(len(side.runs) > 1 for side in sides(runs)) else ""
 
 
 def _chart(panel: Panel, title: str, lines: list[Line], x_name: str, marks: tuple[float, ...]) -> Chart:
@@ -90,78 +104,74 @@ def _curve(curve: Curve, series: Series, run: RunFolder, colour: int) -> Line:
 
 def _growth(runs: Sequence[RunFolder]) -> list[Drawing]:
     """The lake by its own commits: the metrics of a trainer may lack them."""
-    drawn: list[Drawing] = []
-    grown = [(colour, run) for colour, run in enumerate(runs) if len(run.growth) > 1]
-    if len(runs) == 1 and grown and "lake_bytes" not in runs[0].metrics:
+    if not any(len(run.growth) > 1 for run in runs):
+        return []
+    if len(runs) == 1 and "lake_bytes" not in runs[0].metrics:
         steps = [one.steps for one in runs[0].growth]
         lines = (
             line("plainly", steps, [one.plain for one in runs[0].growth], 0),
             line("on disk", steps, [one.bytes for one in runs[0].growth], 2),
         )
         note = "From the lake's own commits. The scale is logarithmic."
-        drawn.append(
-            Chart("lake", "The lake: plainly and on disk", lines, "steps", "bytes", log=True, note=note)
-        )
-    elif len(runs) > 1 and grown:
-        lines_of_runs = tuple(
-            line(
-                run.name,
-                [g.steps for g in run.growth],
-                [g.bytes for g in run.growth],
-                colour,
-                dash=colour >= 6,
-            )
-            for colour, run in grown
-        )
-        drawn.append(Chart("lake", "The lake on disk", lines_of_runs, "steps", "bytes"))
-    return drawn
+        return [Chart("lake", "The lake: plainly and on disk", lines, "steps", "bytes", log=True, note=note)]
+    if len(runs) == 1:
+        return []
+    grown = _lines(
+        runs,
+        lambda run: (
+            ([g.steps for g in run.growth], [g.bytes for g in run.growth]) if len(run.growth) > 1 else None
+        ),
+    )
+    return [Chart("lake", "The lake on disk", grown, "steps", "bytes", note=_note(runs))]
 
 
 def _commits(runs: Sequence[RunFolder]) -> list[Drawing]:
-    lines = tuple(
-        line(name, [g.number for g in run.growth], [g.seconds for g in run.growth], k, dash=k >= 6)
-        for k, run in enumerate(runs)
-        for name in ["" if len(runs) == 1 else run.name]
-        if len(run.growth) > 1
+    lines = _lines(
+        runs,
+        lambda run: (
+            ([g.number for g in run.growth], [g.seconds for g in run.growth]) if len(run.growth) > 1 else None
+        ),
     )
-    note = "From the hand-over to the moment it was durable, in the background."
+    note = f"From the hand-over to the moment it was durable, in the background. {_note(runs)}".strip()
     return [Chart("commits", "Time of a commit", lines, "commit", "seconds", note=note)] if lines else []
 
 
 def _market(runs: Sequence[RunFolder]) -> list[Drawing]:
     drawn: list[Drawing] = []
-    parts = dict.fromkeys(evaluation.part for run in runs for evaluation in run.evaluations)
-    for part in parts:
-        lines: list[Line] = []
-        trades: list[tuple[str, Evaluation]] = []
-        for colour, run in enumerate(runs):
-            for one in (e for e in run.evaluations if e.part == part):
-                lines += _equity(one, run, colour, alone=len(runs) == 1)
-                trades.append((run.name, one))
+    for part in dict.fromkeys(evaluation.part for run in runs for evaluation in run.evaluations):
+        lines = _equity(runs, part)
         if lines:
-            drawn.append(
-                Chart(f"equity-{part}", f"Equity on {part} days", tuple(lines), "", "percent", dates=True)
-            )
-        for name, one in trades:
-            profits = [float(t["profit_percent"]) for t in one.trades if t.get("profit_percent")]
+            key, title = f"equity-{part}", f"Equity on {part} days"
+            drawn.append(Chart(key, title, lines, "", "percent", dates=True, note=_note(runs)))
+        for side in sides(runs):
+            trades = [t for run in side.runs for e in run.evaluations if e.part == part for t in e.trades]
+            profits = [float(t["profit_percent"]) for t in trades if t.get("profit_percent")]
             if profits:
                 edges, counts = histogram(profits)
-                title = "Profit of the trades" + ("" if len(runs) == 1 else f" of {name}") + f", {part} days"
-                key = f"profits-{part}" if len(runs) == 1 else f"profits-{part}-{name}"
+                alone = len(runs) == 1
+                title = f"Profit of the trades{'' if alone else f' of {side.name}'}, {part} days"
+                key = f"profits-{part}" if alone else f"profits-{part}-{side.name}"
                 drawn.append(Bars(key, title, edges, counts, "profit of a trade, after costs", "percent"))
     return drawn
 
 
-def _equity(one: Evaluation, run: RunFolder, colour: int, *, alone: bool) -> list[Line]:
+def _equity(runs: Sequence[RunFolder], part: str) -> tuple[Line, ...]:
     """Return so far in percent; for several runs their champions only, and the first one's buy-and-hold."""
-    days = [datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() for text in one.dates]
-    curves = {name: [100 * (v - 1) for v in values] for name, values in one.equity.items()}
-    if alone:
-        return [line(name, days, ys, k, dash=k > 0) for k, (name, ys) in enumerate(curves.items())]
-    lines = [line(run.name, days, curves["champion"], colour)] if "champion" in curves else []
-    if colour == 0 and "buy and hold" in curves:
-        lines.append(line("buy and hold", days, curves["buy and hold"], 5, dash=True))
-    return lines
+
+    def points(run: RunFolder, name: str) -> Points | None:
+        for one in run.evaluations:
+            if one.part == part and name in one.equity:
+                days = [datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() for text in one.dates]
+                return days, [100 * (value - 1) for value in one.equity[name]]
+        return None
+
+    if len(runs) == 1:
+        names = dict.fromkeys(name for e in runs[0].evaluations if e.part == part for name in e.equity)
+        known = [(name, points(runs[0], name)) for name in names]
+        return tuple(line(name, *p, k, dash=k > 0) for k, (name, p) in enumerate(known) if p is not None)
+    champions = _lines(runs, lambda run: points(run, "champion"))
+    held = next((p for run in runs if (p := points(run, "buy and hold")) is not None), None)
+    return champions if held is None else (*champions, line("buy and hold", *held, 5, dash=True))
 
 
 def _rest(runs: Sequence[RunFolder]) -> list[Drawing]:
@@ -172,19 +182,17 @@ def _rest(runs: Sequence[RunFolder]) -> list[Drawing]:
         if metric in told:
             continue
         for x_name in dict.fromkeys(run.x_name for run in runs):
-            lines = []
-            for colour, run in enumerate(runs):
-                series = run.metrics.get(metric)
-                if run.x_name == x_name and series is not None and _changes(series):
-                    name = run.name if len(runs) > 1 else ""
-                    lines.append(line(name, series.x, series.y, colour, dash=colour >= 6))
+            lines = _lines(runs, lambda run, m=metric, x=x_name: _seen(_points(run, m, x)))  # type: ignore[misc]
             if lines:
                 key = f"{metric}-{x_name}" if len(runs) > 1 else metric
-                drawn.append(Chart(key, title_of(metric), tuple(lines), x_name, unit_of(metric)))
+                drawn.append(Chart(key, title_of(metric), lines, x_name, unit_of(metric), note=_note(runs)))
     return drawn
 
 
-def _changes(series: Series) -> bool:
-    """Whether there is anything to see."""
-    known = [y for y in series.y if math.isfinite(y)]
-    return len(known) > 1 and min(known) < max(known)
+def _seen(points: Points | None) -> Points | None:
+    """Points, if there is anything to see."""
+    if points is None:
+        return None
+    known = np.asarray(points[1], np.float64)
+    known = known[np.isfinite(known)]
+    return points if len(known) > 1 and known.min() < known.max() else None

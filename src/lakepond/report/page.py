@@ -18,6 +18,7 @@ from lakepond.report.facts import key_figures
 from lakepond.report.figures import Figures, figures
 from lakepond.report.gathered import RunFolder, gather
 from lakepond.report.numbers import UNITS, day, number
+from lakepond.report.seeds import sides
 from lakepond.report.tables import table, tell_market, tell_resets, tell_runs, tell_uploads
 
 SECTIONS = (
@@ -134,7 +135,8 @@ def _figures_of_runs(runs: Sequence[RunFolder]) -> str:
     columns = [{name: (value, words) for name, value, words in key_figures(run)} for run in runs]
     names = dict.fromkeys(name for column in columns for name in column)
     rows = [[name, *(column.get(name, ("–", ""))[0] for column in columns)] for name in names]
-    legend = [_swatch(k) + escape(run.name) for k, run in enumerate(runs)]
+    colours = {run.folder: side.colour for side in sides(runs) for run in side.runs}
+    legend = [_swatch(colours[run.folder]) + escape(run.name) for run in runs]
     return table(["", *legend], rows, "Figures of the runs", numbers=range(1, len(runs) + 1), raw_heads=True)
 
 

@@ -118,6 +118,14 @@ def settle(b: Books) -> int:
 
 
 @njit(nogil=True)
+def strays(b: Books, at: int, slot: int) -> bool:
+    """Whether a place of the index is one where the row in its slot is not looked for: that slot moved on."""
+    mask = len(b.table) - 1
+    home = np.int64(b.slots[slot].keys >> np.uint64(16)) & mask
+    return (at - home) & mask >= PROBES
+
+
+@njit(nogil=True)
 def intern(b: Books, address: int, after: int) -> int:
     """The slot that holds the row at an address; if it is new, kept next to the one before it."""
     row = b.counts[ROW_BYTES]
@@ -133,7 +141,7 @@ def intern(b: Books, address: int, after: int) -> int:
             if b.slots[slot].state == USED and memcmp(base + slot * row, address, row) == 0:
                 return slot
             place = at
-        elif place < 0 and (slot < 0 or b.slots[slot].state != USED):
+        elif place < 0 and (slot < 0 or b.slots[slot].state != USED or strays(b, at, slot)):
             place = at
     if place < 0:  # all taken: the one whose turn it is by the hash makes way and will be stored again
         place = (home + np.int64(key & np.uint64(PROBES - 1))) & mask

@@ -4,6 +4,7 @@
       config.json            trainer, settings, machine and versions: written once
       metrics.jsonl          one line a step of the log; cut back to the checkpoint on resume
       checkpoints/00000012/  agents as safetensors; state.json, written last, says the folder is whole
+      market.json            of a run on a market: its symbols and dates, which the lake knows by number
       lake/                  all experience; a checkpoint names the commit it belongs to
       lock                   held by the process that trains
 

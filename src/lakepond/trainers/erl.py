@@ -17,34 +17,32 @@ So a run that was killed and resumed ends with the same bits as one that was not
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lakepond.agents import ddpg, population
-from lakepond.agents.market_network import POSITION, Array, Params, init_actor
+from lakepond.agents.market_network import Array, Params
 from lakepond.envs.market.rules import Rules
-from lakepond.errors import ConfigError
 from lakepond.guards import AtFloor, Guard
 from lakepond.lake.commits import Commit
 from lakepond.replay import Replay
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.trainers.erl_metrics import clock, describe, learner_place
+from lakepond.trainers.erl_state import Counters, Evolving, begin, learner_settings, open_replay, save
 from lakepond.trainers.market_rollout import Episodes, Player, play, score
-from lakepond.trainers.market_stage import Market, check, open_market
+from lakepond.trainers.market_stage import Market, check, open_market, write_names
 from lakepond.trainers.pushing import Pushing
-from lakepond.types import Field, Spec, WindowRef
+from lakepond.types import WindowRef
 
 
 @dataclass(frozen=True)
@@ -182,28 +180,6 @@ WINDOWS = ("obs['window']", "next_obs['window']")
 """what the learner leaves in the replay: it reads the summaries of those days instead"""
 
 
-class Evolving(NamedTuple):
-    """All that a generation hands to the next; with the lake, all that a checkpoint must hold."""
-
-    population: Params
-    best: Params
-    learner: ddpg.Learner
-
-
-class Counters(NamedTuple):
-    """The small numbers among it, kept as JSON."""
-
-    generation: int = 0
-    best_score: float = float("-inf")
-    best_generation: int = 0
-    stalled: int = 0
-    std: float = 0.0
-    gradient_steps: int = 0
-    held_seconds: float = 0.0
-    """for which saving has held the training thread"""
-    train_seconds: float = 0.0
-
-
 def train(
     config: Config,
     folder: str | Path,
@@ -235,6 +211,7 @@ def train(
             )
         )
         now, counters, commit = begin(config, run, market, settings, key, resume, resume_from)
+        write_names(market, run.folder)
         replay = open_replay(config, market, run.lake_folder, commit)
         stack.callback(replay.close)
         saver = stack.enter_context(ThreadPoolExecutor(1, "lakepond-save"))
@@ -303,80 +280,12 @@ def train(
         return last or list(run.history())[-1]  # all generations were there already
 
 
-# --- before the first generation -------------------------------------------------------------------
+# --- a generation ----------------------------------------------------------------------------------
 
 
 def player(config: Config, noise: float = 0.0) -> Player:
     """How agents play."""
     return Player(config.rules, noise, config.together, config.dtype)
-
-
-def learner_settings(config: Config) -> ddpg.Settings:
-    """What the learner is told."""
-    return ddpg.Settings(
-        config.rules,
-        config.critics,
-        config.gamma,
-        config.tau,
-        config.actor_rate,
-        config.critic_rate,
-        dtype=config.dtype,
-    )
-
-
-def first_generation(config: Config, inputs: int, settings: ddpg.Settings, key: Array) -> Evolving:
-    """Random agents, a new learner."""
-    key_agents, key_learner = jax.random.split(jax.random.fold_in(key, 0))
-    keys = jax.random.split(key_agents, config.sizes.total)
-    agents = jax.jit(jax.vmap(partial(init_actor, inputs=inputs, width=config.width)))(keys)
-    learner = jax.jit(partial(ddpg.init, inputs=inputs, width=config.width, settings=settings))(key_learner)
-    return Evolving(agents, population.take(agents, 0), learner)
-
-
-def begin(
-    config: Config,
-    run: Run,
-    market: Market,
-    settings: ddpg.Settings,
-    key: Array,
-    resume: bool,
-    resume_from: int | None,
-) -> tuple[Evolving, Counters, int | None]:
-    """Where training goes on: the first generation, or a checkpoint and the lake's commit it names."""
-    now = first_generation(config, market.inputs, settings, key)
-    known = run.checkpoints()
-    if known and not resume and resume_from is None:
-        raise ConfigError(
-            f"{run.folder} holds a run of {known[-1]} generations; go on with it (--resume), or choose "
-            "another folder."
-        )
-    if resume_from is None and not known:
-        run.rewind(None)
-        shutil.rmtree(
-            run.lake_folder, ignore_errors=True
-        )  # of a run that was killed before its first checkpoint
-        return now, Counters(std=config.mutation_std), None
-    checkpoint = run.load(resume_from, like=now._asdict())
-    run.rewind(checkpoint)
-    now = Evolving(**jax.tree.map(jnp.asarray, checkpoint.arrays))
-    return now, Counters(**checkpoint.state["counters"]), checkpoint.state["lake_commit"]
-
-
-def open_replay(config: Config, market: Market, folder: Path, commit: int | None) -> Replay:
-    """The replay at a commit of its lake; without one, empty."""
-    _, instruments, width = market.history.shape
-    spec = Spec(
-        obs={
-            "window": Field((config.rules.context, instruments, width), "float32", rows=0),
-            "position": Field((instruments, POSITION), "float32", rows=None),
-        },
-        action=Field((instruments, 2), "float32"),
-        extras={"day": Field((), "int32"), "next_day": Field((), "int32")},
-    )
-    return Replay.open(folder, spec, config.capacity, commit=commit, min_free=config.min_free)
-
-
-# --- a generation ----------------------------------------------------------------------------------
 
 
 def record(
@@ -495,16 +404,3 @@ def next_population(
         agents = population.put(agents, config.sizes.total - 2, best)
         agents = population.put(agents, config.sizes.total - 1, learner.actor)
     return agents
-
-
-# --- after it --------------------------------------------------------------------------------------
-
-
-def save(run: Run, now: Evolving, counters: Counters, commit: Commit, key: Array) -> Path:
-    """One checkpoint; the lake's commit that it names is durable already."""
-    state = {
-        "counters": counters._asdict(),
-        "key": np.asarray(jax.random.key_data(key)).tolist(),
-        "lake_commit": commit.number,
-    }
-    return run.save(counters.generation, jax.device_get(now)._asdict(), state)

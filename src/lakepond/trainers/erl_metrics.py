@@ -13,7 +13,8 @@ from lakepond.lake.commits import Commit
 from lakepond.replay import Replay
 
 if TYPE_CHECKING:
-    from lakepond.trainers.erl import Config, Counters
+    from lakepond.trainers.erl import Config
+    from lakepond.trainers.erl_state import Counters
 
 
 def learner_place(config: Config, number: int, fitness: Array) -> int | None:
@@ -54,7 +55,7 @@ def clock(
         "train_seconds_total": counters.train_seconds,
         "seconds_left": mean * (config.generations - counters.generation),
         "lake_bytes": sum(commit.files().values()),
-        "distinct_rows": stats.rows,  # those that a commit still writes are counted, too
+        "distinct_rows": stats.rows,  # now and then one is held twice: docs/erl.md
         "bytes_held": stats.bytes_held,
         "rss_bytes": machine.resident(),
     }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from lakepond import machine
 from lakepond.agents.market_network import POSITION
@@ -15,11 +18,14 @@ from lakepond.envs.market.history import History
 from lakepond.envs.market.observe import spans, summaries
 from lakepond.envs.market.synthetic import synthetic
 from lakepond.errors import ConfigError
+from lakepond.lake.files import write_bytes
 from lakepond.trainers.market_rollout import World
 from lakepond.types import RowSource
 
 if TYPE_CHECKING:
     from lakepond.trainers.erl import Config
+
+NAMES = "market.json"
 
 
 class Market(NamedTuple):
@@ -81,6 +87,13 @@ def open_market(config: Config) -> Market:
     )
     seen = jnp.asarray(summaries(history.rows, config.rules.context))
     return Market(history, World(functional.Prices.of(history), seen), RowSource(history.rows))
+
+
+def write_names(market: Market, folder: Path) -> None:
+    """Names and dates for `lakepond view`, beside the lake, which knows instruments and days by number."""
+    history = market.history
+    told = {"symbols": list(history.symbols), "dates": np.datetime_as_string(history.dates, "D").tolist()}
+    write_bytes(folder, NAMES, json.dumps(told).encode())
 
 
 def check_memory(config: Config, shape: tuple[int, int, int]) -> None:

@@ -27,6 +27,7 @@ from lakepond.report.view.observed import find_entries, observe, tell_vector, te
 from lakepond.report.view.opened import OpenedLake, summarise
 from lakepond.report.view.query import BadQuestion, Busy, Query, commit_number, one_of, real, whole
 from lakepond.report.view.sharing import tell_sharing
+from lakepond.report.view.trades import MarketRun, read_market_run, tell_trades
 from lakepond.report.view.uploads import tell_uploads
 from lakepond.types import Array, leaves
 
@@ -96,7 +97,9 @@ class Api:
     def spec(self, query: Query) -> dict[str, Any]:
         """The fields of a step and how each observation is shown."""
         with self.lake.reading(commit_number(query)) as lake:
-            return tell_spec(lake) | {"threshold": self._threshold()}
+            run = self._market()
+            symbols = [] if run is None or not is_market(lake) else list(run.symbols)
+            return tell_spec(lake) | {"threshold": self._threshold(), "symbols": symbols}
 
     def files(self, query: Query) -> dict[str, Any]:
         """The segments (`kind=steps`) or files of rows (`kind=rows`) of a commit, newest first."""
@@ -205,7 +208,7 @@ class Api:
         return {"progress": index.progress(), "episodes": told, "of": found.known}
 
     def episode(self, query: Query) -> dict[str, Any]:
-        """One episode: rewards, returns, actions, and for a market what it asked to buy."""
+        """One episode: rewards, returns, actions, and for a market what it asked to buy, or bought."""
         with self.lake.reading(commit_number(query)) as lake:
             ids = self._steps(lake, query)
             told = tell_episode(lake, ids) | {"commit": lake.commit.number, "stream": whole(query, "stream")}
@@ -213,6 +216,8 @@ class Api:
                 threshold = real(query, "threshold", self._threshold())
                 entries = find_entries(read_columns(lake, ids, ["action"])["action"], threshold)
                 told |= {"threshold": threshold, "entries": entries}
+                if (run := self._market()) is not None and "threshold" not in query:
+                    told |= {"trades": tell_trades(lake, ids, run)}
             return told
 
     def _steps(self, lake: Lake, query: Query) -> Array:
@@ -290,6 +295,10 @@ class Api:
         if not 0 <= leaf < len(known):
             raise BadQuestion(f"leaf={leaf} is not one of the {len(known)} observations of a step.")
         return leaf, known[leaf][2]
+
+    def _market(self) -> MarketRun | None:
+        """What the run that the lake is part of tells about its market."""
+        return read_market_run(self.lake.path.resolve().parent)
 
     def _threshold(self) -> float:
         """Of the run that the lake is part of, if its config has one."""

@@ -76,13 +76,15 @@ function latest(ask, use, fail) {
   return run;
 }
 
-export function windowScreen({ told, question, signal, now, move }, field) {
-  const entries = told.entries ?? null;
+export function windowScreen({ spec, told, question, signal, now, move }, field) {
+  const done = told.trades ?? null;  // what was bought and sold, if the run tells; else what the actions ask for
+  const known = done !== null || (told.entries ?? null) !== null;
   const threshold = { value: told.threshold };
-  let list = entries ?? [];
+  let list = done ?? told.entries ?? [];
   let column = list.length ? mostEntered(list) : 0;
   let shown = null, added = null;
   const market = field.features.includes("close");
+  const named = (k) => (spec.symbols?.length === field.columns ? spec.symbols[k] : String(k));
   const said = h("p", { class: "bad small", role: "status" });
   const price = figure("Prices in the window", (width, say) => drawPrice(width, say), "");
   const others = field.features.filter((name) => !market || !["open", "close", "high", "low"].includes(name));
@@ -99,12 +101,10 @@ export function windowScreen({ told, question, signal, now, move }, field) {
     price.again();
     below.replaceChildren(...panels.filter((name) => answer.curves[name]).map((name) => smallPanel(name)));
     for (const panel of below.children) panel.again?.();
+    for (const line of trades.querySelectorAll("tr[data-at]")) line.classList.toggle("held", isHeld(Number(line.dataset.at), line.dataset.exit));
   }
+  const isHeld = (at, exit) => done !== null && at <= now.at && (exit === "" || now.at < Number(exit));
   function days() { return shown.curves[field.features[0]].map((_, i, all) => i - all.length + 1); }
-  function marks() {
-    const length = shown.curves[field.features[0]].length;
-    return list.filter((entry) => entry.column === column && entry.at <= shown.at && shown.at - entry.at < length);
-  }
   function drawPrice(width, say) {
     if (!shown) return s("svg", { width, height: 260 });
     const xs = days();
@@ -115,14 +115,38 @@ export function windowScreen({ told, question, signal, now, move }, field) {
     const made = frame(width, 260, range(xs), range([...low, ...high]), { xText: (v) => (v === 0 ? "now" : String(v)), yText: number });
     if (banded) made.svg.append(s("path", { class: "band f1", d: band(xs, low, high, made.x, made.y) }));
     made.svg.append(s("path", { class: "line k1", d: path(xs, main, made.x, made.y) }));
-    for (const entry of marks()) {
-      const i = xs.length - 1 - (shown.at - entry.at);
-      if (main[i] === null) continue;
-      const px = made.x(xs[i]), py = made.y(low[i] ?? main[i]) + 5;
-      made.svg.append(s("path", { class: "f2", d: `M${px} ${py}l5 9h-10z` }));
-    }
-    follow(made, xs, (i) => `${xs[i]} days: ${banded ? `close ${number(main[i])}, low ${number(low[i])}, high ${number(high[i])}` : number(main[i])}`, say);
+    drawMarks(made, xs, main, low, high);
+    follow(made, xs, (i) => `${xs[i]} days: ${banded ? `close ${number(main[i])}, low ${number(low[i])}, high ${number(high[i])}` : number(main[i])}${tellDay(i - xs.length + 1 + shown.at)}`, say);
     return made.svg;
+  }
+  // Entries below the curve, exits above it, a line from one to the other while it was held, and what it came to.
+  function drawMarks(made, xs, main, low, high) {
+    const place = (at) => xs.length - 1 - (shown.at - at);
+    for (const one of list) {
+      const until = one.exit_at ?? Infinity;
+      if (one.column !== column || one.at > shown.at || place(Math.min(until, shown.at)) < 0) continue;
+      const i = place(one.at), j = place(Math.min(until, shown.at)), closed = until <= shown.at;
+      const tone = one.profit === undefined || one.profit === null || !closed ? "f2" : one.profit >= 0 ? "gain" : "loss";
+      if (done !== null && main[Math.max(0, i)] !== null && main[j] !== null) {
+        made.svg.append(s("line", { class: `held ${tone}`, x1: made.x(xs[Math.max(0, i)]), y1: made.y(main[Math.max(0, i)]), x2: made.x(xs[j]), y2: made.y(main[j]) }));
+      }
+      if (i >= 0 && main[i] !== null) {
+        const px = made.x(xs[i]), py = Math.min(made.y(low[i] ?? main[i]) + 5, made.bottom - 9);
+        made.svg.append(s("path", { class: "entry f2", d: `M${px} ${py}l5 9h-10z` }));
+      }
+      if (closed && main[j] !== null) {
+        const px = made.x(xs[j]), py = Math.max(made.y(high[j] ?? main[j]) - 5, made.top + 9);
+        made.svg.append(s("path", { class: `exit ${tone}`, d: `M${px} ${py}l5 -9h-10z` }));
+        const anchor = px > made.right - 30 ? "end" : "middle";
+        if (one.profit !== null) made.svg.append(s("text", { class: `mark ${tone}`, x: px, y: Math.max(py - 13, made.top + 2), "text-anchor": anchor }, percent(one.profit)));
+      }
+    }
+  }
+  function tellDay(at) {
+    if (done === null) return "";
+    const here = list.filter((one) => one.column === column);
+    return here.filter((one) => one.at === at).map((one) => `, bought${one.date ? ` on ${one.date}` : ""}`).join("")
+      + here.filter((one) => one.exit_at === at).map((one) => `, sold${one.exit_date ? ` on ${one.exit_date}` : ""}${one.profit === null ? "" : ` for ${percent(one.profit)}`}`).join("");
   }
   function smallPanel(name) {
     const made = figure(name, (width, say) => {
@@ -135,17 +159,36 @@ export function windowScreen({ told, question, signal, now, move }, field) {
     }, name.replaceAll("_", " "));
     return made;
   }
+  function there(at, to, text) {
+    return h("a", { href: location.hash, onclick: (event) => { event.preventDefault(); setColumn(to); move(at); } }, text);
+  }
   function drawTrades() {
-    if (!entries) return;
+    if (!known) return;
+    if (done !== null) { drawDone(); return; }
     const heads = ["#Step", "Instrument", "#Coefficient", "#Sale target, %"];
     const rows = list.slice(0, 300).map((entry) => row([
-      h("a", { href: location.hash, onclick: (event) => { event.preventDefault(); setColumn(entry.column); move(entry.at); } }, count(entry.at + 1)),
-      String(entry.column), number(entry.coefficient), number(entry.target)], heads, { class: entry.column === column ? "on" : null }));
+      there(entry.at, entry.column, count(entry.at + 1)),
+      named(entry.column), number(entry.coefficient), number(entry.target)], heads, { class: entry.column === column ? "on" : null }));
     const input = h("input", { type: "number", id: "threshold", step: "any", value: String(threshold.value), onchange: (event) => setThreshold(Number(event.target.value)) });
     trades.replaceChildren(
       h("div", { class: "head" }, h("h3", {}, `Entries the actions ask for: ${count(list.length)}`), h("span", { class: "controls" }, h("span", {}, h("label", { for: "threshold" }, "from coefficient"), input))),
       list.length ? h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of entries" }, table(heads, rows, "Entries")) : h("p", { class: "quiet" }, "None reaches the threshold."),
       h("p", { class: "quiet small" }, "The instrument with the highest coefficient at each step, not again within 20 steps. Whether the market filled the order is not in the lake."));
+  }
+  function drawDone() {
+    const heads = ["Instrument", "#Return", "Bought", "Sold", "Closed by", "#Sale target"];
+    const moment = (at, column, date) => there(at, column, date ?? `step ${count(at + 1)}`);
+    const rows = list.slice(0, 300).map((one) => row([
+      named(one.column), one.profit === null ? "–" : h("span", { class: one.profit >= 0 ? "good" : "bad" }, percent(one.profit)),
+      moment(one.at, one.column, one.date),
+      one.exit_at !== null ? moment(one.exit_at, one.column, one.exit_date) : one.closed_by === "open" ? "held" : one.exit_until ? `by ${one.exit_until}` : "after the last step",
+      one.closed_by, `${number(one.target)} %`], heads, { class: one.column === column ? "on" : null, "data-at": String(one.at), "data-exit": String(one.exit_at ?? "") }));
+    const sum = list.reduce((all, one) => all + (one.profit ?? 0), 0), won = list.filter((one) => one.profit > 0).length;
+    trades.replaceChildren(
+      h("div", { class: "head" }, h("h3", {}, `Trades: ${count(list.length)}`),
+        list.length && list.every((one) => one.profit !== null) ? h("span", { class: "quiet small" }, `${count(won)} with a profit, all together ${percent(sum)} of a stake`) : null),
+      list.length ? h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of trades" }, table(heads, rows, "Trades")) : h("p", { class: "quiet" }, "Nothing was bought."),
+      h("p", { class: "quiet small" }, "As the market filled them, returns after costs. What is sold after the last step, in settlement, is sold by its last day."));
   }
   async function setThreshold(value) {
     try {
@@ -172,19 +215,24 @@ export function windowScreen({ told, question, signal, now, move }, field) {
   }
   const chooser = field.columns > 1 ? h("span", {}, h("label", { for: "instrument" }, "Instrument"),
     h("select", { id: "instrument", onchange: (event) => setColumn(Number(event.target.value)) },
-      Array.from({ length: field.columns }, (_, i) => h("option", { value: String(i), selected: i === column }, String(i))))) : null;
+      Array.from({ length: field.columns }, (_, i) => h("option", { value: String(i), selected: i === column }, named(i))))) : null;
   const panelChooser = others.length > 2 ? h("span", {}, h("label", { for: "panel" }, "Below"),
     h("select", { id: "panel", onchange: (event) => { panels = event.target.value ? [event.target.value] : (market ? ["rsi", "macd"] : others.slice(0, 3)); if (shown) use(shown); } },
       h("option", { value: "" }, market ? "rsi and macd" : "the first"), others.map((name) => h("option", { value: name }, name.replaceAll("_", " "))))) : null;
   drawTrades();
+  const sign = (kind, d, text) => h("li", {}, s("svg", { width: 12, height: 10, "aria-hidden": "true" }, s("path", { class: kind, d })), text);
   const element = h("div", { class: "player" },
     h("div", { class: "head" }, h("div", { class: "controls" }, chooser, panelChooser, market ? tick : null),
       market ? h("ul", { class: "legend" }, h("li", {}, s("svg", { width: 18, height: 8, "aria-hidden": "true" }, s("line", { class: "line k1", x1: 1, x2: 17, y1: 4, y2: 4 })), lineName),
-        entries ? h("li", {}, s("svg", { width: 12, height: 10, "aria-hidden": "true" }, s("path", { class: "f2", d: "M6 0l5 9h-10z" })), "entry") : null) : null),
+        known ? sign("f2", "M6 0l5 9h-10z", done === null ? "entry" : "bought") : null,
+        done !== null ? sign("gain", "M6 10l5 -9h-10z", "sold with a profit") : null,
+        done !== null ? sign("loss", "M6 10l5 -9h-10z", "with a loss") : null) : null),
     price, said, below);
   const screen = { element, more: trades, show: ask, shown: false, busy: ask.busy };
   return screen;
 }
+
+const percent = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(1)} %`;
 
 // Prices follow from one day to the next, changes from day to day do not.
 function looksLikeChanges(values) {

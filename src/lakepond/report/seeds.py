@@ -1,0 +1,99 @@
+"""Runs that differ by their seed alone are one side of a comparison: a mean, and a band around it.
+
+runs/a-0  runs/a-1  runs/a-2    runs/b
+└───── a, 3 seeds ──────────┘   └ b ┘      a line each; a's band reaches from the lowest to the highest
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lakepond.report.chart import POINTS, Line, line
+from lakepond.report.gathered import RunFolder
+
+SEED = "seed"
+NOTE = "Of several seeds: the mean, as far as all have come; the band goes from the lowest to the highest."
+Points = tuple[Sequence[float], Sequence[float]]
+
+
+class Side(NamedTuple):
+    """One run, or several that differ by their seed alone."""
+
+    name: str
+    runs: tuple[RunFolder, ...]
+    colour: int
+
+    def line(self, points_of: Callable[[RunFolder], Points | None], name: str | None = None) -> Line | None:
+        """What its runs have of a curve: the one there is, or mean and range; None if there is nothing."""
+        known = [points for run in self.runs if (points := points_of(run)) is not None and len(points[0])]
+        if not known:
+            return None
+        name, dash = self.name if name is None else name, self.colour >= 6
+        if len(known) == 1:
+            return line(name, *known[0], self.colour, dash=dash)
+        return mean_line(name, known, self.colour, dash=dash)
+
+
+def sides(runs: Sequence[RunFolder]) -> list[Side]:
+    """The sides of a comparison, in the order of their first runs."""
+    groups: dict[str, list[RunFolder]] = {}
+    for run in runs:
+        settings = {name: value for name, value in run.told["config"].items() if name != SEED}
+        key = json.dumps([run.trainer, settings], sort_keys=True, default=str)
+        if any(_seed(run) == _seed(other) for other in groups.get(key, [])):
+            key += f" {len(groups)}"  # the same seed again is no second one
+        groups.setdefault(key, []).append(run)
+    names = [_name(group) for group in groups.values()]
+    return [
+        Side(name if names.count(name) == 1 else f"{name} ({group[0].name})", tuple(group), colour)
+        for colour, (name, group) in enumerate(zip(names, groups.values(), strict=True))
+    ]
+
+
+def _seed(run: RunFolder) -> str:
+    return str(run.told["config"].get(SEED))
+
+
+def _name(group: Sequence[RunFolder]) -> str:
+    """What the names of its runs have in common."""
+    if len(group) == 1:
+        return group[0].name
+    first, last = min(run.name for run in group), max(run.name for run in group)
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    common = re.sub(r"[-_./ ]*(seed|s)?[-_./ ]*$", "", first[:same]) or group[0].trainer
+    return f"{common}, {len(group)} seeds"
+
+
+def mean_line(name: str, many: Sequence[Points], colour: int, *, dash: bool = False) -> Line:
+    """Mean, lowest and highest of several curves, over the steps that all of them have reached."""
+    known = []
+    for xs, ys in many:
+        thinned = line("", xs, ys)
+        x, y = np.asarray(thinned.x, np.float64), np.asarray(thinned.y, np.float64)
+        kept = np.isfinite(y)
+        if kept.any():
+            known.append((x[kept], y[kept]))
+    if not known:
+        return line(name, *many[0], colour, dash=dash)
+    first, last = max(x[0] for x, _ in known), min(x[-1] for x, _ in known)
+    places = np.unique(np.concatenate([x for x, _ in known]))
+    places = places[(first <= places) & (places <= last)]
+    if len(places) > POINTS:
+        places = np.linspace(first, last, POINTS)
+    if not len(places):  # they have no step in common: what is there of the first
+        return line(name, *many[0], colour, dash=dash)
+    values = np.stack([np.interp(places, x, y) for x, y in known])
+    return Line(
+        name,
+        places.tolist(),
+        values.mean(axis=0).tolist(),
+        values.min(axis=0).tolist(),
+        values.max(axis=0).tolist(),
+        colour=colour,
+        dash=dash,
+    )

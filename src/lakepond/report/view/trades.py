@@ -1,0 +1,147 @@
+"""The trades of a market episode, as they were: bought what and when, closed when, and with what return.
+
+    step            t      t+1    ...    u             the last
+    held (k)        0       1      1     0   ...                  ──▶ settlement
+                    └ bought, if the action says so    └ closed by the day of step u
+
+Nothing is guessed from prices. A step's `position` tells what is held and what trades on its day, so the
+market's own rule says what its action bought; the first later step that holds it no longer is the day of the
+exit; and the reward of the step that bought is the return (`credit="entry"`). What closes after the last
+decision, in settlement, closes on a day that no step tells.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lakepond.envs.market.rules import Rules
+from lakepond.errors import MarketDataError
+from lakepond.lake.lake import Lake
+from lakepond.report.view.episode import read_columns
+from lakepond.report.view.fields import is_market
+from lakepond.report.view.observed import observe
+from lakepond.types import Array, Field, leaves
+
+POSITION = "obs['position']"
+HELD, TRADES_TODAY = 0, 3
+"""what of an instrument's position is read"""
+PIECE_STEPS = 4096
+"""steps whose positions are read at a time"""
+SAME = 1e-3
+"""percent; a return this near to that of the sale target was made by it"""
+
+
+class MarketRun(NamedTuple):
+    """What the folder of a run tells about its market."""
+
+    rules: Rules
+    symbols: tuple[str, ...] = ()
+    dates: tuple[str, ...] = ()
+
+    def date(self, day: int) -> str | None:
+        """Of a day of the history, if the run tells."""
+        return self.dates[day] if 0 <= day < len(self.dates) else None
+
+
+def read_market_run(folder: Path) -> MarketRun | None:
+    """The rules from `config.json`, names and dates from `market.json`; None if there are no rules."""
+    try:
+        told = json.loads((folder / "config.json").read_bytes())["config"]["rules"]
+        rules = Rules(**{field.name: told[field.name] for field in fields(Rules) if field.name in told})
+    except (OSError, ValueError, KeyError, TypeError, MarketDataError):
+        return None
+    try:
+        names = json.loads((folder / "market.json").read_bytes())
+        return MarketRun(rules, tuple(map(str, names["symbols"])), tuple(map(str, names["dates"])))
+    except (OSError, ValueError, KeyError, TypeError):  # of a version that wrote none, or a lake on its own
+        return MarketRun(rules)
+
+
+def tell_trades(lake: Lake, ids: Array, run: MarketRun) -> list[dict[str, Any]] | None:
+    """The trades of an episode; None if its steps do not tell what was held."""
+    observed = dict(leaves(lake.spec.obs, "obs"))
+    action = lake.spec.action
+    if not is_market(lake) or not isinstance(action, Field) or POSITION not in observed:
+        return None
+    if observed[POSITION].shape != (action.shape[0], 1 + TRADES_TODAY):  # of another market than ours
+        return None
+    leaf = list(observed).index(POSITION)
+    pieces = [
+        observe(lake, ids[at : at + PIECE_STEPS], leaf)[:, :, [HELD, TRADES_TODAY]] > 0.5
+        for at in range(0, len(ids), PIECE_STEPS)
+    ]
+    known = [name for name in ("day", "next_day") if name in lake.spec.extras]
+    columns = read_columns(lake, ids, ["action", "reward", "terminated", *known])
+    seen = np.concatenate(pieces)
+    ended = bool(columns["terminated"][-1])
+    trades = find_trades(columns["action"], columns["reward"], seen[:, :, 0], seen[:, :, 1], ended, run.rules)
+    for trade in trades:
+        column, exit_at = trade["column"], trade["exit_at"]
+        trade["symbol"] = run.symbols[column] if column < len(run.symbols) else None
+        if len(known) == 2:
+            trade["date"] = run.date(int(columns["day"][trade["at"]]))
+            trade["exit_date"] = None if exit_at is None else run.date(int(columns["day"][exit_at]))
+            late = ended and exit_at is None
+            trade["exit_until"] = run.date(int(columns["next_day"][-1])) if late else trade["exit_date"]
+    return trades
+
+
+def find_trades(
+    actions: Array, rewards: Array, held: Array, traded: Array, ended: bool, rules: Rules
+) -> list[dict[str, Any]]:
+    """Trades from (steps, N, 2) actions, (steps,) rewards and (steps, N) of what is held and what trades.
+
+    `exit_at` is the step on whose day a trade is closed, None if that is after the last step: in
+    `settlement`, or, if the episode has not `ended`, later (`open`).
+    """
+    steps = np.arange(len(actions))
+    best = actions[:, :, 0].argmax(axis=1)
+    wanted = actions[steps, best, 0] > np.float32(rules.threshold)  # never of NaN, which `argmax` prefers
+    found = []
+    for at in np.flatnonzero(wanted & ~held[steps, best] & traded[steps, best]).tolist():
+        column = int(best[at])
+        target = float(np.clip(actions[at, column, 1], rules.target_low, rules.target_high))
+        profit = float(rewards[at]) if rules.credit == "entry" and np.isfinite(rewards[at]) else None
+        free = np.flatnonzero(~held[at + 1 :, column])
+        exit_at = at + 1 + int(free[0]) if len(free) else None
+        found.append(
+            {
+                "at": at,
+                "column": column,
+                "coefficient": float(actions[at, column, 0]),
+                "target": target,
+                "exit_at": exit_at,
+                "profit": profit,
+                "closed_by": _reason(at, exit_at, column, target, profit, traded, ended, rules),
+            }
+        )
+    return found
+
+
+def _reason(
+    at: int,
+    exit_at: int | None,
+    column: int,
+    target: float,
+    profit: float | None,
+    traded: Array,
+    ended: bool,
+    rules: Rules,
+) -> str:
+    """One of `rules.REASONS`, as far as the steps tell; else settlement or open."""
+    if exit_at is None and not ended:
+        return "open"
+    cost = rules.cost / 100
+    full = ((1 + target / 100) * (1 - cost) / (1 + cost) - 1) * 100
+    if profit is not None and abs(profit - full) < SAME:
+        return "target"
+    if exit_at is None:
+        return "settlement"
+    if not traded[exit_at, column]:
+        return "delisted"
+    return "time" if profit is not None or exit_at - at >= rules.max_holding else "target"
