@@ -2,12 +2,13 @@
 
 Needs flashbax beside lakepond[train]. Prints memory and steps/s of add and sample for Atari stacks
 (4, 84, 84) and MinAtar boards (10, 10, 4), and the ratio of ours to theirs; ratios of one run are what counts
-on a shared machine.
+on a shared machine. The two take turns, and a ratio is the median of those of the rounds.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -32,14 +33,28 @@ def nbytes(tree: Any) -> int:
     return sum(x.nbytes for x in jax.tree.leaves(tree))
 
 
-def rate(call: Callable[[], Any], steps: int, seconds: float = 2.0) -> float:
+ROUNDS, CALLS = 15, 64
+Calls = dict[str, tuple[Callable[[], Any], int]]
+"""by name: what is timed, and how many steps it adds or samples"""
+
+
+def rate(call: Callable[[], Any], steps: int) -> float:
     """Steps a second of CPU time: other processes do not count."""
-    jax.block_until_ready(call())
-    began, wall, calls = time.process_time(), time.perf_counter(), 0
-    while time.perf_counter() - wall < seconds:
+    began = time.process_time()
+    for _ in range(CALLS):
         jax.block_until_ready(call())
-        calls += 1
-    return calls * steps / (time.process_time() - began)
+    return CALLS * steps / (time.process_time() - began)
+
+
+def rates(calls: Calls) -> dict[str, list[float]]:
+    """Of every call, in turns."""
+    for call, _ in calls.values():
+        jax.block_until_ready(call())
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, (call, steps) in calls.items():
+            found[name].append(rate(call, steps))
+    return found
 
 
 def frames(field: Field, count: int) -> jax.Array:
@@ -48,8 +63,8 @@ def frames(field: Field, count: int) -> jax.Array:
     return jnp.asarray(rng.integers(0, 255, (count, LANES, *field.shape), dtype=np.uint8))
 
 
-def ours(field: Field, capacity: int) -> dict[str, float]:
-    """Memory and rates of the device pond, full."""
+def ours(field: Field, capacity: int) -> tuple[int, Calls]:
+    """Memory of the device pond, full, and what is timed of it."""
     pond = DevicePond(field, LANES, capacity)
     new = Added(
         action=jnp.zeros((CHUNK, LANES), jnp.int32),
@@ -72,16 +87,15 @@ def ours(field: Field, capacity: int) -> dict[str, float]:
     sample = jax.jit(lambda state, key: pond.sample(state, key, BATCH, n_step=3))
     sample_1 = jax.jit(lambda state, key: pond.sample(state, key, BATCH))
     keys = iter(jax.random.split(jax.random.PRNGKey(0), 100_000))
-    return {
-        "bytes": nbytes(state),
-        "add": rate(add_once, CHUNK * LANES),
-        "sample": rate(lambda: sample(held["state"], next(keys)), BATCH),
-        "sample_1_step": rate(lambda: sample_1(held["state"], next(keys)), BATCH),
+    return nbytes(state), {
+        "add": (add_once, CHUNK * LANES),
+        "sample 3-step": (lambda: sample(held["state"], next(keys)), BATCH),
+        "sample": (lambda: sample_1(held["state"], next(keys)), BATCH),
     }
 
 
-def theirs(field: Field, capacity: int) -> dict[str, float]:
-    """Memory and rates of flashbax's flat buffer, full."""
+def theirs(field: Field, capacity: int) -> tuple[int, Calls]:
+    """Memory of flashbax's flat buffer, full, and what is timed of it."""
     import flashbax
 
     buffer = flashbax.make_flat_buffer(
@@ -117,10 +131,9 @@ def theirs(field: Field, capacity: int) -> dict[str, float]:
 
     sample = jax.jit(buffer.sample)
     keys = iter(jax.random.split(jax.random.PRNGKey(0), 100_000))
-    return {
-        "bytes": nbytes(state),
-        "add": rate(add_once, CHUNK * LANES),
-        "sample": rate(lambda: sample(held["state"], next(keys)), BATCH),
+    return nbytes(state), {
+        "flashbax add": (add_once, CHUNK * LANES),
+        "flashbax sample": (lambda: sample(held["state"], next(keys)), BATCH),
     }
 
 
@@ -149,15 +162,20 @@ def main() -> None:
     """Measure and print."""
     found: dict[str, Any] = {}
     for name, (field, capacity) in SHAPES.items():
-        mine = ours(field, capacity)
-        peer = theirs(field, capacity)
+        our_bytes, our_calls = ours(field, capacity)
+        their_bytes, their_calls = theirs(field, capacity)
+        took = rates({**our_calls, **their_calls})
         found[name] = {
-            "ours": mine,
-            "flashbax": peer,
-            "memory_ratio": mine["bytes"] / peer["bytes"],
-            "add_ratio": mine["add"] / peer["add"],
-            "sample_ratio": mine["sample_1_step"] / peer["sample"],
-            "sample_3_step_ratio": mine["sample"] / peer["sample"],
+            "bytes": [our_bytes, their_bytes],
+            "memory_ratio": our_bytes / their_bytes,
+            "steps_per_cpu_second": {call: statistics.median(each) for call, each in took.items()},
+            **{
+                f"{call}_ratio".replace(" ", "_"): statistics.median(
+                    mine / peer
+                    for mine, peer in zip(took[call], took[f"flashbax {call.split()[0]}"], strict=True)
+                )
+                for call in our_calls
+            },
         }
         print(name, json.dumps(found[name], default=float), file=sys.stderr)
     found["atari memory"] = hundred_thousand()

@@ -75,6 +75,32 @@ def test_the_target_network_follows_every_so_many_steps():
     assert float(metrics.loss) > 0
 
 
+def test_the_rate_scales_a_step():
+    dqn = DQN(NETWORK, DQNSettings())
+    whole, half, none = (dqn.update(dqn.init(ONLINE), batch(), rate=rate)[0].params for rate in (1, 0.5, 0))
+    assert np.asarray(half - ONLINE) == pytest.approx(np.asarray(whole - ONLINE) / 2, abs=1e-7)
+    assert (np.asarray(none) == np.asarray(ONLINE)).all()
+    assert not (np.asarray(whole) == np.asarray(ONLINE)).all()
+
+
+def test_the_distance_to_a_teacher_is_that_of_its_policy():
+    # at temperature 2 the teacher is (1/2, 1/2) and we are (1/4, 3/4): KL = (log 2 + log 2/3) / 2
+    dqn = DQN(NETWORK, DQNSettings(temperature=2.0))
+    ours, taught = jnp.array([[0.0, 2 * np.log(3)]]), jnp.array([[5.0, 5.0]])
+    assert float(dqn.distance(ours, taught)) == pytest.approx(np.log(4 / 3) / 2)
+    assert float(dqn.distance(taught, taught)) == 0.0
+
+
+def test_a_teacher_adds_its_distance_and_none_adds_nothing():
+    dqn = DQN(NETWORK, DQNSettings(distill=0.5, temperature=1.0))
+    plain, _ = dqn.loss(ONLINE, TARGET, batch())
+    assert float(dqn.loss(ONLINE, TARGET, batch(), ONLINE)[0]) == float(plain)
+    # values (1, 0) and (0, 2); the teacher's are 0 everywhere: half the mean of KL((1/2, 1/2), softmax)
+    apart = [np.log((1 + np.exp(gap)) ** 2 / (4 * np.exp(gap))) / 2 for gap in (1.0, 2.0)]
+    found, _ = dqn.loss(ONLINE, TARGET, batch(), jnp.zeros((2, 2)))
+    assert float(found - plain) == pytest.approx(0.5 * np.mean(apart), rel=1e-5)
+
+
 def test_it_learns_from_a_batch_of_the_host_replay(rng):
     from lakepond.replay import Replay
 

@@ -24,8 +24,13 @@ def test_every_arm_has_the_same_frames_and_its_own_difference(tmp_path):
     assert not found["apart"].share
     assert found["single-resets"].agents == 1
     assert found["single-resets"].pqn == found["single"].pqn
+    assert found["mixture-last"].big_last == found["mixture-last"].big_samples == 8.0
+    assert found["mixture-last"].pqn.epochs == found["single-epochs"].pqn.epochs == 8
     mixed = found["mixture"]
     assert mixed.agents * mixed.pqn.frames == found["single"].pqn.frames
+    resets = sum(mixed.big_samples * mixed.portion * i for i in (1, 2, 3))  # of the Lake so far
+    samples = mixed.frames * mixed.pqn.epochs + resets
+    assert found["single-epochs"].frames * found["single-epochs"].pqn.epochs == samples
 
 
 def test_runs_are_ordered_so_that_what_is_done_is_fair(tmp_path):
@@ -72,6 +77,20 @@ def test_recovery_is_taken_from_the_curve():
     found = compare._recovered(reset, curve)
     assert (found["recovery"], found["recovery_95"]) == (30, 20)
     assert compare._recovered({**reset, "evaluation_after": 5.1}, curve)["recovery"] == 0
+
+
+def test_a_run_that_ends_with_a_big_agent_is_scored_by_it(tmp_path):
+    from lakepond.runs import Run
+
+    with Run.create(tmp_path / "run", "mixture", CompareConfig()) as run:
+        for step in (10, 20, 30, 40):
+            run.log(step, {"evaluation": step / 10, "samples": 2 * step})
+            if step in (20, 40):
+                told = {"evaluation_before": 1.0, "evaluation_after": 7.0, "samples": 3 * step}
+                run.log(step, {"reset": step // 20, **told})
+    found = compare.result_of(tmp_path / "run")
+    assert (found["score"], found["samples"], found["agents_score"]) == (7.0, 120, 3.0)
+    assert [reset["frames"] for reset in found["resets"]] == [20]  # nothing could recover after the last
 
 
 def test_a_folder_is_one_comparison(tmp_path):

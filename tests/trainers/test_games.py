@@ -1,5 +1,6 @@
 """`single`, `mixture` and `live`: stopped anywhere and gone on with, they end with the same bits."""
 
+import itertools
 import json
 import os
 import signal
@@ -8,13 +9,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from lakepond.agents.pqn import PQNSettings
-from lakepond.errors import ConfigError, RunMismatch, SpecError
+from lakepond.errors import ConfigError, RunMismatch, SpecError, UnknownStream
 from lakepond.guards import METRICS
 from lakepond.lake.lake import Lake
+from lakepond.report.video import save_gif
 from lakepond.runs import Run
 from lakepond.trainers import arena, big_agent, live, mixture, single
 from lakepond.trainers.play import play
@@ -116,6 +119,13 @@ def assert_same(one, other):
     assert final(one)[0] == final(other)[0]
 
 
+def assert_same_lake(run, other_run):
+    with Lake.open(run / "lake") as one, Lake.open(other_run / "lake") as other:
+        assert len(one) == len(other)
+        for a, b in zip(one.steps(0, len(one)), other.steps(0, len(other)), strict=True):
+            assert isinstance(a, dict) or (np.asarray(a) == np.asarray(b)).all()
+
+
 def stop_and_go_on(trainer, config, folder, whole):
     with pytest.raises(Stopped):
         trainer.run(config, folder, tell=stop_after(2))
@@ -129,8 +139,29 @@ def test_a_single_agent_that_was_stopped_ends_with_the_same_bits(tmp_path):
     stop_and_go_on(single, SINGLE, tmp_path / "stopped", tmp_path / "whole")
 
 
-def test_a_live_run_that_was_stopped_ends_with_the_same_bits(tmp_path, whole_live):
+def test_a_live_run_that_was_stopped_ends_with_the_same_bits_lake_included(tmp_path, whole_live):
     stop_and_go_on(live, LIVE, tmp_path / "stopped", whole_live)
+    assert_same_lake(tmp_path / "stopped", whole_live)
+
+
+def test_the_lake_of_a_live_run_holds_the_steps_of_all_five_in_their_order(tmp_path, whole_live):
+    with Lake.open(whole_live / "lake") as lake:
+        lake.verify()
+        assert len(lake) == LIVE.frames
+        envs, each = LIVE.pqn.envs, LIVE.frames // 20
+        for stream in (0, envs, 4 * envs, 4 * envs + LIVE.big_envs - 1):  # the last are the big agent's
+            ids = lake.query(stream=stream)
+            assert len(ids) == each
+            steps = [lake.steps(int(i), int(i) + 1) for i in ids]
+            assert {int(step.stream[0]) for step in steps} == {stream}
+            for one, then in itertools.pairwise(steps):
+                if not (one.terminated[0] or one.truncated[0]):
+                    assert (one.next_obs[0] == then.obs[0]).all()
+        with pytest.raises(UnknownStream):
+            lake.query(stream=4 * envs + LIVE.big_envs)
+    live.run(replace(LIVE, lake=False), tmp_path / "run")
+    assert not (tmp_path / "run" / "lake").exists()
+    assert final(tmp_path / "run")[0] == final(whole_live)[0]  # pouring changes nothing else
 
 
 KILLED = """
@@ -159,10 +190,7 @@ def test_a_mixture_that_was_killed_ends_with_the_same_bits_lake_included(tmp_pat
     assert 0 < len(Run.open(folder).checkpoints()) < len(Run.open(whole).checkpoints())
     mixture.run(MIXTURE, folder)
     assert_same(folder, whole)
-    with Lake.open(folder / "lake") as one, Lake.open(whole / "lake") as other:
-        assert len(one) == len(other)
-        for a, b in zip(one.steps(0, len(one)), other.steps(0, len(other)), strict=True):
-            assert isinstance(a, dict) or (np.asarray(a) == np.asarray(b)).all()
+    assert_same_lake(folder, whole)
 
 
 def test_the_lake_of_a_mixture_is_an_ordinary_one_and_knows_its_agents(whole):
@@ -186,12 +214,28 @@ def test_resets_are_logged_with_what_was_before_and_after(whole):
         assert line["lake_steps"] == line["step"]
         assert line["big_pond_steps"] == min(line["step"], MIXTURE.big_pond)
         assert line["big_steps"] == round(MIXTURE.big_samples * line["big_pond_steps"] / MIXTURE.big_batch)
-        assert {"evaluation_before", "evaluation_after", "cloned"} <= line.keys()
+        assert {"evaluation_before", "evaluation_after", "evaluation_greedy_after", "cloned"} <= line.keys()
         assert line["reset"] == number + 1
     curve = [line for line in lines if "reset" not in line]
+    assert all({"evaluation", "evaluation_greedy"} <= line.keys() for line in curve)
     assert [line["step"] for line in curve] == list(range(512, 3_073, 512))
     learned = sum(line["big_steps"] for line in resets) * MIXTURE.big_batch
     assert curve[-1]["samples"] == MIXTURE.frames * MIXTURE.pqn.epochs + learned
+
+
+def test_a_big_agent_after_the_last_frame_is_the_policy(tmp_path):
+    folder = tmp_path / "run"
+    config = replace(MIXTURE, frames=2_048, portion=2_048, big_last=0.5, big_n_step=(4, 2), big_distill=0.1)
+    mixture.run(config, folder)
+    resets = [line for line in Run.open(folder).history() if "reset" in line]
+    assert [line["step"] for line in resets] == [2_048]
+    steps = round(0.5 * MIXTURE.big_pond / MIXTURE.big_batch)
+    assert resets[0]["big_steps"] == steps
+    assert resets[0]["samples"] == 2_048 * config.pqn.epochs + steps * MIXTURE.big_batch
+    weights = mixture.build(config).pqn.network.init(np.array([0, 0], np.uint32))
+    found = Run.open(folder).load(like={"big": weights, "policy": weights}).arrays
+    same = jax.tree.map(lambda a, b: (a == b).all(), found["big"], found["policy"])
+    assert all(jax.tree.leaves(same))
 
 
 def test_the_counters_of_the_four_and_of_the_one_are_apart(whole_live):
@@ -266,10 +310,54 @@ def test_what_cannot_be_is_told_in_a_sentence(tmp_path, whole):
         single.run(SINGLE, whole)
     with pytest.raises(SpecError, match="room for"):
         live.run(replace(LIVE, big_pond=10**10, frames=3_200), tmp_path / "g")
-    assert not any((tmp_path / name / "config.json").exists() for name in "abcdef")
+    with pytest.raises(SpecError, match="room for"):  # the BigPond, which is needed only later
+        mixture.run(replace(MIXTURE, big_pond=10**10, frames=10**10), tmp_path / "h")
+    with pytest.raises(ConfigError, match=r"of \(4,\) are no pictures"):
+        save_gif(np.zeros((3, 4), np.float32), tmp_path / "out.gif")
+    assert not any((tmp_path / name / "config.json").exists() for name in "abcdefgh")
+
+
+def test_an_evaluation_takes_the_epsilon_that_is_given():
+    import jax
+
+    env = arena.make_env("minatar", "breakout")
+    network = arena.make_network("mlp", env, (8,))
+    params, key = network.init(jax.random.PRNGKey(1)), jax.random.PRNGKey(2)
+    evaluate = arena.make_evaluate(env, network, 32, epsilon=0.5)
+    usual, half, greedy = (
+        np.asarray(evaluate(params, key, *given)).tolist() for given in ((), (0.5,), (0.0,))
+    )
+    assert usual == half != greedy
+    told = arena.evaluated(evaluate, params, 0, greedy=True, named="_after")
+    assert sorted(told) == ["evaluation_after", "evaluation_greedy_after"]
+    assert sorted(arena.evaluated(evaluate, params, 0, greedy=False)) == ["evaluation"]
 
 
 def test_config_files_say_what_was_run(whole):
     told = json.loads((whole / "config.json").read_text())
     assert told["trainer"] == "mixture"
     assert told["config"]["pqn"]["envs"] == 4
+
+
+def test_agents_learn_in_any_gymnasium_environment(tmp_path):
+    told = single.run(replace(SINGLE, suite="gymnasium", game="CartPole-v1"), tmp_path / "single")
+    assert told["evaluation"] >= 8  # a pole falls no sooner
+    assert told["episodes"] > 0
+    assert play(tmp_path / "single").observations.shape[1:] == (4,)
+
+
+def test_a_mixture_on_a_host_s_environment_goes_on_with_new_episodes(tmp_path):
+    settings = replace(MIXTURE, suite="gymnasium", game="cartpole-v1", frames=2_048)
+    with pytest.raises(Stopped):
+        mixture.run(settings, tmp_path / "run", tell=stop_after(4))
+    told = mixture.run(settings, tmp_path / "run")
+    assert told["evaluation"] >= 8
+    with Lake.open(tmp_path / "run" / "lake") as lake:
+        lake.verify()
+        assert len(lake) == 2_048
+        seen = lake.steps(0, 2_048)
+        assert np.asarray(seen.obs).dtype == np.float32
+        ids = lake.query(stream=3)
+        one = lake.steps(int(ids[0]), int(ids[0]) + 40)
+        same = ~(np.asarray(one.terminated) | np.asarray(one.truncated))[:-1]
+        assert (np.asarray(one.next_obs)[:-1][same] == np.asarray(one.obs)[1:][same]).all()

@@ -4,6 +4,8 @@
     target = r + discount * max_a Q_target(s', a)                as it began (Mnih et al. 2015)
 
 The batch brings the n-step reward and `discount`, which is gamma ** steps, and 0 where the game was over.
+With a teacher the loss has a second term, which pulls the policy towards the teacher's (QDagger, Agarwal et
+al. 2022): `distill` times KL(teacher, agent) of softmax(Q / temperature).
 """
 
 from __future__ import annotations
@@ -33,6 +35,10 @@ class DQNSettings:
     """gradient steps between copies to the target network"""
     double: bool = True
     """choose the next action by the online network, value it by the target network"""
+    distill: float = 0.0
+    """weight of the pull towards a teacher's policy, where there is one"""
+    temperature: float = 0.1
+    """of the policies in that"""
 
 
 class DQNState(NamedTuple):
@@ -72,27 +78,44 @@ class DQN:
         target = jax.tree.map(jnp.copy, params)  # its own memory: a state may be donated
         return DQNState(params, target, self.optimiser.init(params), jnp.int32(0))
 
-    def update(self, state: DQNState, batch: Batch) -> tuple[DQNState, jax.Array, DQNMetrics]:
-        """One gradient step; also the TD errors, for priorities."""
+    def update(
+        self,
+        state: DQNState,
+        batch: Batch,
+        *,
+        rate: jax.Array | float = 1.0,
+        teacher: Params | None = None,
+    ) -> tuple[DQNState, jax.Array, DQNMetrics]:
+        """One gradient step; also the TD errors, for priorities. `rate`: share of the learning rate."""
         (loss, (error, value)), gradient = jax.value_and_grad(self.loss, has_aux=True)(
-            state.params, state.target, batch
+            state.params, state.target, batch, teacher
         )
         change, optimiser = self.optimiser.update(gradient, state.optimiser, state.params)
-        params = optax.apply_updates(state.params, change)
+        params = jax.tree.map(lambda p, c: p + rate * c, state.params, change)
         updates = state.updates + 1
         target = jax.lax.cond(updates % self.settings.target_every == 0, lambda: params, lambda: state.target)
         metrics = DQNMetrics(loss, value, optax.tree.norm(gradient))
         return DQNState(params, target, optimiser, updates), error, metrics
 
     def loss(
-        self, params: Params, target: Params, batch: Batch
+        self, params: Params, target: Params, batch: Batch, teacher: Params | None = None
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """Weighted Huber loss; also the TD errors and the mean value."""
+        """Weighted Huber loss, and the distance to a teacher; also the TD errors and the mean value."""
         values = self.network.apply(params, batch.obs)
         chosen = jnp.take_along_axis(values, batch.action[:, None], axis=-1)[:, 0]
         wanted = self.targets(params, target, batch)
         error = chosen - jax.lax.stop_gradient(wanted)
-        return (batch.weight * optax.huber_loss(error)).mean(), (error, values.max(-1).mean())
+        loss = (batch.weight * optax.huber_loss(error)).mean()
+        if teacher is not None and self.settings.distill:
+            taught = self.network.apply(teacher, batch.obs)
+            loss = loss + self.settings.distill * self.distance(values, taught)
+        return loss, (error, values.max(-1).mean())
+
+    def distance(self, values: jax.Array, taught: jax.Array) -> jax.Array:
+        """How far a policy is from another, by the values of each: the mean of KL(other, policy)."""
+        theirs = jax.nn.log_softmax(jax.lax.stop_gradient(taught) / self.settings.temperature)
+        ours = jax.nn.log_softmax(values / self.settings.temperature)
+        return (jnp.exp(theirs) * (theirs - ours)).sum(-1).mean()
 
     def targets(self, params: Params, target: Params, batch: Batch) -> jax.Array:
         """What the values of the actions taken should be."""

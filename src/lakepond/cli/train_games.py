@@ -126,7 +126,8 @@ def _train(name: str, trainer: Any, asked: Single | Mixture | Live) -> None:
 
 def _next_free(trainer: str, game: str) -> Path:
     number = 1
-    while (folder := Path("runs") / f"{trainer}-{game.lower()}-{number}").exists():
+    plain = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in game.lower())
+    while (folder := Path("runs") / f"{trainer}-{plain}-{number}").exists():
         number += 1
     return folder
 

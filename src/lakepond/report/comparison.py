@@ -18,6 +18,10 @@ from lakepond.types import Array
 
 MARKER = "<!-- all below is written by `lakepond compare --only-report` -->"
 BASELINE = "single"
+ENDED = [
+    "Where a BigAgent was trained after the last frame, it is that one's, in three evaluations; the curves",
+    "are the agents'.",
+]
 LEARNED = 1.0
 """a game whose best arm scores less than this has not been learned by any"""
 COLOURS = {
@@ -25,9 +29,11 @@ COLOURS = {
     "mixture": "#d1495b",
     "mixture-restart": "#edae49",
     "mixture-keep": "#a05195",
+    "mixture-last": "#7b1e3a",
     "live": "#2e933c",
     "apart": "#8d99ae",
     "single-resets": "#4ea5d9",
+    "single-epochs": "#3d7ea6",
 }
 
 Results = dict[str, dict[str, dict[int, dict[str, Any]]]]
@@ -232,6 +238,7 @@ def _body(
     lines = [
         f"{runs} runs so far. A run's score is the mean of its last three evaluations; below, the mean over",
         "seeds, and their range in brackets.",
+        *(ENDED if any("agents_score" in run for run in _all(results)) else []),
         "",
         _row(["arm", *games]),
         _row(["---", *["---:"] * len(games)]),
@@ -316,6 +323,10 @@ def _commands(folder: Path) -> list[str]:
         f"lakepond compare --folder {name} --only-report --report docs/results/{folder.name}.md",
         "```",
     ]
+
+
+def _all(results: Results) -> list[dict[str, Any]]:
+    return [run for games in results.values() for seeds in games.values() for run in seeds.values()]
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -121,8 +121,9 @@ def settle(b: Books) -> int:
 def strays(b: Books, at: int, slot: int) -> bool:
     """Whether a place of the index is one where the row in its slot is not looked for: that slot moved on."""
     mask = len(b.table) - 1
-    home = np.int64(b.slots[slot].keys >> np.uint64(16)) & mask
-    return (at - home) & mask >= PROBES
+    home: Any = np.int64(b.slots[slot].keys >> np.uint64(16)) & mask
+    away: bool = (at - home) & mask >= PROBES
+    return away
 
 
 @njit(nogil=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +25,18 @@ from lakepond.envs.vector import Environment, EnvState
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
 from lakepond.pond.device import Added, DevicePond, PondState
+from lakepond.pond.device_memory import check_fits
 from lakepond.types import Spec
 
-Suite = Literal["minatar", "atari"]
+Suite = Literal["minatar", "atari", "gymnasium"]
 EVALUATION_SEED = 20_240_704
-Evaluate = Callable[[Params, jax.Array], jax.Array]
+
+
+class Evaluate(Protocol):
+    """Scores of whole episodes; with another epsilon than the usual one if it is given, 0: greedy."""
+
+    def __call__(self, params: Params, key: jax.Array, epsilon: float | None = None) -> jax.Array:
+        """Play with these parameters."""
 
 
 def make_env(suite: Suite, game: str, *, evaluates: bool = False) -> Environment:
@@ -38,6 +45,10 @@ def make_env(suite: Suite, game: str, *, evaluates: bool = False) -> Environment
         from lakepond.envs.minatar import MinAtar
 
         return MinAtar(game)
+    if suite == "gymnasium":
+        from lakepond.envs.gymnasium import Gymnasium
+
+        return Gymnasium(game, reuse=evaluates)
     from lakepond.envs.atari import Atari
 
     return Atari(game, reuse=evaluates)
@@ -72,6 +83,14 @@ def check_budget(frames: int, portion: int, update: int) -> None:
         )
 
 
+def check_memory(*ponds: tuple[DevicePond, int]) -> None:
+    """Refuse ponds, so many of each, that will not fit the device together; before a run has begun."""
+    check_fits(
+        sum(pond.nbytes * count for pond, count in ponds),
+        sum(pond.lanes * pond.capacity * count for pond, count in ponds),
+    )
+
+
 def make_evaluate(
     env: Environment,
     network: Network,
@@ -87,16 +106,20 @@ def make_evaluate(
     `most_steps` counts with the score it has by then.
     """
     hashable: Any = env
-    made: Evaluate = _make_evaluate(hashable, network, episodes, epsilon, agents, most_steps)
-    return made
+    usual, play = epsilon, _make_evaluate(hashable, network, episodes, agents, most_steps)
+
+    def evaluate(params: Params, key: jax.Array, epsilon: float | None = None) -> jax.Array:
+        return play(params, key, jnp.float32(usual if epsilon is None else epsilon))
+
+    return evaluate
 
 
 @lru_cache(maxsize=16)  # runs that ask for the same share the compiled program
 def _make_evaluate(
-    env: Any, network: Network, episodes: int, epsilon: float, agents: int | None, most_steps: int
-) -> Evaluate:
+    env: Any, network: Network, episodes: int, agents: int | None, most_steps: int
+) -> Callable[[Params, jax.Array, jax.Array], jax.Array]:
 
-    def play(params: Params, key: jax.Array) -> jax.Array:
+    def play(params: Params, key: jax.Array, epsilon: jax.Array) -> jax.Array:
         key_reset, key_play = jax.random.split(key)
         state = env.reset(key_reset, episodes)
 
@@ -117,12 +140,25 @@ def _make_evaluate(
         nothing = (state, jnp.zeros(episodes), jnp.zeros(episodes, bool), jnp.int32(0))
         return jax.lax.while_loop(goes_on, step, nothing)[1]
 
-    return jax.jit(play if agents is None else partial(over_agents, play))
+    def play_each(params: Params, keys: jax.Array, epsilon: jax.Array) -> jax.Array:
+        scores: jax.Array = over_agents(lambda params, key: play(params, key, epsilon), params, keys)
+        return scores
+
+    return jax.jit(play if agents is None else play_each)
 
 
 def evaluation_key(frames: int) -> jax.Array:
     """The key of the evaluation after so many frames: the same for every run."""
     return jax.random.fold_in(jax.random.PRNGKey(EVALUATION_SEED), frames // 1024)
+
+
+def evaluated(
+    evaluate: Evaluate, params: Params, frames: int, *, greedy: bool, named: str = ""
+) -> dict[str, float]:
+    """What is logged of the evaluations of one agent after so many frames."""
+    key = evaluation_key(frames)
+    told = {f"evaluation{named}": float(evaluate(params, key).mean())}
+    return told | ({f"evaluation_greedy{named}": float(evaluate(params, key, 0.0).mean())} if greedy else {})
 
 
 def means(sums: PQNMetrics, updates: int) -> dict[str, Any]:
@@ -181,6 +217,26 @@ def pour(shape: DevicePond, ponds: PondState, lake: DeviceLake, note: dict[str, 
         for i in range(len(steps))
     ]
     lake.pour(lanes, note)
+
+
+def pour_new(shape: DevicePond, pond: PondState, poured: int, lake: DeviceLake, note: dict[str, Any]) -> None:
+    """Hand the steps of a pond from `poured` on over to a lake; they stay, and only they are copied."""
+    if int(pond.oldest.max()) > poured:
+        raise ConfigError(
+            "episodes are so short that steps left the BigPond before they were poured; raise `big_pond`."
+        )
+    count = int(pond.steps) - poured
+    place = (poured + np.arange(count)) % shape.capacity
+    at, next_at = np.asarray(pond.at)[:, place], np.asarray(pond.next_at)[:, place]
+    first = at[:, :1] - (shape.length - 1)
+    few = max(64, count // 4)  # widths are rounded up, so that few different ones are compiled
+    width = -(-int((next_at[:, -1:] + 1 - first).max()) // few) * few
+    held: Any = np.asarray(pond.rows) if jax.default_backend() == "cpu" else pond.rows  # there it is no copy
+    rows = held[np.arange(shape.lanes)[:, None], (first + np.arange(width)) % shape.rows]
+    names = ("action", "reward", "terminated", "truncated")
+    columns = {name: np.asarray(getattr(pond, name))[:, place] for name in names}
+    none = np.zeros(shape.lanes, np.int64)
+    lake.pour([Lanes(np.asarray(rows), count, none, at - first, next_at - first, columns)], note)
 
 
 def recovery(frames: Sequence[int], scores: Sequence[float], reset: int, before: float) -> int | None:

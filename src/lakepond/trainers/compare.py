@@ -12,9 +12,12 @@ starting the command twice uses two cores, and starting it again goes on. The ar
     mixture          B: four agents, a quarter of the frames each, with resets from one that learned from all
     mixture-restart  B with epsilon back to 1 at each reset
     mixture-keep     B with epsilon going on at each reset
+    mixture-last     the best B that was found: epochs as in `single-epochs`, BigAgents that learn twice as
+                     often and faster, and one more after the last frame, which is what is deployed
     live             four agents and a fifth that learns from them as they go
     apart            control: four agents that never meet
     single-resets    control: one agent with resets from its own lake
+    single-epochs    control: A with more epochs of PQN, so that it takes as many gradient samples as B
 """
 
 from __future__ import annotations
@@ -32,9 +35,19 @@ from lakepond.agents.pqn import PQNSettings
 from lakepond.errors import ConfigError, RunLocked
 from lakepond.lake.files import write_bytes
 from lakepond.runs import Run
-from lakepond.trainers import arena, live, mixture, single
+from lakepond.trainers import arena, live, mixture, programs, single
 
-ARMS = ("single", "mixture", "mixture-restart", "mixture-keep", "live", "apart", "single-resets")
+ARMS = (
+    "single",
+    "mixture",
+    "mixture-restart",
+    "mixture-keep",
+    "mixture-last",
+    "live",
+    "apart",
+    "single-resets",
+    "single-epochs",
+)
 RESULT = "result.json"
 
 
@@ -151,6 +164,7 @@ def _try(config: CompareConfig, job: Job, tell: Callable[[str], None]) -> bool:
         trainer.run(settings, job.folder)
     except RunLocked:
         return False
+    programs.forget()  # or 120 runs end with the memory of the programs of all
     result = {**result_of(job.folder), "game": job.game, "arm": job.arm, "seed": job.seed}
     write_bytes(job.folder, RESULT, json.dumps(result).encode())
     shutil.rmtree(job.folder / "checkpoints", ignore_errors=True)  # many runs: keep what is reported
@@ -177,26 +191,47 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "network": config.network,
         "hidden": config.hidden,
         "evaluation_episodes": config.evaluation_episodes,
+        "evaluation_greedy": False,  # not compared, and a tenth to a third of a run's time
         "checkpoint_every": 6,
         "keep_every": 0,
     }
     big: dict[str, Any] = {"big_samples": config.big_samples}
     mixed: dict[str, Any] = {**shared, **big, "portion": portion, "evaluate_every": each}
     one: dict[str, Any] = {"agents": 1, "pqn": PQNSettings(), "pond": 65_536}
+    four = mixture.MixtureConfig().pqn
+    # B learns from the steps of portion i at every later reset
+    epochs = round(four.epochs + config.big_samples * (config.portions - 1) / 2)
+    more: dict[str, Any] = {
+        **mixed,
+        "pqn": dataclasses.replace(four, epochs=epochs),
+        "big_samples": 2 * config.big_samples,
+        "big_last": 2 * config.big_samples,
+        "big_target_every": 100,
+        "big_learning_rate": 1e-3,
+    }
     makers: dict[str, Callable[[], tuple[Any, Any]]] = {
         "single": lambda: (single.SingleConfig(**shared, portion=each), single),
         "mixture": lambda: (mixture.MixtureConfig(**mixed), mixture),
         "mixture-restart": lambda: (mixture.MixtureConfig(**mixed, epsilon_reset=1.0), mixture),
         "mixture-keep": lambda: (mixture.MixtureConfig(**mixed, epsilon_reset="keep"), mixture),
+        "mixture-last": lambda: (mixture.MixtureConfig(**more), mixture),
         "live": lambda: (live.LiveConfig(**shared, **big, portion=max(each, 2 * update)), live),
         "apart": lambda: (mixture.MixtureConfig(**mixed, share=False), mixture),
         "single-resets": lambda: (mixture.MixtureConfig(**mixed, **one), mixture),
+        "single-epochs": lambda: (
+            single.SingleConfig(**shared, portion=each, pqn=PQNSettings(epochs=epochs)),
+            single,
+        ),
     }
     return makers[job.arm]()
 
 
 def result_of(folder: Path) -> dict[str, Any]:
-    """What a finished run came to: curve, resets, and score, the mean of its last three evaluations."""
+    """What a finished run came to: curve, resets, and score, the mean of its last three evaluations.
+
+    A run that trained a BigAgent after its last frame ends with that one: the score is the mean of as many
+    evaluations of it, and `agents_score` that of the agents before.
+    """
     curve: list[tuple[int, float]] = []
     resets: list[dict[str, Any]] = []
     last: dict[str, Any] = {}
@@ -206,13 +241,19 @@ def result_of(folder: Path) -> dict[str, Any]:
         elif "evaluation" in line:
             curve.append((line["step"], line["evaluation"]))
             last = line
+    score = sum(score for _, score in curve[-3:]) / len(curve[-3:])
+    ended: dict[str, Any] = {}
+    if resets and resets[-1]["step"] == last["step"]:
+        final = resets.pop()
+        ended = {"score": final["evaluation_after"], "samples": final["samples"], "agents_score": score}
     return {
-        "score": sum(score for _, score in curve[-3:]) / len(curve[-3:]),
+        "score": score,
         "curve": curve,
         "resets": [_recovered(reset, curve) for reset in resets],
         "frames": last["step"],
         "samples": last["samples"],
         "seconds": {name: value for name, value in last.items() if name.startswith("seconds_")},
+        **ended,
     }
 
 

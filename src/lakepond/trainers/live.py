@@ -5,6 +5,8 @@
         the big agent    acts a little itself, by its epsilon     its frames and updates are counted apart
         BigPond          takes all their steps; the oldest leave
         the big agent    DQN on large batches, each step learned from so many times
+    between some of them:
+        Lake             takes the new steps of the BigPond, in the background
 
 There are no resets and nothing is cloned: the big agent is what comes out. It is less passive than in
 `mixture`, for a share of what it learns from is its own. Frames are those of all five together.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,11 +32,13 @@ from lakepond.agents.fleet import over_agents
 from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState, act
 from lakepond.envs.vector import EnvState
 from lakepond.errors import ConfigError
+from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
 from lakepond.pond.device import Added, DevicePond, PondState
-from lakepond.runs import Run
+from lakepond.runs import Checkpoint, Run
 from lakepond.runs.metrics import Logger
 from lakepond.trainers import arena
+from lakepond.types import Field, Spec
 
 
 @dataclass(frozen=True)
@@ -41,9 +46,9 @@ class LiveConfig:
     """All settings of a run."""
 
     game: str = "Breakout"
-    """which game of the suite"""
+    """which game of the suite; of gymnasium an id, or module:id"""
     suite: arena.Suite = "minatar"
-    """minatar: on the device; atari: ale-py"""
+    """minatar: on the device; atari: ale-py; gymnasium: any id with discrete actions, CartPole-v1 say"""
     frames: int = 1_000_000
     """steps of all environments together, those of the big agent included"""
     portion: int = 40_960
@@ -63,6 +68,8 @@ class LiveConfig:
     """environments in which the big agent acts itself"""
     big_pond: int = 200_000
     """steps of the BigPond"""
+    lake: bool = True
+    """pour all steps into a Lake as well, before they leave the BigPond"""
     big_samples: float = 4.0
     """how often each new step is learned from, on average"""
     big_n_step: int = 3
@@ -91,6 +98,8 @@ class LiveConfig:
     """episodes of an evaluation"""
     evaluation_epsilon: float = 0.001
     """share of random actions in it"""
+    evaluation_greedy: bool = True
+    """evaluate once more without any random action; twice the time"""
     evaluation_steps: int = 27_000
     """after so many an episode of it is cut off"""
     checkpoint_every: int = 4
@@ -357,22 +366,55 @@ def run(
         if checkpoint is not None:
             state = live.restored(state, checkpoint.arrays["all"])
             tell(f"going on from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
-        while (done := int(state.iterations)) < live.iterations:
-            count = min(step, live.iterations - done)
-            began = time.perf_counter()
-            state, sums = train(live, state, count)
-            told = _told(live, state, jax.tree.map(np.asarray, sums), count)
-            told["frames_per_second"] = (
-                count * (live.agents_frames + live.big_frames) / (time.perf_counter() - began)
-            )
-            frames = told["agents_frames"] + told["big_frames"]
-            told["evaluation"] = float(evaluate(state.big.params, arena.evaluation_key(frames)).mean())
-            number = -(-int(state.iterations) // step)
-            kept.log(frames, told | guard.check(number))
-            tell(f"{frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}")
-            if number % config.checkpoint_every == 0 or int(state.iterations) == live.iterations:
-                kept.save(number, {"all": state, "policy": state.big.params}, {"frames": frames})
+        with _open_lake(live, kept, checkpoint) as lake:
+            while (done := int(state.iterations)) < live.iterations:
+                count = min(step, live.iterations - done)
+                began = time.perf_counter()
+                state, sums = _portion(live, state, count, lake)
+                told = _told(live, state, sums, count)
+                frames = told["agents_frames"] + told["big_frames"]
+                told["frames_per_second"] = (
+                    count * (live.agents_frames + live.big_frames) / (time.perf_counter() - began)
+                )
+                told |= arena.evaluated(evaluate, state.big.params, frames, greedy=config.evaluation_greedy)
+                number = -(-int(state.iterations) // step)
+                kept.log(frames, told | guard.check(number))
+                tell(
+                    f"{frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}"
+                )
+                if number % config.checkpoint_every == 0 or int(state.iterations) == live.iterations:
+                    commit = None if lake is None else lake.wait()
+                    noted = {"frames": frames, "lake_commit": None if commit is None else commit.number}
+                    kept.save(number, {"all": state, "policy": state.big.params}, noted)
     return told
+
+
+def _open_lake(
+    live: Live, kept: Run, checkpoint: Checkpoint | None
+) -> AbstractContextManager[DeviceLake | None]:
+    """The lake as it was at the checkpoint, or none."""
+    if not live.config.lake:
+        return nullcontext()
+    spec = Spec(obs=live.pqn.env.obs, action=Field((), "int32"))
+    commit = None if checkpoint is None else checkpoint.state["lake_commit"]
+    return arena.open_lake(kept.lake_folder, spec, commit=commit, fresh=checkpoint is None)
+
+
+def _portion(
+    live: Live, state: LiveState, iterations: int, lake: DeviceLake | None
+) -> tuple[LiveState, LiveMetrics]:
+    """So many iterations, in parts that the BigPond still holds when they are poured; waits for them."""
+    rollout = live.config.pqn.rollout
+    most = iterations if lake is None else max(1, live.pond.capacity // 2 // rollout)
+    sums: Any = None
+    for at in range(0, iterations, most):
+        poured = int(state.pond.steps)
+        state, new = train(live, state, min(most, iterations - at))
+        sums = new if sums is None else jax.tree.map(jnp.add, sums, new)
+        if lake is not None:
+            frames = int(state.agents_frames) + int(state.big_frames)
+            arena.pour_new(live.pond, state.pond, poured, lake, {"frames": frames})
+    return state, jax.tree.map(np.asarray, sums)
 
 
 def _told(live: Live, state: LiveState, sums: LiveMetrics, iterations: int) -> dict[str, Any]:

@@ -30,19 +30,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lakepond.agents.dqn import DQN, DQNSettings
+from lakepond.agents.dqn import DQN
 from lakepond.agents.fleet import over_agents, pick
-from lakepond.agents.networks import Params
 from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState
 from lakepond.errors import ConfigError
-from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
 from lakepond.lake.lake import Lake
 from lakepond.pond.device import DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
-from lakepond.trainers import arena, big_agent
-from lakepond.types import Field, Spec
+from lakepond.trainers import arena, big_agent, ponds
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,9 @@ class MixtureConfig:
     """All settings of a run."""
 
     game: str = "Breakout"
-    """which game of the suite"""
+    """which game of the suite; of gymnasium an id, or module:id"""
     suite: arena.Suite = "minatar"
-    """minatar: on the device; atari: ale-py"""
+    """minatar: on the device; atari: ale-py; gymnasium: any id with discrete actions, CartPole-v1 say"""
     frames: int = 1_000_000
     """steps of all agents' environments together (Atari: agent steps, four emulator frames each)"""
     portion: int = 249_856
@@ -82,18 +79,26 @@ class MixtureConfig:
     """where the BigAgent starts from: the best agent by evaluation, new weights, or itself as it last was"""
     big_shrink: float = 1.0
     """keep so much of these weights and add new ones for the rest: shrink and perturb; 1: all"""
-    big_n_step: int = 3
-    """steps of a return"""
+    big_new_layers: int = 0
+    """so many of the last layers start anew whatever the others do"""
+    big_n_step: tuple[int, ...] = (3,)
+    """steps of a return; several, 10 6 3 say: one after another in the course of its training, as in BBF"""
+    big_gamma: tuple[float, ...] = ()
+    """discount of a step beside each of these; none: that of the agents"""
     big_batch: int = 256
     """transitions of a gradient step"""
     big_learning_rate: float = 3e-4
     """of Adam"""
+    big_rate_end: float = 1.0
+    """how much of it is left at the end of its training; it falls linearly"""
     big_target_every: int = 500
     """gradient steps between copies to the target network"""
     big_double: bool = True
     """double Q-learning"""
-    big_last: bool = False
-    """train a BigAgent after the last frame as well"""
+    big_distill: float = 0.0
+    """weight of a loss that pulls its policy towards the best agent's: QDagger"""
+    big_last: float = 0.0
+    """as big_samples, after the last frame; what it comes to is the run's policy. 0: no BigAgent then"""
     clone_to: Literal["all", "worse"] = "all"
     """which agents begin again from the BigAgent: all, or those that it beats in an evaluation"""
     clone_optimiser: Literal["fresh", "kept", "cloned"] = "fresh"
@@ -114,6 +119,8 @@ class MixtureConfig:
     """episodes of an evaluation, shared out among the agents"""
     evaluation_epsilon: float = 0.001
     """share of random actions in it"""
+    evaluation_greedy: bool = True
+    """evaluate once more without any random action; twice the time"""
     evaluation_steps: int = 27_000
     """after so many an episode of it is cut off"""
     checkpoint_every: int = 4
@@ -176,23 +183,12 @@ def build(config: MixtureConfig) -> Mixture:
         int(config.frames / config.agents * config.epsilon_share),
         config.epsilon_offsets,
     )
-    settings = DQNSettings(
-        batch=config.big_batch,
-        learning_rate=config.big_learning_rate,
-        target_every=config.big_target_every,
-        double=config.big_double,
-    )
-    steps = config.pond // config.pqn.envs
-    length = env.obs.shape[0] if env.obs.rows == 0 else 1
-    # room for episodes of a single step, or of eight on average where frames are large
-    rows = steps * 2 + 2 if length == 1 else steps + steps // 2 + 2 * length
-    most = min(config.big_pond, config.frames)
     return Mixture(
         config,
         PQN(env, network, epsilon, config.pqn, config.frames // update),
-        DQN(network, settings),
-        DevicePond(env.obs, config.pqn.envs, steps, rows=rows),
-        DevicePond(env.obs, 1, most, rows=2 * most + 2 * length),
+        big_agent.make_dqn(config, network),
+        ponds.make_pond(env.obs, config.pqn.envs, config.pond),
+        big_agent.make_pond(config, env.obs),
     )
 
 
@@ -262,6 +258,8 @@ def run(
 ) -> dict[str, Any]:
     """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics."""
     mixture = build(config)
+    if config.share:
+        arena.check_memory((mixture.pond, config.agents), (mixture.big_pond, 1))
     with Run.create(folder, "mixture", config, loggers=loggers, keep_every=config.keep_every) as kept:
         return _Training(mixture, kept, tell).go_on()
 
@@ -280,50 +278,37 @@ class _Training:
             max(1, config.portion // frames),
             pqn.total_updates,
         )
-        each = config.evaluation_episodes // config.agents
-        env = arena.make_env(config.suite, config.game, evaluates=True)
-        self.evaluate_one = arena.make_evaluate(
-            env,
+        evaluator = partial(
+            arena.make_evaluate,
+            arena.make_env(config.suite, config.game, evaluates=True),
             pqn.network,
-            config.evaluation_episodes,
             epsilon=config.evaluation_epsilon,
             most_steps=config.evaluation_steps,
         )
-        self.evaluate_each = arena.make_evaluate(
-            env,
-            pqn.network,
-            each,
-            epsilon=config.evaluation_epsilon,
-            agents=config.agents,
-            most_steps=config.evaluation_steps,
-        )
+        self.evaluate_one = evaluator(config.evaluation_episodes)
+        self.evaluate_each = evaluator(config.evaluation_episodes // config.agents, agents=config.agents)
         key_agents, key_big = jax.random.split(jax.random.PRNGKey(config.seed))
         self.agents = over_agents(pqn.init, jax.random.split(key_agents, config.agents))
-        self.key_big = key_big
-        self.big: Params = pqn.network.init(key_big)
-        self.big_state: PondState | None = None
+        self.big = big_agent.BigAgent(mixture, key_big)
         self.scores = np.zeros(config.agents)
-        self.resets, self.big_samples = 0, 0
         self.seconds = dict.fromkeys(("train", "pour", "fill", "learn", "evaluate"), 0.0)
-        checkpoint = kept.load(like={"agents": self.agents, "big": self.big}) if kept.checkpoints() else None
+        like = {"agents": self.agents, "big": self.big.params}
+        checkpoint = kept.load(like=like) if kept.checkpoints() else None
         kept.rewind(checkpoint)
         commit = None
         if checkpoint is not None:
             self.agents = arena.restored(self.agents, checkpoint.arrays["agents"], pqn.env)
-            self.big = jax.tree.map(jnp.array, checkpoint.arrays["big"])
-            self.scores = np.array(checkpoint.state["scores"])
-            self.resets, self.big_samples = checkpoint.state["resets"], checkpoint.state["big_samples"]
-            self.seconds = checkpoint.state["seconds"]
-            commit = checkpoint.state["lake_commit"]
-            tell(f"going on from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
-        self.lake: DeviceLake | None = None
-        self.ponds: PondState | None = None
+            state = checkpoint.state
+            self.big.restore(checkpoint.arrays["big"], state["resets"], state["big_samples"])
+            self.scores = np.array(state["scores"])
+            self.seconds = state["seconds"]
+            commit = state["lake_commit"]
+            tell(f"going on from checkpoint {checkpoint.number}, {state['frames']:,} frames")
+        self.ponds: ponds.Ponds | None = None
         if config.share:
-            spec = Spec(obs=pqn.env.obs, action=Field((), "int32"))
             fresh = checkpoint is None
-            self.lake = arena.open_lake(kept.lake_folder, spec, commit=commit, fresh=fresh)
-            empty = mixture.pond.init(ponds=config.agents)
-            self.ponds = over_agents(lambda obs: mixture.pond.begin(empty, obs), self.agents.env.obs)
+            obs = self.agents.env.obs
+            self.ponds = ponds.Ponds(mixture.pond, obs, kept.lake_folder, commit=commit, fresh=fresh)
 
     @property
     def updates(self) -> int:
@@ -335,53 +320,50 @@ class _Training:
         """Of all agents together, so far."""
         return self.updates * self.mixture.update_frames
 
+    @property
+    def samples(self) -> int:
+        """Transitions that gradients were taken of, so far."""
+        return self.frames * self.mixture.config.pqn.epochs + self.big.samples
+
     def go_on(self) -> dict[str, Any]:
         """To the end."""
         told: dict[str, Any] = {}
         sums, since = None, self.updates
+        config = self.mixture.config
         try:
             while self.updates < self.ends.total:
-                count = self.ends.next(self.updates)
-                new = self._train(count)
+                new = self._train(self.ends.next(self.updates))
                 sums = new if sums is None else jax.tree.map(np.add, sums, new)
                 at_end = self.updates == self.ends.total
-                resets = self.updates % self.ends.portion == 0 and (
-                    not at_end or self.mixture.config.big_last
-                )
+                resets = self.updates % self.ends.portion == 0
                 if self.updates % self.ends.evaluation == 0 or resets or at_end:
                     told = self._evaluate(sums, self.updates - since)
                     sums, since = None, self.updates
-                    reset = resets and self.mixture.config.share
-                    if reset:
-                        self._reset()
+                    samples = config.big_last if at_end else config.big_samples if resets else 0.0
+                    if samples and config.share:
+                        self._reset(samples)
                     number = -(-self.updates // self.ends.evaluation)
-                    if reset or at_end or number % self.mixture.config.checkpoint_every == 0:
+                    if resets or at_end or number % config.checkpoint_every == 0:
                         self._save(number)
         finally:
-            if self.lake is not None:
-                self.lake.close()
+            if self.ponds is not None:
+                self.ponds.close()
         return told
 
     def _train(self, count: int) -> PQNMetrics:
         """Steps 1 and 2: the agents train, full ponds are poured while they go on."""
         began = time.perf_counter()
-        self.agents, self.ponds, sums = train(self.mixture, self.agents, self.ponds, count)
+        held = None if self.ponds is None else self.ponds.state
+        self.agents, held, sums = train(self.mixture, self.agents, held, count)
         found: PQNMetrics = jax.tree.map(np.asarray, sums)  # waits until it is done
         self.seconds["train"] += time.perf_counter() - began
-        if self.updates % self.ends.pond == 0:
-            self._pour()
+        if self.ponds is not None and held is not None:
+            self.ponds.state = held
+            if self.updates % self.ends.pond == 0:
+                began = time.perf_counter()
+                self.ponds.pour({"frames": self.frames})
+                self.seconds["pour"] += time.perf_counter() - began
         return found
-
-    def _pour(self) -> None:
-        """Hand all ponds over to the lake, which writes them in the background, and go on with empty ones."""
-        if self.ponds is None or self.lake is None or not int(self.ponds.steps[0] - self.ponds.oldest.min()):
-            return
-        began = time.perf_counter()
-        arena.pour(self.mixture.pond, self.ponds, self.lake, {"frames": self.frames})
-        self.ponds = self.ponds._replace(
-            oldest=jnp.repeat(self.ponds.steps[:, None], self.ponds.oldest.shape[1], 1)
-        )
-        self.seconds["pour"] += time.perf_counter() - began
 
     def _evaluate(self, sums: PQNMetrics, updates: int) -> dict[str, Any]:
         """Every agent, in environments of its own."""
@@ -389,13 +371,17 @@ class _Training:
         key = arena.evaluation_key(self.frames)
         keys = jax.random.split(key, len(self.scores))
         self.scores = np.asarray(self.evaluate_each(self.agents.params, keys)).mean(1)
+        greedy = {}
+        if self.mixture.config.evaluation_greedy:
+            greedy = {"evaluation_greedy": float(self.evaluate_each(self.agents.params, keys, 0.0).mean())}
         self.seconds["evaluate"] += time.perf_counter() - began
         told = arena.means(sums, updates) | {
             "evaluation": float(self.scores.mean()),
             "evaluation_best": float(self.scores.max()),
             "evaluation_agents": self.scores.tolist(),
-            "samples": self.frames * self.mixture.config.pqn.epochs + self.big_samples,
-            "big_samples": self.big_samples,
+            **greedy,
+            "samples": self.samples,
+            "big_samples": self.big.samples,
             **{f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()},
         }
         self.kept.log(self.frames, told | self.guard.check(-(-self.updates // self.ends.evaluation)))
@@ -405,65 +391,57 @@ class _Training:
         )
         return told
 
-    def _reset(self) -> None:
-        """Steps 4 to 7."""
+    def _evaluate_big(self) -> dict[str, float]:
+        """The BigAgent; thrice at the end, for the score of a run is that of three evaluations."""
+        greedy = self.mixture.config.evaluation_greedy
+        rounds = [self.frames + 1024 * i for i in range(3 if self.updates == self.ends.total else 1)]
+        found = [
+            arena.evaluated(self.evaluate_one, self.big.params, frames, greedy=greedy, named="_after")
+            for frames in rounds
+        ]
+        return {name: float(np.mean([each[name] for each in found])) for name in found[0]}
+
+    def _reset(self, samples: float) -> None:
+        """Steps 4 to 7, each transition so many times."""
         mixture, config = self.mixture, self.mixture.config
-        assert self.lake is not None
-        self._pour()
+        assert self.ponds is not None
         began = time.perf_counter()
-        commit = self.lake.wait()
+        commit = self.ponds.durable({"frames": self.frames})
         assert commit is not None
         self.seconds["pour"] += time.perf_counter() - began
-        began = time.perf_counter()
-        pond = self.big_state if self.big_state is not None else mixture.big_pond.init()
-        with Lake.open(self.lake.path, commit.number) as lake:
-            pond = big_agent.fill(mixture, pond, lake, np.random.default_rng([config.seed, self.resets]))
-        held = int(mixture.big_pond.held(pond))
-        self.seconds["fill"] += time.perf_counter() - began
-        began = time.perf_counter()
-        key_start, key_learn = jax.random.split(jax.random.fold_in(self.key_big, self.resets))
         best = pick(self.agents.params, int(self.scores.argmax()))
-        big = big_agent.start(mixture, best, self.big, key_start)
-        steps = max(1, round(config.big_samples * held / config.big_batch))
-        big, sums = big_agent.learn(mixture, big, pond, key_learn, steps)
-        sums = jax.tree.map(np.asarray, sums)
-        self.seconds["learn"] += time.perf_counter() - began
-        after = float(self.evaluate_one(big.params, arena.evaluation_key(self.frames)).mean())
+        with Lake.open(self.ponds.lake.path, commit.number) as lake:
+            found = self.big.train(best, lake, samples, self.seconds)
+        told = self._evaluate_big()
+        after = told["evaluation_after"]
         who = np.ones(config.agents, bool) if config.clone_to == "all" else self.scores < after
-        self.agents = big_agent.clone(mixture, self.agents, big, who)
-        self.big, self.big_state = big.params, pond
-        self.resets += 1
-        self.big_samples += steps * config.big_batch
+        self.agents = big_agent.clone(mixture, self.agents, found.agent, who)
         before = float(self.scores.mean())
         self.kept.log(
             self.frames,
             {
-                "reset": self.resets,
+                "reset": self.big.resets,
                 "evaluation_before": before,
-                "evaluation_after": after,
+                **told,
                 "cloned": int(who.sum()),
-                "lake_steps": self.lake.recorded,
-                "big_pond_steps": held,
-                "big_steps": steps,
-                "big_loss": float(sums.loss / steps),
-                "big_value": float(sums.value / steps),
+                "samples": self.samples,
+                "lake_steps": self.ponds.lake.recorded,
+                **found.told,
             },
         )
-        self.tell(f"{self.frames:>10,} frames  reset {self.resets}: {before:.2f} before, {after:.2f} after")
+        self.tell(
+            f"{self.frames:>10,} frames  reset {self.big.resets}: {before:.2f} before, {after:.2f} after"
+        )
 
     def _save(self, number: int) -> None:
-        commit = None
-        if self.lake is not None:
-            self._pour()
-            durable = self.lake.wait()
-            commit = None if durable is None else durable.number
+        commit = None if self.ponds is None else self.ponds.durable({"frames": self.frames})
         state = {
             "frames": self.frames,
             "scores": self.scores.tolist(),
-            "resets": self.resets,
-            "big_samples": self.big_samples,
+            "resets": self.big.resets,
+            "big_samples": self.big.samples,
             "seconds": self.seconds,
-            "lake_commit": commit,
+            "lake_commit": None if commit is None else commit.number,
         }
         best = pick(self.agents.params, int(self.scores.argmax()))
-        self.kept.save(number, {"agents": self.agents, "big": self.big, "policy": best}, state)
+        self.kept.save(number, {"agents": self.agents, "big": self.big.params, "policy": best}, state)

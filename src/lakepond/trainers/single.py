@@ -30,9 +30,9 @@ class SingleConfig:
     """All settings of a run."""
 
     game: str = "Breakout"
-    """which game of the suite"""
+    """which game of the suite; of gymnasium an id, or module:id"""
     suite: arena.Suite = "minatar"
-    """minatar: on the device; atari: ale-py"""
+    """minatar: on the device; atari: ale-py; gymnasium: any id with discrete actions, CartPole-v1 say"""
     frames: int = 1_000_000
     """steps of all environments together (Atari: agent steps, four emulator frames each)"""
     portion: int = 40_960
@@ -56,6 +56,8 @@ class SingleConfig:
     """episodes of an evaluation"""
     evaluation_epsilon: float = 0.001
     """share of random actions in it"""
+    evaluation_greedy: bool = True
+    """evaluate once more without any random action; twice the time"""
     evaluation_steps: int = 27_000
     """after so many an episode of it is cut off"""
     checkpoint_every: int = 4
@@ -145,9 +147,8 @@ def run(
             told = arena.means(sums, count)  # waits until it is done
             seconds = time.perf_counter() - began
             frames = int(state.updates) * config.pqn.frames
-            scores = evaluate(state.params, arena.evaluation_key(frames))
+            told |= arena.evaluated(evaluate, state.params, frames, greedy=config.evaluation_greedy)
             told |= {
-                "evaluation": float(scores.mean()),
                 "samples": frames * config.pqn.epochs,
                 "frames_per_second": count * config.pqn.frames / seconds,
             }

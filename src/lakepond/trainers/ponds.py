@@ -1,0 +1,55 @@
+"""The agents' Ponds on the device, and the Lake that they are poured into while the agents go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lakepond.agents.fleet import over_agents
+from lakepond.lake.commits import Commit
+from lakepond.pond.device import DevicePond, PondState
+from lakepond.trainers import arena
+from lakepond.types import Field, Spec
+
+
+def make_pond(obs: Field, envs: int, steps: int) -> DevicePond:
+    """The Pond of an agent with so many environments, with room for so many steps of all of them."""
+    steps //= envs
+    length = obs.shape[0] if obs.rows == 0 else 1
+    # room for episodes of a single step, or of eight on average where frames are large
+    rows = steps * 2 + 2 if length == 1 else steps + steps // 2 + 2 * length
+    return DevicePond(obs, envs, steps, rows=rows)
+
+
+class Ponds:
+    """One Pond an agent, and one Lake; `state` is what the jitted functions take and give."""
+
+    def __init__(
+        self, shape: DevicePond, obs: jax.Array, path: Path, *, commit: int | None, fresh: bool
+    ) -> None:
+        """Empty Ponds of agents that see `obs`, (agents, envs, ...); the Lake goes on from `commit`."""
+        self.shape = shape
+        empty = shape.init(ponds=len(obs))
+        self.state: PondState = over_agents(lambda each: shape.begin(empty, each), obs)
+        spec = Spec(obs=shape.obs, action=Field((), "int32"))
+        self.lake = arena.open_lake(path, spec, commit=commit, fresh=fresh)
+
+    def pour(self, note: dict[str, Any]) -> None:
+        """Hand all steps over to the Lake, which writes them in the background; the Ponds are empty then."""
+        state = self.state
+        if not int(state.steps[0] - state.oldest.min()):
+            return
+        arena.pour(self.shape, state, self.lake, note)
+        self.state = state._replace(oldest=jnp.repeat(state.steps[:, None], state.oldest.shape[1], 1))
+
+    def durable(self, note: dict[str, Any]) -> Commit | None:
+        """The Lake's newest commit, once all that the agents have seen is in it."""
+        self.pour(note)
+        return self.lake.wait()
+
+    def close(self) -> None:
+        """Finish writing and let others."""
+        self.lake.close()
