@@ -48,7 +48,7 @@ def run(quick: bool) -> list[Section]:
             moto.kill()
     section.notes += [
         "bare: obstore 0.12, four threads, each reading a file and putting it with mode='create', no check",
-        "pushed: the same files as a lake, with LIST, SHA-256 sent along, MD5 compared, and commits",
+        "pushed: the same files as a lake, with LIST, CRC-64 sent along, MD5 compared, and commits",
     ]
     return [section]
 

@@ -23,7 +23,7 @@ def test_s3_takes_keys_or_a_profile_and_another_endpoint(tmp_path):
     assert (found["access_key_id"], found["secret_access_key"]) == ("id", "key")
     assert found["endpoint"] == "http://x:9000"
     assert found["client_options"] == {"allow_http": True}
-    assert found["checksum_algorithm"] == "SHA256"
+    assert found["checksum_algorithm"] == "CRC64NVME"
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws/credentials").write_text(
         "[default]\naws_access_key_id = a\naws_secret_access_key = b%c\n[other]\naws_access_key_id = d\n"
