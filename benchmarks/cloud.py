@@ -42,7 +42,7 @@ def run(quick: bool) -> list[Section]:
             _throughput(section, seaweed, here, quick)
             _memory(section, seaweed, here)
             _bytes(section, moto, here)
-            _sentences(section, moto, here)
+            _sentences(section, moto, seaweed, here)
         finally:
             seaweed.kill()
             moto.kill()
@@ -211,7 +211,7 @@ def _bytes(section: Section, server: Any, here: Path) -> None:
     section.add("requests of a push with nothing new", len(nothing), "", "1 LIST", nothing == ["GET"])
 
 
-def _sentences(section: Section, server: Any, here: Path) -> None:
+def _sentences(section: Section, server: Any, strict: Any, here: Path) -> None:
     """How long until it is said what is wrong, by somebody who needs the cloud to begin."""
     import servers
 
@@ -219,9 +219,11 @@ def _sentences(section: Section, server: Any, here: Path) -> None:
 
     away = lp.Cloud(server.url("x"), options=server.options(servers.free_port()))
     missing = lp.Cloud("s3://no-such-bucket/x", options=server.options())
+    refused = lp.Cloud(strict.url("x"), options={**strict.options(), "secret_access_key": "wrong"})
     cases: dict[str, Callable[[], Any]] = {
         "no such bucket": lambda: lp.pull(here / "none", missing),
         "no server": lambda: lp.pull(here / "none", away),
+        "wrong credentials": lambda: lp.pull(here / "none", refused),
     }
     for what, attempt in cases.items():
         begin = time.perf_counter()
