@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import servers
 from small_runs import SPEC, agrees, bytes_of, record, run, whole
 
 import lakepond as lp
+from lakepond.flow.cloud_to_lake import Fetcher
 
 EVERY = ["moto", "gcs", "seaweed", "azurite", "rclone"]
 
@@ -111,6 +114,27 @@ def test_any_commit_can_be_pulled_and_gone_on_from(name, tmp_path):
         whole(lake, 120)
     with pytest.raises(lp.CloudNotFound, match="no commit 9"):
         lp.pull(tmp_path / "none", cloud, commit=9)
+
+
+def test_lazy_segments_that_are_touched_together_come_together(name, tmp_path, monkeypatch):
+    with lp.Replay.open(tmp_path / "lake", SPEC, capacity=400, cloud=f"memory://{name}") as replay:
+        run(replay, commits=6)
+        assert replay.push(wait=True).done
+    fetch, under_way, seen = Fetcher._fetch, set(), []
+
+    def slow(self, name, size):
+        under_way.add(name)
+        seen.append(len(under_way))
+        time.sleep(0.1)
+        fetch(self, name, size)
+        under_way.remove(name)
+
+    monkeypatch.setattr(Fetcher, "_fetch", slow)
+    replay = lp.Replay.open(tmp_path / "there", capacity=400, cloud=f"memory://{name}", pull="lazy")
+    assert replay.stats().recorded == replay.stats().steps
+    replay.close()
+    assert len(list((tmp_path / "there/segments").iterdir())) == len(seen) == 12
+    assert 2 <= max(seen) <= 4
 
 
 def test_lazy_segments_come_when_they_are_touched(name, tmp_path):

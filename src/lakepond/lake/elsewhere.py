@@ -13,6 +13,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from lakepond.errors import LakeCorrupt
 from lakepond.lake.checksum import Digest
 
 FOLDER = "elsewhere"
+BROUGHT_AT_A_TIME = 4
 GONE = "is gone: its commit is kept no longer, then open the lake anew; or it is lost, then see `repair`."
 
 
@@ -104,6 +106,19 @@ class Segments:
         """Whether it can be had, or has to be here and is lost; False only if it is elsewhere."""
         here = self._bring is not None or (self.folder / name).exists()
         return here or name not in known(self._lake)
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Have files here that are touched together, brought some at a time; not with a budget to keep to."""
+        if self._bring is None or self.budget is not None:
+            return
+        missing = [name for name in dict.fromkeys(names) if not (self.folder / name).exists()]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(BROUGHT_AT_A_TIME, "lakepond-bring") as pool:
+                try:
+                    list(pool.map(self._bring, missing))
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
 
     def hold(self, name: str) -> Path:
         """Where a file is, brought here if it has to be; it stays until it is released."""

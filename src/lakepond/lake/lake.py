@@ -176,6 +176,8 @@ class Lake(Exports):
     def parts(self, ids: Array) -> Iterator[Part]:
         """Steps by sorted ids, a bounded number at a time, in the order of the disk."""
         waiting = self.reader.parts(ids, PART_STEPS)[::-1]
+        segments = dict.fromkeys(segment for segment, _ in waiting)
+        self.reader.segments.expect(name for segment in segments for name in (segment.name, *segment.needs))
         while waiting:
             segment, some = waiting.pop()
             part = self.reader.read(segment, some)

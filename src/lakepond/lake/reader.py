@@ -117,6 +117,7 @@ class LakeReader:
         out = scratch[:size].reshape(len(numbers), row_bytes)
         which = np.searchsorted(self._row_firsts[leaf], numbers, "right") - 1
         edges = np.flatnonzero(np.diff(which, prepend=-2, append=-2))
+        self.segments.expect(self._rows[leaf][k].name for k in which[edges[:-1]].tolist() if k >= 0)
         jobs: list[Job] = []
         for at, to in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             file = self._rows[leaf][which[at]] if which[at] >= 0 else None
