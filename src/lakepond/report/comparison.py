@@ -33,7 +33,7 @@ COLOURS = {
     "live": "#2e933c",
     "apart": "#8d99ae",
     "single-resets": "#4ea5d9",
-    "single-epochs": "#3d7ea6",
+    "single-epochs": "#7a5230",
 }
 
 Results = dict[str, dict[str, dict[int, dict[str, Any]]]]
