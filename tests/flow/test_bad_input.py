@@ -1,5 +1,6 @@
 """Bad input: one clear sentence with the numbers and the next step, and nothing recorded by half."""
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -102,8 +103,9 @@ def test_numbers_of_one_kind_are_converted_and_values_never_changed():
     assert replay.recent(1).action.tolist() == [5]
 
 
-def test_nan_rewards_are_kept_and_told_once():
-    replay = lp.Replay(SPEC, 10)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
+def test_nan_rewards_are_kept_and_told_once(dtype):
+    replay = lp.Replay(dataclasses.replace(SPEC, reward=lp.Field((), dtype)), 10)
     with pytest.warns(RuntimeWarning, match="NaN"):
         replay.record(**step(reward=np.nan))
     with warnings.catch_warnings():

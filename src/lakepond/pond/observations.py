@@ -16,6 +16,7 @@ from lakepond.rows.axis import AGAINST, PATIENCE, is_candidate
 from lakepond.rows.books import Windows
 from lakepond.types import Array, Field, RowSource, WindowRef
 
+NO_STOPS = np.zeros(0, np.int64)
 PLAIN_BYTES = 256
 """an observation up to this size is kept plainly: its references would cost what they save"""
 
@@ -59,9 +60,12 @@ class Observations:
             self._lay_out(spec.rows if spec.rows in (0, -1) else None)
 
     def _lay_out(self, axis: RowAxis) -> None:
+        from lakepond.rows.calling import address_taker  # numba, not before it is needed
+
         self.axis = axis
         length = 1 if axis is None else self.field.shape[axis]
         self.store = RowStore(length, self.field.nbytes // length, self.dtype)
+        self._address_of = address_taker(self.dtype, 1 + len(self.field.shape))
         self._room = 0  # steps that are sure to fit
 
     @property
@@ -117,9 +121,9 @@ class Observations:
             self.turn(0, 0, lanes[k : k + 1], pair[:1], pair[1:], int(places[k]))
 
     @property
-    def turns(self) -> int:
-        """How often steps have come or gone; values that are kept plainly may be written twice."""
-        return 0 if self.store is None else self.store.turns
+    def until(self) -> int:
+        """The id after the newest step kept; values that are kept plainly may be written twice."""
+        return 0 if self.store is None else self.store.until
 
     def has_room(self, steps: int, lanes: int) -> bool:
         """Whether so many new steps, in lanes up to that number, are sure to fit into memory as it is."""
@@ -142,34 +146,35 @@ class Observations:
         lanes: Array,
         obs: Handed,
         next_obs: Handed,
-        place: int,
+        first: int,
     ) -> None:
-        """Let go of so many of the oldest steps, from a place of the ring on; keep new ones at another."""
-        if isinstance(obs, Spelled):
+        """Let go of so many of the oldest steps, from an id on; keep new ones, from another on."""
+        if type(obs) is Spelled:
             assert self.store is not None
             self._room -= len(lanes)
             self.store.turn_spelled(
-                oldest, gone, lanes, obs.track, obs.starts, place, self._starts, self._following
+                oldest, gone, lanes, obs.track, obs.starts, first, self._starts, self._following
             )
             return
+        assert not isinstance(obs, Spelled)
         assert not isinstance(next_obs, Spelled)
         if self.store is None:
             assert self._plain is not None
-            places = np.arange(place, place + len(lanes)) % self.capacity
+            places = np.arange(first, first + len(lanes)) % self.capacity
             self._plain[places, 0] = self._values(obs)
             self._plain[places, 1] = self._values(next_obs)
             return
         self._room -= len(lanes)
         obs, next_obs = self._rows_first(obs), self._rows_first(next_obs)  # must live until they are copied
         here, there = self._windows(obs), self._windows(next_obs)
-        self.store.turn(oldest, gone, lanes, here, there, place, self._starts, self._following)
+        self.store.turn(oldest, gone, lanes, here, there, first, self._starts, self._following)
 
-    def let_go(self, oldest: int, gone: int) -> None:
-        """Let go of so many of the oldest steps and keep none."""
+    def let_go(self, oldest: int, gone: int, first: int) -> None:
+        """Let go of so many of the oldest steps and keep none; `first`: the id of the next one."""
         if self.store is not None:
             none = np.zeros(0, np.int64)
             nothing = Windows(0, 0, none)
-            self.store.turn(oldest, gone, none, nothing, nothing, 0, self._starts, self._following)
+            self.store.turn(oldest, gone, none, nothing, nothing, first, self._starts, self._following)
 
     def _rows_first(self, obs: Array | WindowRef) -> Array | WindowRef:
         if isinstance(obs, WindowRef):
@@ -181,8 +186,7 @@ class Observations:
     def _windows(self, obs: Array | WindowRef) -> Windows:
         if isinstance(obs, WindowRef):
             return windows_of_source(obs.source, obs.stop)  # type: ignore[arg-type]  # an array by now
-        assert self.store is not None
-        return self.store.windows_of(obs)
+        return Windows(self._address_of(obs), 0, NO_STOPS)
 
     def _values(self, obs: Array | WindowRef) -> Array:
         if not isinstance(obs, WindowRef):

@@ -52,7 +52,6 @@ class Pond:
     def __init__(self, spec: Spec, capacity: int, *, alpha: float | None = None) -> None:
         from lakepond.pond import links  # numba, not before it is needed
 
-        self._links = links
         self.spec = spec
         self.capacity = capacity
         self.recorded = 0
@@ -71,7 +70,7 @@ class Pond:
                 path: np.zeros((capacity, *leaf.shape), leaf.dtype) for path, leaf in column_fields(spec)
             }
             self._recorded_columns = list(self.columns.values())
-            self.columns["stream"] = np.zeros(capacity, np.int32)
+            self.columns["stream"] = self._stream = np.zeros(capacity, np.int32)
             self._lane = np.zeros(capacity, np.int32)  # the lane of each step
             self.priorities = None if alpha is None else Priorities(capacity, alpha)
         except (MemoryError, ValueError) as error:
@@ -86,10 +85,13 @@ class Pond:
         self._usual_lanes: Array = np.zeros(0, np.int64)
         self._usual_numbers: Array = np.zeros(0, np.int32)
         reward = self.columns["reward"]
-        self._rewards = reward.reshape(capacity, -1) if reward.dtype.kind == "f" else np.zeros((capacity, 0))
+        compiled = reward.dtype.char in "fd"
+        self._rewards = reward.reshape(capacity, -1) if compiled else np.zeros((capacity, 0))
+        self._rare_rewards = reward if reward.dtype.kind == "f" and not compiled else None  # float16, say
         self.saw_nan = False
         """whether a reward has been NaN"""
         self._newest: Array = np.zeros(0, np.int64)  # the id of each lane's newest step, or -1
+        self._link = links.advancer(self._lane, self._newest, self._following, self._rewards)
 
     # --- what is held ----------------------------------------------------------------------------
 
@@ -155,11 +157,11 @@ class Pond:
                     self._grow(count)
             gone = max(0, self.size + count - self.capacity)
             cut = {lane: self._newest[lane] for lane in self._cut & set(lanes.tolist())} if self._cut else {}
-            turns, first, size = [leaf.turns for leaf in self.leaves], self.recorded, self.size
+            first, size = self.recorded, self.size
             try:
-                self._keep(steps, lanes, gone, turns, cut, first, size)
+                self._keep(steps, lanes, gone, cut, first, size)
             except BaseException:  # an interrupt in the middle: nothing is half recorded, then it is raised
-                self._keep(steps, lanes, gone, turns, cut, first, size)
+                self._keep(steps, lanes, gone, cut, first, size, again=True)
                 raise
 
     def _keep(
@@ -167,51 +169,44 @@ class Pond:
         steps: Steps,
         lanes: Array,
         gone: int,
-        turns: list[int],
         cut: dict[int, int],
         first: int,
         size: int,
+        again: bool = False,
     ) -> None:
         """Let so many of the oldest steps go and keep new ones. Begun again, it does what was not done yet.
 
-        `turns`: of each leaf, before; `cut`: the newest step of lanes that begin anew; the first new id and
-        the steps held, before.
+        `cut`: the newest step of lanes that begin anew; the first new id and the steps held, before.
         """
-        count = len(steps.streams)
-        oldest, at = (first - size) % self.capacity, first % self.capacity
-        for i, leaf in enumerate(self.leaves):
-            if leaf.store is None or leaf.turns == turns[i]:
-                leaf.turn(oldest, gone, lanes, steps.obs[i], steps.next_obs[i], at)
-        where = self._where(at, count)
+        count, oldest = len(steps.streams), first - size
+        for leaf, obs, next_obs in zip(self.leaves, steps.obs, steps.next_obs, strict=True):
+            if not again or leaf.until < first + count:
+                leaf.turn(oldest, gone, lanes, obs, next_obs, first)
+        where = self.where(first, count)
         for column, values in zip(self._recorded_columns, steps.columns, strict=True):
             column[where] = values
-        self.columns["stream"][where] = self._usual_numbers if steps.linked else steps.streams
-        if steps.linked and count and self._newest[lanes[-1]] == first + count - 1:  # begun again
+        self._stream[where] = self._usual_numbers if steps.linked else steps.streams
+        if again and steps.linked and count and self._newest[lanes[-1]] == first + count - 1:  # done before
             self._let_lanes_go()
         else:
-            self._advance(first - size, gone, first, lanes, steps.linked)
+            self._advance(oldest, gone, first, lanes, steps.linked)
         for lane, step in cut.items():
-            if step >= first - size + gone:
+            if step >= oldest + gone:
                 self._following[step % self.capacity] = 0
             self._cut.discard(lane)
         if self.priorities is not None:
             self.priorities.remove(np.arange(oldest, oldest + gone) % self.capacity)
-            self.priorities.add(np.arange(at, at + count) % self.capacity)
+            self.priorities.add(np.arange(first, first + count) % self.capacity)
         self.recorded, self.size = first + count, size + count - gone
 
     def _advance(self, oldest: int, gone: int, first: int, lanes: Array, linked: bool = True) -> None:
-        emptied, saw_nan = self._links.advance(
-            oldest,
-            gone,
-            first,
-            lanes,
-            self._lane,
-            self._newest,
-            self._following,
-            self._rewards,
-            linked,
+        emptied, saw_nan = self._link(
+            oldest, gone, first, lanes, self._lane, self._newest, self._following, self._rewards, linked
         )
         self.saw_nan |= saw_nan
+        if self._rare_rewards is not None:
+            new = self._rare_rewards[np.arange(first, first + len(lanes)) % self.capacity]
+            self.saw_nan |= bool(np.isnan(new).any())
         if emptied:
             self._let_lanes_go()
 
@@ -222,8 +217,9 @@ class Pond:
             del self._lanes[self._streams.pop(lane)]
             self._free_lanes.append(lane)
 
-    def _where(self, at: int, count: int) -> slice | Array:
-        """So many places of the ring from one on."""
+    def where(self, first: int, count: int) -> slice | Array:
+        """The places in the ring of so many steps from an id on; a slice, unless the ring ends between."""
+        at = first % self.capacity
         if at + count <= self.capacity:
             return slice(at, at + count)
         return np.arange(at, at + count) % self.capacity
@@ -271,7 +267,7 @@ class Pond:
     def _evict(self, count: int) -> None:
         none = np.zeros(0, np.int64)
         for leaf in self.leaves:
-            leaf.let_go(self.oldest % self.capacity, count)
+            leaf.let_go(self.oldest, count, self.recorded)
         self._advance(self.oldest, count, self.recorded, none)
         if self.priorities is not None:
             self.priorities.remove(self.places(self.ids()[:count]))

@@ -22,7 +22,7 @@ FRESH = 6  # slots from here on were never handed out in lanes
 QUEUE_AT, QUEUE_LENGTH, LIMBO_LENGTH, FREE_EXTENTS = 7, 8, 9, 10
 BARREN = 11  # windows since a repeat was last found
 LANE = 12  # slots set apart for a stream when the slab is fresh, so that its rows lie side by side
-TURNS = 13  # how often steps have come or gone: tells whether an interrupted turn was done
+UNTIL = 13  # the id after the newest step that was kept: tells whether an interrupted turn was done
 COUNTS = 14
 
 USED, FREE, UNTOUCHED = 0, 1, 2  # what a slot can be; an untouched one is free and takes no memory

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
+import numpy as np
 from numba import njit, typeof
 
+from lakepond.rows import memory
 from lakepond.types import Array
 
 
@@ -25,3 +28,16 @@ def address_of(array: Array) -> int:
     """Where an array starts; compiled once for each kind of array, then five times faster than NumPy."""
     address: int = array.ctypes.data
     return address
+
+
+def knows(dtype: np.dtype[Any]) -> bool:
+    """Whether numba has that dtype."""
+    return dtype.char in "?bBhHiIlLqQfdFD" and dtype.isnative
+
+
+@cache
+def address_taker(dtype: np.dtype[Any], ndim: int) -> Callable[[Array], int]:
+    """`address_of` for contiguous arrays of that dtype and so many axes, and no others: twice as fast."""
+    if not knows(dtype):
+        return memory.address_of
+    return compiled(address_of, np.empty((0,) * ndim, dtype))

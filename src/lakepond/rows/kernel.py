@@ -7,6 +7,8 @@ See docs/design/001-rows.md for the figures that called for it.
 
 from __future__ import annotations
 
+import mmap
+import sys
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,7 @@ from lakepond.rows.books import (
     QUEUE_LENGTH,
     RESIDENT,
     ROW_BYTES,
-    TURNS,
+    UNTIL,
     UNTOUCHED,
     USED,
     Books,
@@ -41,6 +43,9 @@ from lakepond.types import Array
 
 memcmp = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
 memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
+madvise = types.ExternalFunction("madvise", types.int32(types.int64, types.int64, types.int32))
+PAGE = mmap.PAGESIZE
+POPULATE = 23 if sys.platform == "linux" else -1  # MADV_POPULATE_WRITE; what does not know it says so
 
 
 # --- slots ---------------------------------------------------------------------------------------
@@ -62,6 +67,7 @@ def take_slot(b: Books, after: int) -> int:
         if slot < 0 and b.counts[FRESH] < len(b.slots):
             slot = b.counts[FRESH]
             b.counts[FRESH] = min(slot + b.counts[LANE], len(b.slots))
+            populate(b, slot, b.counts[FRESH])
         if slot < 0:  # only the unused ends of lanes are left
             for s in range(len(b.slots)):
                 if b.slots[s].state != USED:
@@ -72,6 +78,15 @@ def take_slot(b: Books, after: int) -> int:
     b.slots[slot].state = USED
     b.counts[IN_USE] += 1
     return slot
+
+
+@njit(nogil=True)
+def populate(b: Books, slot: int, stop: int) -> None:
+    """Have the memory of slots that were never used mapped at once: cheaper than a fault a page."""
+    first: Any = (b.counts[ADDRESS] + slot * b.counts[ROW_BYTES]) // PAGE * PAGE
+    last = b.counts[ADDRESS] + stop * b.counts[ROW_BYTES]
+    if last - first >= 8 * PAGE:
+        madvise(first, last - first, POPULATE)
 
 
 @njit(nogil=True)
@@ -302,8 +317,8 @@ def begin(b: Books, lane: int) -> None:
 
 
 @njit(nogil=True)
-def record(b: Books, lanes: Array, obs: Windows, next_obs: Windows, place: int, starts: Array) -> None:
-    """Keep the obs and next_obs of these steps, and write where each starts to the ring, from `place` on."""
+def record(b: Books, lanes: Array, obs: Windows, next_obs: Windows, first: int, starts: Array) -> None:
+    """Keep the obs and next_obs of steps with the ids from `first` on; where each starts goes to the ring."""
     length, row, size = b.counts[LENGTH], b.counts[ROW_BYTES], b.counts[EXTENT]
     overlap = (length - 1) * row
     for i in range(len(lanes)):
@@ -342,19 +357,19 @@ def record(b: Books, lanes: Array, obs: Windows, next_obs: Windows, place: int, 
         b.lanes[lane].source = next_obs.source
         if next_obs.source > 0:
             b.lanes[lane].stop = next_obs.stops[i]
-        starts[(place + i) % len(starts), 0] = start
-        starts[(place + i) % len(starts), 1] = newest
+        starts[(first + i) % len(starts), 0] = start
+        starts[(first + i) % len(starts), 1] = newest
 
 
 @njit(nogil=True)
-def release(b: Books, place: int, steps: int, starts: Array, following: Array) -> None:
-    """Let go of the windows of the oldest steps, which lie in the ring from `place` on.
+def release(b: Books, oldest: int, steps: int, starts: Array, following: Array) -> None:
+    """Let go of the windows of the oldest steps, whose ids are those from `oldest` on.
 
     `following` tells how many places on the next step of the stream lies, or 0.
     """
     size = b.counts[EXTENT]
     for i in range(steps):
-        at = (place + i) % len(starts)
+        at = (oldest + i) % len(starts)
         extent = starts[at, 0] // size
         for which in range(2):
             e = starts[at, which] // size
@@ -377,18 +392,18 @@ def turn(
     lanes: Array,
     obs: Windows,
     next_obs: Windows,
-    place: int,
+    first: int,
     starts: Array,
     following: Array,
 ) -> int:
-    """Let go of so many of the oldest steps, then keep new ones; `oldest` and `place` are places in the ring.
+    """Let go of so many of the oldest steps, then keep new ones; `oldest` and `first` are their first ids.
 
     Returns how many slots could give their memory back.
     """
     release(b, oldest, gone, starts, following)
     idle = settle(b) if gone and unread else 0
-    record(b, lanes, obs, next_obs, place, starts)
-    b.counts[TURNS] += 1
+    record(b, lanes, obs, next_obs, first, starts)
+    b.counts[UNTIL] = first + len(lanes)
     return idle
 
 
@@ -461,7 +476,7 @@ def turn_spelled(
     lanes: Array,
     track: Array,
     windows: Array,
-    place: int,
+    first: int,
     starts: Array,
     following: Array,
 ) -> int:
@@ -478,6 +493,6 @@ def turn_spelled(
             b.lanes[lane].next = start
             if which == 0:
                 b.lanes[lane].floor = start
-            starts[(place + i) % len(starts), which] = start
-    b.counts[TURNS] += 1
+            starts[(first + i) % len(starts), which] = start
+    b.counts[UNTIL] = first + len(lanes)
     return idle

@@ -50,8 +50,6 @@ class Slab:
         finally:
             if self._map is not None:
                 self._view(self._map, held)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._map.madvise(mmap.MADV_HUGEPAGE)
 
     def _view(self, memory: mmap.mmap, slots: int) -> None:
         flat = np.frombuffer(memory, np.uint8, count=slots * self.row_bytes)

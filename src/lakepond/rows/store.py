@@ -43,8 +43,7 @@ class RowStore:
         self.length = length
         self.row_bytes = row_bytes
         self.slab = Slab(row_bytes)
-        known = dtype.char in "?bBhHiIlLqQfdFD" and dtype.isnative  # to numba
-        self._address_of = calling.address_of if known else address_of
+        self._address_of = calling.address_of if calling.knows(dtype) else address_of
         self.readers = 0
         """gathers under way: while there are any, slots that are let go are not used again"""
         count = np.zeros(names.COUNTS, np.int64)
@@ -69,10 +68,6 @@ class RowStore:
         )
 
     # --- recording -------------------------------------------------------------------------------
-
-    def windows_of(self, batch: Array) -> Windows:
-        """The windows of a contiguous array with a leading batch axis. The array must outlive them."""
-        return Windows(self._address_of(batch), 0, NO_STOPS)
 
     def room(self) -> int:
         """How many windows are sure to fit as it is."""
@@ -123,17 +118,17 @@ class RowStore:
         lanes: Array,
         obs: Windows,
         next_obs: Windows,
-        place: int,
+        first: int,
         starts: Array,
         following: Array,
     ) -> None:
         """Let go of the windows of so many of the oldest steps, and keep those of new ones.
 
         `starts` is the ring that tells where the windows of each step start, `following` how many places on
-        the next step of the stream lies; `oldest` and `place` are places in it.
+        the next step of the stream lies; `oldest` and `first` are ids.
         """
         unread = self.readers == 0
-        idle = self._turn(self.books, oldest, gone, unread, lanes, obs, next_obs, place, starts, following)
+        idle = self._turn(self.books, oldest, gone, unread, lanes, obs, next_obs, first, starts, following)
         if idle * self.row_bytes > TRIM_BYTES:
             self._give_back()
 
@@ -144,22 +139,22 @@ class RowStore:
         lanes: Array,
         track: Array,
         windows: Array,
-        place: int,
+        first: int,
         starts: Array,
         following: Array,
     ) -> None:
         """`turn` for windows that are given as parts of a track of slots."""
         unread = self.readers == 0
         idle = self._kernel.turn_spelled(
-            self.books, oldest, gone, unread, lanes, track, windows, place, starts, following
+            self.books, oldest, gone, unread, lanes, track, windows, first, starts, following
         )
         if idle * self.row_bytes > TRIM_BYTES:
             self._give_back()
 
     @property
-    def turns(self) -> int:
-        """How often `turn` has been done."""
-        return int(self.books.counts[names.TURNS])
+    def until(self) -> int:
+        """The id after the newest step whose windows were kept."""
+        return int(self.books.counts[names.UNTIL])
 
     def reserve(self, count: int) -> Array:
         """Slots for rows that are known to be new, held; they will not be found should they come again."""
