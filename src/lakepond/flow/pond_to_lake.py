@@ -51,7 +51,8 @@ def hand_over(pond: Pond, since: int, known: Handed, to: Background, note: dict[
         if since < pond.oldest:
             raise AssertionError(f"steps [{since}, {pond.oldest}) have left the pond before they were poured")
         places = pond.places(np.arange(since, pond.recorded))
-        columns = {name: column[places] for name, column in pond.columns.items()}
+        where = pond.where(since, len(places))
+        columns = {name: np.array(column[where]) for name, column in pond.columns.items()}
         parts: list[Windows | Array] = []
         new: list[tuple[int, RowStore, Array]] = []
         for i, leaf in enumerate(pond.leaves):

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import deque
-from concurrent.futures import Executor, Future, wait
 from functools import cache
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,26 +40,22 @@ def digest_of(data: bytes) -> str:
 
 
 class Tally:
-    """A file being written: whole writes only, counted and hashed.
-
-    With a pool of one thread the hashing happens there, while the caller makes the next bytes or syncs.
-    """
+    """A file being written: whole writes only, counted and hashed."""
 
     closed = False
 
-    def __init__(self, file: BinaryIO, pool: Executor | None = None) -> None:
-        self._file, self._pool = file, pool
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
         self._digest = Digest()
         self._small = bytearray()
-        self._hashing: deque[Future[None]] = deque()
         self.bytes = 0
 
     def write(self, data: bytes | memoryview) -> int:
-        """Take all of `data`, which must not change before `settle` or `finish`."""
+        """Take all of `data`, which is the caller's again afterwards."""
         view = memoryview(data).cast("B")
         self.bytes += len(view)
         if len(view) < PIECE_BYTES // 4:
-            self._small += view  # copied: a few bytes may hold a large buffer
+            self._small += view
             if len(self._small) >= PIECE_BYTES:
                 self._pass_on_small()
         else:
@@ -76,24 +70,12 @@ class Tally:
     def flush(self) -> None:
         """Nothing to do: `finish` writes what is held back."""
 
-    def settle(self) -> None:
-        """Write and hash all that is held back: what was given may change from now on."""
-        self._pass_on_small()
-        self._wait(leave=0)
-
     def finish(self, *, sync: bool) -> str:
         """Write all that is held back, and sync the file; returns the name of what is in it."""
         self._pass_on_small()
         if sync:
             os.fsync(self._file.fileno())
-        self._wait(leave=0)
         return self._digest.hexdigest()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        wait(self._hashing)
 
     def _pass_on_small(self) -> None:
         small, self._small = self._small, bytearray()
@@ -101,17 +83,9 @@ class Tally:
             self._pass_on(memoryview(small))
 
     def _pass_on(self, data: memoryview) -> None:
-        if self._pool is None:
-            self._digest.update(data)
-        else:
-            self._wait(leave=3)
-            self._hashing.append(self._pool.submit(self._digest.update, data))
+        self._digest.update(data)
         while data:
             data = data[self._file.write(data) :]  # an unbuffered file takes a part at a time
-
-    def _wait(self, leave: int) -> None:
-        while len(self._hashing) > leave:
-            self._hashing.popleft().result()
 
 
 def crc32c(data: bytes | memoryview) -> int:

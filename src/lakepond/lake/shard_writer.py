@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import BinaryIO
 
 import numpy as np
@@ -35,19 +35,19 @@ def write_shard(
     codec: str = "zstd",
     enough: int | None = None,
     sync: bool = False,
-    pool: Executor | None = None,
 ) -> ShardInfo:
     """Write `rows`, arrays of (n, row_bytes) uint8, to `file`, and sync it if told.
 
     With `enough` no further array is asked for once so many bytes are written: whoever hands over an
     iterator writes the rest of it to another file. An array is the caller's again as soon as the next one
     is asked for. Memory: that array and 12 MB (about six blocks, if a block is more than 1 MiB), and some
-    hundred bytes a block for the index. With a `pool` of one thread the file is hashed there.
+    hundred bytes a block for the index.
     """
     ShardInfo(0, row_bytes, block_rows, codec, 0, "")  # refuses what cannot be
     count = filled = 0
     staged = np.empty((0, row_bytes), np.uint8)
-    with Tally(file, pool) as tally, _Blocks(tally, codec) as blocks:
+    tally = Tally(file)
+    with _Blocks(tally, codec) as blocks:
         for part in rows:
             if part.dtype != np.uint8 or part.shape[1:] != (row_bytes,) or not part.flags.c_contiguous:
                 wrong = f"{part.dtype} of {part.shape}"
@@ -109,9 +109,7 @@ class _Blocks:
 
     def settle(self) -> None:
         """What was added may change from now on."""
-        if self._codec == "none":
-            self._tally.settle()
-        elif self._group and self._pool is None:
+        if self._group and self._pool is None:
             self._write_all(self._compress(self._group))  # too little for two
         elif self._group:
             self._submit()

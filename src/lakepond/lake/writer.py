@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,7 +65,6 @@ class LakeWriter:
         """what is written next follows this commit"""
         self._number = self._next_number()
         self._leaves = leaves
-        self._pool = ThreadPoolExecutor(1, "lakepond-write")
         self._merging = Merging(self._segments, merge_after, free=keep_last is not None)
         self._unneeded: set[str] = set()  # merged files that no commit took up
         with writers.alone(path) as alone:
@@ -232,7 +230,6 @@ class LakeWriter:
                 codec=self._codec,
                 enough=ENOUGH_BYTES,
                 sync=True,
-                pool=self._pool,
             ),
             lambda shard: f"{shard.digest}.rows",
             sync=False,
@@ -258,7 +255,7 @@ class LakeWriter:
     def _store_steps(self, columns: dict[str, Array], notes: dict[str, bytes] | None = None) -> StepsInfo:
         return write_whole(
             self._segments,
-            lambda file: write_steps(file, columns, notes, sync=True, pool=self._pool),
+            lambda file: write_steps(file, columns, notes, sync=True),
             lambda info: f"{info.digest}.steps",
             sync=False,
         )
@@ -277,7 +274,6 @@ class LakeWriter:
         """Let others write."""
         self._merging.close()
         self._tidy()
-        self._pool.shutdown()
         self._lock.close()
 
 
