@@ -63,16 +63,17 @@ def _parts(kind: type[Any]) -> list[type[Any]]:
 
 
 def _docstrings(kind: type[Any]) -> dict[str, str]:
-    """The string under each field of a class, from its source."""
-    body = typing.cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]).body
+    """The string under each field of a class, its own or one it has from another, from the source."""
     told = {}
-    for field, under in itertools.pairwise(body):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(under, ast.Expr)
-            and isinstance(under.value, ast.Constant)
-            and isinstance(under.value.value, str)
-        ):
-            told[field.target.id] = " ".join(under.value.value.split())
+    for owner in [each for each in reversed(kind.mro()) if dataclasses.is_dataclass(each)]:
+        source = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+        for field, under in itertools.pairwise(typing.cast(ast.ClassDef, source.body[0]).body):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(under, ast.Expr)
+                and isinstance(under.value, ast.Constant)
+                and isinstance(under.value.value, str)
+            ):
+                told[field.target.id] = " ".join(under.value.value.split())
     return told

@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,68 +42,23 @@ from lakepond.types import Field, Spec
 
 
 @dataclass(frozen=True)
-class LiveConfig:
+class LiveConfig(arena.FleetConfig):
     """All settings of a run."""
 
-    game: str = "Breakout"
-    """which game of the suite; of gymnasium an id, or module:id"""
-    suite: arena.Suite = "minatar"
-    """minatar: on the device; atari: ale-py; gymnasium: any id with discrete actions, CartPole-v1 say"""
-    frames: int = 1_000_000
-    """steps of all environments together, those of the big agent included"""
-    portion: int = 40_960
-    """frames between two evaluations"""
-    seed: int = field(default=0, compare=False)  # runs that differ in it share their compiled programs
-    """of everything that is random"""
-    network: str = "mlp"
-    """mlp, cnn (MinAtar as published) or nature (Atari)"""
-    hidden: tuple[int, ...] = (256, 128)
-    """layers of the mlp"""
-    dueling: bool = False
-    """value and advantage apart, in all networks"""
-    agents: int = 4
-    """how many learn alone"""
-    pqn: PQNSettings = field(default_factory=lambda: PQNSettings(envs=32, minibatches=8))
     big_envs: int = 32
     """environments in which the big agent acts itself"""
     big_pond: int = 200_000
     """steps of the BigPond"""
     lake: bool = True
     """pour all steps into a Lake as well, before they leave the BigPond"""
-    big_samples: float = 4.0
-    """how often each new step is learned from, on average"""
     big_n_step: int = 3
     """steps of a return"""
     big_batch: int = 512
     """transitions of a gradient step; small ones hurt"""
-    big_learning_rate: float = 3e-4
-    """of Adam"""
-    big_target_every: int = 500
-    """gradient steps between copies to the target network"""
-    big_double: bool = True
-    """double Q-learning"""
     big_alpha: float | None = None
     """sample by priority ** alpha; None: uniformly"""
-    epsilon_kind: str = "linear"
-    """linear, exponential or constant"""
-    epsilon_start: float = 1.0
-    """share of random actions at the start, of the four"""
-    epsilon_end: float = 0.05
-    """and at the end, of all five"""
-    epsilon_share: float = 0.1
-    """of an agent's frames, how many it takes to get there"""
     big_epsilon_start: float = 1.0
     """share of random actions of the big agent at the start"""
-    evaluation_episodes: int = 64
-    """episodes of an evaluation"""
-    evaluation_epsilon: float = 0.001
-    """share of random actions in it"""
-    evaluation_greedy: bool = True
-    """evaluate once more without any random action; twice the time"""
-    evaluation_steps: int = 27_000
-    """after so many an episode of it is cut off"""
-    checkpoint_every: int = 4
-    """portions between two checkpoints; there is always one at the end"""
     keep_every: int = 0
     """keep every nth checkpoint for good, beside the last; each holds the BigPond"""
 

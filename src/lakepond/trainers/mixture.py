@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -43,38 +43,17 @@ from lakepond.trainers import arena, big_agent, ponds
 
 
 @dataclass(frozen=True)
-class MixtureConfig:
+class MixtureConfig(arena.FleetConfig):
     """All settings of a run."""
 
-    game: str = "Breakout"
-    """which game of the suite; of gymnasium an id, or module:id"""
-    suite: arena.Suite = "minatar"
-    """minatar: on the device; atari: ale-py; gymnasium: any id with discrete actions, CartPole-v1 say"""
-    frames: int = 1_000_000
-    """steps of all agents' environments together (Atari: agent steps, four emulator frames each)"""
     portion: int = 249_856
     """frames of all agents between two resets"""
     evaluate_every: int = 40_960
     """frames between two evaluations"""
-    seed: int = field(default=0, compare=False)  # runs that differ in it share their compiled programs
-    """of everything that is random"""
-    network: str = "mlp"
-    """mlp, cnn (MinAtar as published) or nature (Atari)"""
-    hidden: tuple[int, ...] = (256, 128)
-    """layers of the mlp"""
-    dueling: bool = False
-    """value and advantage apart, in all networks"""
-    agents: int = 4
-    """how many learn alone"""
-    pqn: PQNSettings = field(default_factory=lambda: PQNSettings(envs=32, minibatches=8))
     share: bool = True
     """False: no Lake and no resets, the agents never meet"""
     pond: int = 16_384
     """steps of an agent's Pond; when it is full it is poured"""
-    big_pond: int = 400_000
-    """transitions of the BigPond, or all of the Lake if it holds fewer"""
-    big_samples: float = 4.0
-    """how often each transition of the BigPond is learned from at a reset, on average"""
     big_start: Literal["best", "fresh", "last"] = "best"
     """where the BigAgent starts from: the best agent by evaluation, new weights, or itself as it last was"""
     big_shrink: float = 1.0
@@ -85,16 +64,8 @@ class MixtureConfig:
     """steps of a return; several, 10 6 3 say: one after another in the course of its training, as in BBF"""
     big_gamma: tuple[float, ...] = ()
     """discount of a step beside each of these; none: that of the agents"""
-    big_batch: int = 256
-    """transitions of a gradient step"""
-    big_learning_rate: float = 3e-4
-    """of Adam"""
     big_rate_end: float = 1.0
-    """how much of it is left at the end of its training; it falls linearly"""
-    big_target_every: int = 500
-    """gradient steps between copies to the target network"""
-    big_double: bool = True
-    """double Q-learning"""
+    """how much of the learning rate is left at the end of its training; it falls linearly"""
     big_distill: float = 0.0
     """weight of a loss that pulls its policy towards the best agent's: QDagger"""
     big_last: float = 0.0
@@ -103,30 +74,10 @@ class MixtureConfig:
     """which agents begin again from the BigAgent: all, or those that it beats in an evaluation"""
     clone_optimiser: Literal["fresh", "kept", "cloned"] = "fresh"
     """the agents' optimiser after that: a new one, their own, or with the BigAgent's moments"""
-    epsilon_kind: str = "linear"
-    """linear, exponential or constant"""
-    epsilon_start: float = 1.0
-    """share of random actions at the start"""
-    epsilon_end: float = 0.05
-    """and at the end"""
-    epsilon_share: float = 0.1
-    """of an agent's frames, how many it takes to get there, from the start or from a reset"""
     epsilon_reset: float | Literal["keep"] = 0.3
     """its value right after a reset; 1: start anew, keep: go on as if there had been none"""
     epsilon_offsets: tuple[float, ...] = ()
     """added for each agent, so that they explore differently"""
-    evaluation_episodes: int = 64
-    """episodes of an evaluation, shared out among the agents"""
-    evaluation_epsilon: float = 0.001
-    """share of random actions in it"""
-    evaluation_greedy: bool = True
-    """evaluate once more without any random action; twice the time"""
-    evaluation_steps: int = 27_000
-    """after so many an episode of it is cut off"""
-    checkpoint_every: int = 4
-    """evaluations between two checkpoints; there is always one after a reset and at the end"""
-    keep_every: int = 1
-    """keep every nth checkpoint for good, beside the last three; 1: all, 0: none"""
 
 
 @dataclass(frozen=True)

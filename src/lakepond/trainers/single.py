@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,44 +26,8 @@ from lakepond.trainers import arena
 
 
 @dataclass(frozen=True)
-class SingleConfig:
+class SingleConfig(arena.ArenaConfig):
     """All settings of a run."""
-
-    game: str = "Breakout"
-    """which game of the suite; of gymnasium an id, or module:id"""
-    suite: arena.Suite = "minatar"
-    """minatar: on the device; atari: ale-py; gymnasium: any id with discrete actions, CartPole-v1 say"""
-    frames: int = 1_000_000
-    """steps of all environments together (Atari: agent steps, four emulator frames each)"""
-    portion: int = 40_960
-    """frames between two evaluations"""
-    seed: int = field(default=0, compare=False)  # runs that differ in it share their compiled programs
-    """of everything that is random"""
-    network: str = "mlp"
-    """mlp, cnn (MinAtar as published) or nature (Atari)"""
-    hidden: tuple[int, ...] = (256, 128)
-    """layers of the mlp"""
-    pqn: PQNSettings = field(default_factory=PQNSettings)
-    epsilon_kind: str = "linear"
-    """linear, exponential or constant"""
-    epsilon_start: float = 1.0
-    """share of random actions at the start"""
-    epsilon_end: float = 0.05
-    """and at the end"""
-    epsilon_share: float = 0.1
-    """of all frames, how many it takes to get there"""
-    evaluation_episodes: int = 64
-    """episodes of an evaluation"""
-    evaluation_epsilon: float = 0.001
-    """share of random actions in it"""
-    evaluation_greedy: bool = True
-    """evaluate once more without any random action; twice the time"""
-    evaluation_steps: int = 27_000
-    """after so many an episode of it is cut off"""
-    checkpoint_every: int = 4
-    """portions between two checkpoints; there is always one at the end"""
-    keep_every: int = 1
-    """keep every nth checkpoint for good, beside the last three; 1: all, 0: none"""
 
 
 PRESETS = {
