@@ -6,13 +6,14 @@ The lake is played once and kept under .cache/bench: 8 emulators on both cores, 
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -26,11 +27,12 @@ from benchmarks.report import Section
 
 GAMES = ("breakout", "gravitar")
 STEPS = int(os.environ.get("LAKEPOND_ATARI_STEPS", 1_000_000))
-FILLED = 400_000
+FRAMES = FILLED = 400_000
 EACH = 20_000  # steps between two commits
 CALLS = 250  # of eight steps, played at a time
 LONGEST = 27_000  # steps of an episode: half an hour of the game
 BARS = {"100 %": 0.8, "10 %": 0.5, "1 %": 0.3}
+FRAME_BYTES = 84 * 84
 
 
 def run(quick: bool) -> list[Section]:
@@ -49,17 +51,18 @@ def _game(game: str, steps: int, quick: bool) -> Section:
     section.add("8 emulators play, both cores", rates["played"], "steps/s", None, None)
     section.add("record and commit", rates["write"], "steps/s", None, None)
     section.add("the same over what 8 emulators play", ratio, "x", "at least 5", ratio >= 5)
-    filled = in_child(
-        "benchmarks.lake_atari:fills", path=path, steps=min(steps, FILLED), turns=3 if quick else 7
-    )
-    for share, found in filled.items():
-        bar = BARS[share]
-        ratio = found["raw"] / found["fill"]
-        section.add(f"fill {share}", found["bytes"] / found["fill"] / 1e6, "MB/s of blocks", None, None)
-        section.add(f"fill {share} over raw decoding", ratio, "x", f"at least {bar}", ratio >= bar)
+    sizes = {"path": path, "turns": 3 if quick else 9}
+    for share, found in in_child("benchmarks.lake_atari:frames", **sizes, most=FRAMES).items():
+        bar, ratio = BARS[share], found["raw"] / found["read"]
+        section.add(f"{share} of {found['frames']:,.0f} frames, delivered", found["rate"], "MB/s", None, None)
+        section.add("the same over raw decoding of the blocks", ratio, "x", f"at least {bar}", ratio >= bar)
+    for share, found in in_child("benchmarks.lake_atari:fills", **sizes, steps=min(steps, FILLED)).items():
         section.add(
-            f"fill {share} over decoding to fresh memory", found["fresh"] / found["fill"], "x", None, None
+            f"lake.fill, {share} of the transitions", found["steps"] / found["fill"], "steps/s", None, None
         )
+        for where, label in (("mapped", "as much memory, mapped before"), ("fresh", "fresh memory")):
+            ratio = found[where] / found["fill"]
+            section.add(f"the same over decoding its blocks to {label}", ratio, "x", None, None)
     sampled = in_child("benchmarks.lake_atari:samples", path=path, turns=20 if quick else 60)
     section.add("lake.sample(256), median", sampled["ms"], "ms", None, None)
     section.add("lake.sample, steps", sampled["rate"], "steps/s", None, None)
@@ -73,8 +76,10 @@ def _game(game: str, steps: int, quick: bool) -> Section:
     section.notes += [
         f"{made['steps']:,} steps of (4, 84, 84) uint8, random play, {made['commits']} commits, "
         f"{made['files']} files, {made['bytes'] / 1e6:,.1f} MB",
-        f"fill: of {min(steps, FILLED):,} steps into an empty replay; raw: zstandard decodes the blocks that "
-        "have to be touched, on two threads, eight blocks a call, into memory that is used again",
+        "frames: a uniform share of all, sorted, read into an array that is used again; raw: zstandard "
+        "decodes the blocks that have to be touched, on two threads, eight a call, and nothing else: 100 % "
+        "into that array, less into two megabytes",
+        f"lake.fill: of {min(steps, FILLED):,} steps into an empty replay: memory fresh from the system",
         "sample: everything compressed, in memory and on disk; batches of whole transitions, arrays fresh",
     ]
     return section
@@ -224,6 +229,32 @@ def rates(game: str, calls: int) -> dict[str, float]:
 # --- reading -----------------------------------------------------------------------------------------
 
 
+def frames(path: str, most: int, turns: int) -> dict[str, dict[str, float]]:
+    """Seconds to read shares of the first `most` frames, and to decode their blocks and nothing else."""
+    import lakepond as lp
+
+    found: dict[str, dict[str, float]] = {}
+    with lp.Lake.open(path) as lake:
+        every = lake.reader.row_numbers(0, FRAME_BYTES)[:most]
+        out = np.ones(_blocks(lake, every)[1], np.uint8)
+        for share in BARS:
+            count = len(every) * int(share.split()[0]) // 100
+            seconds: dict[str, list[float]] = {"read": [], "raw": []}
+            for turn in range(turns + 1):  # the first is a rehearsal
+                numbers = np.sort(_rng(turn).choice(every, count, replace=False, shuffle=False))
+                jobs, touched = _blocks(lake, numbers)
+                to = out[:touched] if count == len(every) else None
+                laps = {
+                    "read": lambda n=numbers: lake.reader.rows(0, n, FRAME_BYTES, out),
+                    "raw": lambda j=jobs, t=to: _decode(j, t),
+                }
+                _take(laps, seconds, turn)
+            middle = {name: median(laps) for name, laps in seconds.items()}
+            rate = count * FRAME_BYTES / middle["read"] / 1e6
+            found[share] = middle | {"frames": len(every), "rate": rate}
+    return found
+
+
 def fills(path: str, steps: int, turns: int) -> dict[str, dict[str, float]]:
     """Seconds to fill a replay, and to decode the same blocks and nothing else; medians of turns."""
     import lakepond as lp
@@ -231,28 +262,37 @@ def fills(path: str, steps: int, turns: int) -> dict[str, dict[str, float]]:
 
     found: dict[str, dict[str, float]] = {}
     with lp.Lake.open(path, commit=_commit_with(path, steps)) as lake:
-        for share, count in (("100 %", len(lake)), ("10 %", len(lake) // 10), ("1 %", len(lake) // 100)):
-            seconds: dict[str, list[float]] = {"fill": [], "raw": [], "fresh": []}
-            touched = 0
-            for turn in range(turns + 1):  # the first is a rehearsal
-                rng = np.random.default_rng(turn)
-                ids = lake_to_pond.draw(lake, count, np.random.default_rng(turn))
-                jobs, touched = _blocks(lake, ids)
-                replay = lp.Replay(lake.spec, count)
+        for share in BARS:
+            count = len(lake) * int(share.split()[0]) // 100
+            seconds: dict[str, list[float]] = {"fill": [], "fresh": [], "mapped": []}
+            for turn in range(turns + 1):
+                jobs, touched = _blocks(lake, _rows_of(lake, lake_to_pond.draw(lake, count, _rng(turn))))
+                replay, rng = lp.Replay(lake.spec, count), _rng(turn)
+                memory = mmap.mmap(-1, touched, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                out = np.frombuffer(memory, np.uint8)
                 laps = {
                     "fill": lambda r=replay, n=count, g=rng: lake.fill(r, n, rng=g),
-                    "raw": lambda j=jobs: _decode(j, None),
-                    "fresh": lambda j=jobs, t=touched: _decode(j, np.empty(t, np.uint8)),
+                    "fresh": lambda j=jobs, o=out: _decode(j, o),
+                    "mapped": lambda j=jobs, o=out: _decode(j, o),
                 }
-                for name, work in laps.items():
-                    begin = time.perf_counter()
-                    work()
-                    if turn:
-                        seconds[name].append(time.perf_counter() - begin)
+                _take(laps, seconds, turn)
                 replay.close()
-                del replay, laps
-            found[share] = {name: median(laps) for name, laps in seconds.items()} | {"bytes": touched}
+                del replay, laps, out
+                memory.close()
+            found[share] = {name: median(laps) for name, laps in seconds.items()} | {"steps": count}
     return found
+
+
+def _rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def _take(laps: dict[str, Callable[[], object]], seconds: dict[str, list[float]], turn: int) -> None:
+    for name, work in laps.items():
+        begin = time.perf_counter()
+        work()
+        if turn:
+            seconds[name].append(time.perf_counter() - begin)
 
 
 def _commit_with(path: str, steps: int) -> int:
@@ -263,15 +303,20 @@ def _commit_with(path: str, steps: int) -> int:
     return next(n for n in commits.numbers(folder) if commits.read(folder, n).recorded >= steps)
 
 
-def _blocks(lake: Any, ids: np.ndarray) -> tuple[list[tuple[Any, list[int]]], int]:
-    """The blocks that hold the rows of these steps, eight to a call, and their plain bytes."""
+def _rows_of(lake: Any, ids: np.ndarray) -> np.ndarray:
+    """The rows that these steps name, sorted."""
     from lakepond.lake.tracks import covered
 
     named = []
     for part in lake.parts(ids):
         leaf = part.leaves[0]
         named.append(np.unique(leaf.track[covered(leaf.starts, leaf.layout.length)]))
-    numbers, jobs, total = np.unique(np.concatenate(named)), [], 0
+    return np.unique(np.concatenate(named))
+
+
+def _blocks(lake: Any, numbers: np.ndarray) -> tuple[list[tuple[Any, list[int]]], int]:
+    """The blocks that hold these rows, eight to a call, and their plain bytes."""
+    jobs, total = [], 0
     for file in lake.commit.rows:
         mine = numbers[(numbers >= file.first) & (numbers < file.first + file.shard.rows)] - file.first
         blocks = np.unique(mine // file.shard.block_rows).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,9 @@ from lakepond.lake.steps import read_notes, read_steps
 from lakepond.lake.tracks import covered, distinct
 from lakepond.pond import Pond, Spelled, Steps, column_fields
 from lakepond.types import Array
+
+STRAIGHT_BYTES = 256 << 20
+"""rows read at a time where they go straight to the pond: fewer blocks are read for two parts"""
 
 
 class Held(NamedTuple):
@@ -48,8 +52,10 @@ def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
     _settle(lake, pond)
     read: list[Held] = []
     rows = _Rows(lake, pond, ours=False)
+    if rows.straight:
+        rows.make_room(len(ids))
     try:
-        for part in lake.parts(ids):
+        for part in lake.parts(ids, STRAIGHT_BYTES if rows.straight else PART_BYTES):
             held = rows.hold(part)
             read.append(held)
             if any(
@@ -108,9 +114,10 @@ def _append(pond: Pond, held: Held, which: slice | Array, *, linked: bool) -> No
     def part(leaf: Spelled | Array, k: int) -> Spelled | Array:
         return leaf._replace(starts=leaf.starts[which]) if isinstance(leaf, Spelled) else leaf[which, k]
 
+    streams = held.columns["stream"][which]
     pond.append(
         Steps(
-            streams=held.columns["stream"][which].tolist(),
+            streams=streams.tolist() if linked else streams,
             obs=[part(leaf, 0) for leaf in held.leaves],
             next_obs=[part(leaf, 1) for leaf in held.leaves],
             columns=[held.columns[name][which] for name, _ in column_fields(pond.spec)],
@@ -157,9 +164,17 @@ class _Rows:
             raise LakeCorrupt(
                 f"{lake.path} cannot have as many rows as it says: {error}; see `repair`."
             ) from error
-        # what a pond that is empty does not hold need not be looked for
-        self._look = ours or pond.size > 0
-        self._scratch = np.empty(PART_BYTES if self._look else 0, np.uint8)
+        self.straight = not ours and not pond.size
+        """what an empty pond does not hold need not be looked for: rows are decoded where they will lie"""
+        self._scratch = np.empty(0 if self.straight else PART_BYTES, np.uint8)
+
+    def make_room(self, steps: int) -> None:
+        """Let the pond grow once, for the most rows that so many steps can need."""
+        for i, known in enumerate(self._slots):
+            store = self._pond.leaves[i].store
+            if store is not None:
+                with suppress(MemoryError):  # it may well need less
+                    self._pond.make_room(i, min(len(known), steps * (store.length + 1)))
 
     def hold(self, part: Part) -> Held:
         """A part whose rows are now in the pond, held."""
@@ -187,11 +202,11 @@ class _Rows:
             raise LakeCorrupt(f"a window of {self._lake.path} names a row that is in no file; see `repair`.")
         new = numbers[known[places] < 0]
         reader, size = self._lake.reader, layout.row_bytes
-        if self._look:
+        if self.straight:
+            held = self._pond.read_rows(i, len(new), lambda out: reader.rows(i, new, size, out.reshape(-1)))
+        else:
             rows = reader.rows(i, new, size, self._scratch)
             held = self._pond.load_rows(i, rows, new if self._ours else None)
-        else:
-            held = self._pond.read_rows(i, len(new), lambda out: reader.rows(i, new, size, out.reshape(-1)))
         known[new - self._first[i]] = held
         slots = known[places]
         return Spelled(slots[place], np.searchsorted(positions, leaf.starts), held)

@@ -173,15 +173,15 @@ class Lake(Exports):
             raise UnknownStream(f"no live step of {self.path} belongs to stream {stream!r}.")
         return found
 
-    def parts(self, ids: Array) -> Iterator[Part]:
-        """Steps by sorted ids, a bounded number at a time, in the order of the disk."""
+    def parts(self, ids: Array, most: int = PART_BYTES) -> Iterator[Part]:
+        """Steps by sorted ids, in the order of the disk, a part at a time whose rows take `most` bytes."""
         waiting = self.reader.parts(ids, PART_STEPS)[::-1]
         segments = dict.fromkeys(segment for segment, _ in waiting)
         self.reader.segments.expect(name for segment in segments for name in (segment.name, *segment.needs))
         while waiting:
             segment, some = waiting.pop()
             part = self.reader.read(segment, some)
-            if len(some) > 1 and self.reader.row_bytes(part) > PART_BYTES:
+            if len(some) > 1 and self.reader.row_bytes(part) > most:
                 half = len(some) // 2
                 waiting += [(segment, some[half:]), (segment, some[:half])]
             else:

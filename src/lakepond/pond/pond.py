@@ -29,7 +29,8 @@ RESERVE_BYTES = 64 << 20
 class Steps(NamedTuple):
     """Steps that have been checked against the spec, ready to be kept."""
 
-    streams: list[int]
+    streams: list[int] | Array
+    """an array only where they are not linked"""
     obs: Sequence[Handed]
     """one for each leaf of the observation, each with a leading batch axis"""
     next_obs: Sequence[Handed]
@@ -149,7 +150,9 @@ class Pond:
         with self._lock:
             while self._growing:
                 self._change.wait()
-            lanes = self._lanes_of(steps.streams if steps.linked else [STRAYS] * count)
+            lanes = self._lanes_of(steps.streams if steps.linked else [STRAYS])  # type: ignore[arg-type]
+            if not steps.linked:
+                lanes = np.full(count, lanes[0])
             for i, leaf in enumerate(self.leaves):
                 if not leaf.settled:
                     self._settle(leaf, steps.obs[i], steps.next_obs[i])
@@ -297,6 +300,11 @@ class Pond:
         observations = self.leaves[leaf]
         store = observations.store
         return store is not None and store.length == length and observations.axis == axis
+
+    def make_room(self, leaf: int, rows: int) -> None:
+        """Have room for so many rows of a leaf."""
+        with self.reading():
+            self._store_with_room(leaf, rows)
 
     def load_rows(self, leaf: int, rows: Array, numbers: Array | None) -> Array:
         """Keep rows for a leaf; returns their slots, held until `let_go_of_rows`.

@@ -67,7 +67,6 @@ def take_slot(b: Books, after: int) -> int:
         if slot < 0 and b.counts[FRESH] < len(b.slots):
             slot = b.counts[FRESH]
             b.counts[FRESH] = min(slot + b.counts[LANE], len(b.slots))
-            populate(b, slot, b.counts[FRESH])
         if slot < 0:  # only the unused ends of lanes are left
             for s in range(len(b.slots)):
                 if b.slots[s].state != USED:
@@ -81,12 +80,15 @@ def take_slot(b: Books, after: int) -> int:
 
 
 @njit(nogil=True)
-def populate(b: Books, slot: int, stop: int) -> None:
-    """Have the memory of slots that were never used mapped at once: cheaper than a fault a page."""
-    first: Any = (b.counts[ADDRESS] + slot * b.counts[ROW_BYTES]) // PAGE * PAGE
-    last = b.counts[ADDRESS] + stop * b.counts[ROW_BYTES]
-    if last - first >= 8 * PAGE:
-        madvise(first, last - first, POPULATE)
+def take_mapped(b: Books, after: int) -> int:
+    """`take_slot`; if a lane is new its memory is mapped at once, which is cheaper than a fault a page."""
+    fresh = b.counts[FRESH]
+    slot = take_slot(b, after)
+    row = b.counts[ROW_BYTES]
+    if b.counts[FRESH] > fresh and (b.counts[FRESH] - fresh) * row >= 8 * PAGE:
+        first: Any = (b.counts[ADDRESS] + fresh * row) // PAGE * PAGE
+        madvise(first, b.counts[ADDRESS] + b.counts[FRESH] * row - first, POPULATE)
+    return slot
 
 
 @njit(nogil=True)
@@ -161,7 +163,7 @@ def intern(b: Books, address: int, after: int) -> int:
             place = at
     if place < 0:  # all taken: the one whose turn it is by the hash makes way and will be stored again
         place = (home + np.int64(key & np.uint64(PROBES - 1))) & mask
-    slot = take_slot(b, after)
+    slot = take_mapped(b, after)
     memcpy(base + slot * row, address, row)
     b.slots[slot].keys = key
     b.table[place] = slot
@@ -283,7 +285,7 @@ def search(b: Books, lane: int, address: int) -> int:
     if b.counts[BARREN] >= PATIENCE and not is_probe(address, length * row):
         start = room(b, lane, end, length)
         for _ in range(length):
-            after = take_slot(b, after)
+            after = take_mapped(b, after)
             append(b, lane, after)
         run = 0
         while run < length:  # copy neighbours at once

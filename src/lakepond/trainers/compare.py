@@ -57,7 +57,15 @@ class CompareConfig:
 
     games: tuple[str, ...] = ("Breakout", "Asterix", "Freeway", "SpaceInvaders")
     """which games"""
-    arms: tuple[str, ...] = ("single", "mixture", "mixture-restart", "live", "apart", "single-resets")
+    arms: tuple[str, ...] = (
+        "single",
+        "single-epochs",
+        "mixture",
+        "mixture-restart",
+        "live",
+        "apart",
+        "single-resets",
+    )
     """which arms; may be changed later"""
     seeds: int = 5
     """runs of each arm on each game; may be raised later"""
@@ -65,13 +73,13 @@ class CompareConfig:
     """of every run, over all its agents; rounded down to whole portions"""
     portions: int = 4
     """parts of a mixture's run, with a reset between each two"""
-    evaluations: int = 24
+    evaluations: int = 16
     """in the course of a run"""
-    evaluation_episodes: int = 64
+    evaluation_episodes: int = 32
     """of each"""
     network: str = "mlp"
     """mlp, or cnn as published"""
-    hidden: tuple[int, ...] = (256, 128)
+    hidden: tuple[int, ...] = (128,)
     """layers of the mlp"""
     big_samples: float = 4.0
     """how often a transition is learned from at a reset, or by the big agent of live"""
