@@ -103,7 +103,7 @@ def test_numbers_of_one_kind_are_converted_and_values_never_changed():
     assert replay.recent(1).action.tolist() == [5]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", ">f4", "float64", "longdouble"])
 def test_nan_rewards_are_kept_and_told_once(dtype):
     replay = lp.Replay(dataclasses.replace(SPEC, reward=lp.Field((), dtype)), 10)
     with pytest.warns(RuntimeWarning, match="NaN"):

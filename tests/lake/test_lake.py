@@ -325,6 +325,21 @@ def test_fill_is_exactly_uniform_and_without_replacement(tmp_path):
     lake.close()
 
 
+def test_a_filled_replay_takes_no_more_than_one_that_recorded(tmp_path):
+    spec = lp.Spec(obs=lp.Field((100,), "float32", rows=None))
+    obs = np.random.default_rng(0).random((20_001, 100), np.float32)
+    steps = {"obs": obs[:-1], "next_obs": obs[1:], "action": np.zeros(20_000, np.int64), "stream": 0}
+    ends = {"reward": np.zeros(20_000, np.float32), "terminated": np.zeros(20_000, bool)}
+    with lp.Replay.open(tmp_path / "lake", spec, capacity=20_000) as replay:
+        replay.record(**steps, **ends, truncated=np.zeros(20_000, bool))
+        replay.commit()
+        recorded = replay.stats().bytes_held
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        filled = lp.Replay(spec, 20_000)
+        lp.fill(lake, filled, 20_000, rng=np.random.default_rng(0))
+    assert filled.stats().bytes_held < 1.5 * recorded
+
+
 WRITER = """
 import sys, numpy as np, lakepond as lp
 sys.path.insert(0, {tests!r})

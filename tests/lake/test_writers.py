@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import signal
@@ -364,3 +365,37 @@ def test_lakepond_verify_checks_every_writer(tmp_path, capsys):
     file.write_bytes(bytes(data))
     assert main(["verify", str(path)]) == 3
     assert "commit 1 of b: damaged." in capsys.readouterr().out
+
+
+def test_a_fill_with_steps_of_before_their_row_axis_was_known_overwrites_no_row(tmp_path):
+    # writers "a" and "c" stop before their rows are known, so their steps come as whole observations,
+    # while the rows of "b" are in the pond already and its steps are not
+    spec = lp.Spec(obs=lp.Field((32, 16), "float32"))
+    rng = np.random.default_rng(0)
+
+    def record_all(writer: str, obs: np.ndarray, next_obs: np.ndarray) -> None:
+        with lp.Replay.open(tmp_path / "lake", spec, capacity=3000, writer=writer) as replay:
+            for one, other in zip(obs, next_obs, strict=True):
+                replay.record(obs=one, next_obs=other, action=0, reward=0, terminated=False, truncated=False)
+
+    noise = rng.random((2, 2, 31, 32, 16), np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view(rng.random((1900, 16), np.float32), 32, axis=0)
+    windows = np.ascontiguousarray(windows.transpose(0, 2, 1))
+    record_all("a", *noise[0])
+    record_all("b", windows[:-1], windows[1:])
+    record_all("c", *noise[1])
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        replay = lp.Replay(spec, 5000)
+        lp.fill(lake, replay, len(lake), rng=rng)
+        filled = {(o.tobytes(), n.tobytes()) for o, n in zip(*_both(replay.recent(len(lake))), strict=True)}
+    wanted = [
+        *zip(*noise[0], strict=True),
+        *itertools.pairwise(windows),
+        *zip(*noise[1], strict=True),
+    ]
+    assert filled == {(one.tobytes(), other.tobytes()) for one, other in wanted}
+    replay._pond.leaves[0].store.check()
+
+
+def _both(batch: lp.Batch) -> tuple[np.ndarray, np.ndarray]:
+    return batch.obs, batch.next_obs

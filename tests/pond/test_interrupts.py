@@ -80,3 +80,34 @@ def test_an_interrupted_record_is_whole_or_not_there(full):
     assert n > 30
     sample = replay.sample(8, rng=np.random.default_rng(0), n_step=2, gamma=0.9)
     assert len(sample.reward) == 8
+
+
+def test_an_interrupted_clear_forgets_all_or_nothing():
+    """Every line in turn."""
+    for line in range(400):
+        replay = lp.Replay(spec_of(WORLD), 12, alpha=0.6)
+        for n in range(20):
+            replay.record(**step_of(WORLD, n))
+        interrupt = Interrupt(line)
+        sys.settrace(interrupt)
+        try:
+            replay.clear()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert len(replay) in (0, 12)
+        held = replay._pond.streams
+        assert held == ([] if len(replay) == 0 else [0, 1, 2])
+        for n in range(20, 26):
+            replay.record(**step_of(WORLD, n))
+        for leaf in replay._pond.leaves:
+            if leaf.store is not None:
+                leaf.store.check()
+        batch = replay.recent(len(replay))
+        for i in range(len(replay)):
+            agrees(batch._replace(discount=batch.discount), i, WORLD)
+        if not interrupt.raised:
+            assert len(replay) == 6
+            return
+    pytest.fail("there are more lines than that")

@@ -169,12 +169,16 @@ class Observations:
         here, there = self._windows(obs), self._windows(next_obs)
         self.store.turn(oldest, gone, lanes, here, there, first, self._starts, self._following)
 
-    def let_go(self, oldest: int, gone: int, first: int) -> None:
-        """Let go of so many of the oldest steps and keep none; `first`: the id of the next one."""
+    def rows_taken(self) -> None:
+        """Rows have come in another way than by `turn`: what room there is has to be looked at again."""
+        self._room = 0
+
+    def let_go(self, oldest: int, gone: int) -> None:
+        """Let go of so many of the oldest steps and keep none; `until` tells of it by -1."""
         if self.store is not None:
             none = np.zeros(0, np.int64)
             nothing = Windows(0, 0, none)
-            self.store.turn(oldest, gone, none, nothing, nothing, first, self._starts, self._following)
+            self.store.turn(oldest, gone, none, nothing, nothing, -1, self._starts, self._following)
 
     def _rows_first(self, obs: Array | WindowRef) -> Array | WindowRef:
         if isinstance(obs, WindowRef):
@@ -192,6 +196,8 @@ class Observations:
         if not isinstance(obs, WindowRef):
             return obs
         length = self.field.shape[0]
+        if not len(obs.stop):  # type: ignore[arg-type]  # an array by now
+            return np.empty((0, *self.field.shape), self.dtype)
         return np.stack([obs.source.rows[stop - length : stop] for stop in obs.stop])  # type: ignore[union-attr]
 
     # --- to and from a lake ------------------------------------------------------------------------

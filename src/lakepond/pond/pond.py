@@ -86,7 +86,7 @@ class Pond:
         self._usual_lanes: Array = np.zeros(0, np.int64)
         self._usual_numbers: Array = np.zeros(0, np.int32)
         reward = self.columns["reward"]
-        compiled = reward.dtype.char in "fd"
+        compiled = reward.dtype.char in "fd" and reward.dtype.isnative
         self._rewards = reward.reshape(capacity, -1) if compiled else np.zeros((capacity, 0))
         self._rare_rewards = reward if reward.dtype.kind == "f" and not compiled else None  # float16, say
         self.saw_nan = False
@@ -189,10 +189,11 @@ class Pond:
         for column, values in zip(self._recorded_columns, steps.columns, strict=True):
             column[where] = values
         self._stream[where] = self._usual_numbers if steps.linked else steps.streams
-        if again and steps.linked and count and self._newest[lanes[-1]] == first + count - 1:  # done before
-            self._let_lanes_go()
-        else:
+        done = again and steps.linked and count and self._newest[lanes[-1]] == first + count - 1
+        if not done:
             self._advance(oldest, gone, first, lanes, steps.linked)
+        if again:
+            self._let_lanes_go()
         for lane, step in cut.items():
             if step >= oldest + gone:
                 self._following[step % self.capacity] = 0
@@ -267,14 +268,17 @@ class Pond:
             self._growing = False
             self._change.notify_all()
 
-    def _evict(self, count: int) -> None:
-        none = np.zeros(0, np.int64)
+    def _evict(self, again: bool = False) -> None:
+        """Let go of all steps. Begun again, it does what was not done yet."""
         for leaf in self.leaves:
-            leaf.let_go(self.oldest, count, self.recorded)
-        self._advance(self.oldest, count, self.recorded, none)
+            if not again or leaf.until >= 0:
+                leaf.let_go(self.oldest, self.size)
+        self._advance(self.oldest, self.size, self.recorded, np.zeros(0, np.int64))
+        if again:
+            self._let_lanes_go()
         if self.priorities is not None:
-            self.priorities.remove(self.places(self.ids()[:count]))
-        self.size -= count
+            self.priorities.remove(self.places(self.ids()))
+        self.size = 0
 
     def cut(self, streams: Sequence[int]) -> None:
         """What these streams record next follows nothing: a new episode begins without the last one's end."""
@@ -287,7 +291,11 @@ class Pond:
     def clear(self) -> None:
         """Forget all steps; ids go on counting."""
         with self.reading():
-            self._evict(self.size)
+            try:
+                self._evict()
+            except BaseException:  # an interrupt in the middle: all is forgotten, then it is raised
+                self._evict(again=True)
+                raise
 
     # --- to and from a lake ------------------------------------------------------------------------
 
@@ -344,15 +352,15 @@ class Pond:
         observations = self.leaves[leaf]
         store = observations.store
         assert store is not None
-        windows = -(-rows // store.length)
-        if store.room() < windows:
+        if not store.has_rows(rows):
             self._growing = True
             try:
                 self._change.wait_for(lambda: not store.readers)
-                observations.grow(windows, len(self._newest))
+                store.grow_rows(rows)
             finally:
                 self._growing = False
                 self._change.notify_all()
+        observations.rows_taken()
         return store
 
     def let_go_of_rows(self, leaf: int, slots: Array) -> None:

@@ -32,7 +32,7 @@ def address_of(array: Array) -> int:
 
 def knows(dtype: np.dtype[Any]) -> bool:
     """Whether numba has that dtype."""
-    return dtype.char in "?bBhHiIlLqQfdFD" and dtype.isnative
+    return dtype.char in "?bBhHiIlLqQfdFD" and dtype.isnative and dtype.isbuiltin == 1
 
 
 @cache

@@ -71,6 +71,8 @@ def take_slot(b: Books, after: int) -> int:
             for s in range(len(b.slots)):
                 if b.slots[s].state != USED:
                     enqueue(b, s)
+            if b.counts[QUEUE_LENGTH] == 0:
+                raise AssertionError("no slot is free: there was to be room")
             slot = b.queue[b.counts[QUEUE_AT]]
     if b.slots[slot].state == UNTOUCHED:
         b.counts[RESIDENT] += 1

@@ -75,24 +75,33 @@ class RowStore:
         slots = (len(books.slots) - int(books.counts[names.IN_USE])) // self.length
         return min(slots, int(books.counts[names.FREE_EXTENTS]) - 1)
 
+    def has_rows(self, rows: int) -> bool:
+        """Whether there is room for so many new rows."""
+        return int(self.books.counts[names.IN_USE]) + rows <= len(self.books.slots)
+
+    def grow_rows(self, rows: int) -> None:
+        """Make room for so many new rows. Nobody may be reading."""
+        if self.has_rows(rows):
+            return
+        books, counts = self.books, self.books.counts
+        total = max(int(counts[names.IN_USE]) + rows, len(books.slots) * 3 // 2)
+        self.slab.grow(total)
+        counts[names.ADDRESS] = self.slab.address
+        more = total - len(books.slots)
+        slots = _longer(books.slots, more)
+        slots["state"][-more:] = names.UNTOUCHED
+        slots["lake"][-more:] = -1
+        # a ring does not grow in place: laid out from its head on
+        queue = _longer(np.roll(books.queue, -int(counts[names.QUEUE_AT])), more)
+        self.books = books._replace(
+            slots=slots, queue=queue, limbo=_longer(books.limbo, more), table=_table(slots)
+        )
+        counts[names.QUEUE_AT] = 0
+
     def grow(self, windows: int, lanes: int) -> None:
         """Make room for so many new windows, and for lanes up to that number. Nobody may be reading."""
+        self.grow_rows(windows * self.length)
         books, counts = self.books, self.books.counts
-        needed = int(counts[names.IN_USE]) + windows * self.length
-        if needed > len(books.slots):
-            total = max(needed, len(books.slots) * 3 // 2)
-            self.slab.grow(total)
-            counts[names.ADDRESS] = self.slab.address
-            more = total - len(books.slots)
-            slots = _longer(books.slots, more)
-            slots["state"][-more:] = names.UNTOUCHED
-            slots["lake"][-more:] = -1
-            # a ring does not grow in place: laid out from its head on
-            queue = _longer(np.roll(books.queue, -int(counts[names.QUEUE_AT])), more)
-            self.books = books = books._replace(
-                slots=slots, queue=queue, limbo=_longer(books.limbo, more), table=_table(slots)
-            )
-            counts[names.QUEUE_AT] = 0
         if counts[names.FREE_EXTENTS] < windows + 1:
             held = len(books.extents)
             more = max(windows + 1, held // 2)
