@@ -1,6 +1,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,11 @@ settings.register_profile(
     "soak", parent=settings.get_profile("default"), max_examples=2000, derandomize=False
 )
 settings.load_profile(os.environ.get("LAKEPOND_HYPOTHESIS", "default"))
+
+# what one test has compiled, another, in this process or the next, need not compile again
+CACHE = Path(__file__).parents[1] / ".cache" / "jax-tests"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 if (
     signal.getsignal(signal.SIGINT) == signal.SIG_IGN

@@ -22,20 +22,7 @@ from lakepond.errors import ConfigError, MarketDataError, RunMismatch
 from lakepond.lake.lake import Lake
 from lakepond.report.view.api import Api
 from lakepond.runs import Run
-from lakepond.trainers import erl, evaluate_market, market_stage, programs
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _programs_are_kept(tmp_path_factory):
-    """What this process compiles, the processes that will be killed need not."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-    known = {name: getattr(jax.config, name) for name in programs.CACHE_SETTINGS}
-    programs.prepare_jax()
-    yield
-    for name, value in known.items():
-        jax.config.update(name, value)
-    os.environ.pop("XDG_CACHE_HOME") if home is None else os.environ.__setitem__("XDG_CACHE_HOME", home)
+from lakepond.trainers import erl, evaluate_market, market_stage
 
 
 @pytest.fixture(scope="module")

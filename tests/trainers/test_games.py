@@ -57,20 +57,6 @@ LIVE = replace(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled(tmp_path_factory):
-    """Programs are kept on disk for this module, so that the process that is killed need not compile them."""
-    import jax
-
-    folder = str(tmp_path_factory.mktemp("compiled"))
-    before = (jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs)
-    jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    yield folder
-    jax.config.update("jax_compilation_cache_dir", before[0])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A mixture that nobody stopped."""
@@ -168,9 +154,6 @@ KILLED = """
 import os, signal, sys
 from dataclasses import replace
 sys.path.insert(0, {tests!r})
-import jax
-jax.config.update("jax_compilation_cache_dir", {cache!r})
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 from test_games import MIXTURE
 from lakepond.trainers import mixture
 lines = []
@@ -182,9 +165,9 @@ mixture.run(MIXTURE, {folder!r}, tell=tell)
 """
 
 
-def test_a_mixture_that_was_killed_ends_with_the_same_bits_lake_included(tmp_path, whole, compiled):
+def test_a_mixture_that_was_killed_ends_with_the_same_bits_lake_included(tmp_path, whole):
     folder = tmp_path / "killed"
-    code = KILLED.format(tests=str(Path(__file__).parent), cache=compiled, folder=str(folder))
+    code = KILLED.format(tests=str(Path(__file__).parent), folder=str(folder))
     done = subprocess.run([sys.executable, "-c", code], timeout=240, env={**os.environ}, check=False)
     assert done.returncode == -signal.SIGKILL
     assert 0 < len(Run.open(folder).checkpoints()) < len(Run.open(whole).checkpoints())

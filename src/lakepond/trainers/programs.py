@@ -10,9 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-CACHE_SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-"""what `prepare_jax` sets"""
-
 
 def prepare_jax() -> None:
     """Keep compiled programs in the user's cache, so that a second run starts at once; no talk about GPUs."""
@@ -22,8 +19,8 @@ def prepare_jax() -> None:
     update: Callable[[str, Any], None] = jax.config.update
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        update(CACHE_SETTINGS[0], str(Path(home) / "lakepond" / "jax"))
-    update(CACHE_SETTINGS[1], 0.2)
+        update("jax_compilation_cache_dir", str(Path(home) / "lakepond" / "jax"))
+    update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def forget() -> None:
