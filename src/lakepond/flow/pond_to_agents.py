@@ -14,6 +14,7 @@ import numpy as np
 from lakepond.errors import SampleError, TooFewSteps
 from lakepond.pond import Pond
 from lakepond.pond.observations import Observations, Read
+from lakepond.rows import RowStore
 from lakepond.types import Array, Batch, Tree, leaves, rebuild
 
 PARALLEL_BYTES = 4 << 20
@@ -193,14 +194,24 @@ def sample(
 
 
 def _copy(reads: list[tuple[Read, Array]], pool: ThreadPoolExecutor | None) -> None:
-    """Copy what was looked up; if it is much, every other array on a second thread."""
-    second = reads[1::2] if pool is not None and sum(out.nbytes for _, out in reads) >= PARALLEL_BYTES else []
-    other = pool.submit(_copy, second, None) if pool is not None and second else None
-    try:
-        for read, target in reads[::2] if second else reads:
-            read.into(target)
-    finally:
-        if other is not None:
+    """Copy what was looked up: obs and next_obs of a leaf together; if it is much, half on another thread."""
+    together: dict[RowStore, list[tuple[Array, Array]]] = {}
+    for read, out in reads:
+        target = read.rows_first(out)
+        if read.store is not None and read.slots is not None and target.flags.c_contiguous:
+            together.setdefault(read.store, []).append((read.slots, target))
+        else:
+            read.into(out)
+    for store, parts in together.items():
+        slots, outs = np.stack([slots for slots, _ in parts]), [out for _, out in parts]
+        windows = slots.shape[1] // store.length
+        if pool is None or windows < 2 or sum(out.nbytes for out in outs) < PARALLEL_BYTES:
+            store.gather(slots, *outs)
+            continue
+        other = pool.submit(store.gather, slots, *outs, part=(windows // 2, windows))
+        try:
+            store.gather(slots, *outs, part=(0, windows // 2))
+        finally:
             other.result()
 
 

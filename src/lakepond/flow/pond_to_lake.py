@@ -144,7 +144,7 @@ def _windows(pond: Pond, leaf: Observations, places: Array, first: int) -> tuple
             with pond.reading():
                 store.readers += 1
             try:
-                store.gather(part, buffer[: len(part)])
+                store.copy_rows(part, buffer[: len(part)])
             finally:
                 with pond.finishing():
                     store.readers -= 1

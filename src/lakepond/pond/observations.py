@@ -115,7 +115,7 @@ class Observations:
         for k in range(len(places)):
             pair = np.empty((2, *self.field.shape), self.dtype)
             for which in (0, 1):
-                old.gather(old.look_up(starts, which, places[k : k + 1]), pair[which])
+                old.gather(old.look_up(starts, which, places[k : k + 1])[np.newaxis], pair[which])
             if not self.has_room(1, int(lanes.max()) + 1):
                 self.grow(1, int(lanes.max()) + 1)
             self.turn(0, 0, lanes[k : k + 1], pair[:1], pair[1:], int(places[k]))
@@ -251,22 +251,21 @@ class Read:
         if store is not None:
             store.readers += 1
 
+    def rows_first(self, out: Array) -> Array:
+        """A view of `out` in the order of the rows; contiguous if it came from `empty`."""
+        return np.moveaxis(out, -1, out.ndim - len(self.leaf.field.shape)) if self.axis == -1 else out
+
     def into(self, out: Array) -> None:
-        """Copy them into `out`, whatever its layout; at the speed of memcpy if it came from `empty`."""
+        """Copy them into `out`, whatever its layout."""
         if self.values is not None:
             out[...] = self.values.reshape(out.shape)
             return
         assert self.store is not None
         assert self.slots is not None
-        target = out
-        if self.axis == -1:
-            target = np.moveaxis(out, -1, out.ndim - len(self.leaf.field.shape))
-        if target.flags.c_contiguous:
-            self.store.gather(self.slots, target)
-        else:
-            straight = np.empty(target.shape, target.dtype)
-            self.store.gather(self.slots, straight)
-            target[...] = straight
+        target = self.rows_first(out)
+        straight = np.empty(target.shape, target.dtype)
+        self.store.gather(self.slots[np.newaxis], straight)
+        target[...] = straight
 
     def done(self) -> None:
         """Under the lock again: what was let go meanwhile may be used again."""

@@ -36,6 +36,20 @@ def load_byte(_typing: Any, address: Any) -> Any:
     return types.uint64(types.int64), codegen
 
 
+@intrinsic
+def prefetch(_typing: Any, address: Any) -> Any:
+    """Have the page of an address looked up, and its first bytes fetched, while other work goes on."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, *[ir.IntType(32)] * 3])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+        builder.call(function, [pointer, *[ir.Constant(ir.IntType(32), n) for n in (0, 3, 1)]])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
 MULTIPLY = np.uint64(0x9FB21C651E98DF25)
 SHIFT = np.uint64(29)
 

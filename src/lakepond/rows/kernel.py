@@ -38,7 +38,7 @@ from lakepond.rows.books import (
     Books,
     Windows,
 )
-from lakepond.rows.hashing import hash_bytes, is_probe
+from lakepond.rows.hashing import hash_bytes, is_probe, prefetch
 from lakepond.types import Array
 
 memcmp = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
@@ -422,16 +422,25 @@ def look_up(b: Books, starts: Array, which: int, places: Array, slots: Array) ->
 
 
 @njit(nogil=True, cache=True)
-def gather(address: int, row: int, slots: Array, out: int) -> None:
-    """Copy the rows in some slots to an address, neighbours at once."""
-    k = 0
-    while k < len(slots):
-        slot = slots[k]
-        n = 1
-        while k + n < len(slots) and slots[k + n] == slot + n:
-            n += 1
-        memcpy(out + k * row, address + np.int64(slot) * row, n * row)
-        k += n
+def gather(address: int, row: int, length: int, slots: Array, outs: Array, start: int, stop: int) -> None:
+    """Copy windows [start, stop) of several lists of slots, each to its own address, neighbours at once.
+
+    The same window of all lists is copied before the next one: those of obs and next_obs have most rows in
+    common, which are in the cache by then. Meanwhile the pages of the next window are looked up.
+    """
+    for i in range(start, stop):
+        for k in range((i + 1) * length, (i + 2) * length if i + 1 < stop else 0):
+            for at in range(0, row, PAGE):
+                prefetch(address + np.int64(slots[0, k]) * row + at)
+        for which in range(len(outs)):
+            k = i * length
+            while k < (i + 1) * length:
+                slot = slots[which, k]
+                n = 1
+                while k + n < (i + 1) * length and slots[which, k + n] == slot + n:
+                    n += 1
+                memcpy(outs[which] + k * row, address + np.int64(slot) * row, n * row)
+                k += n
 
 
 # --- to and from a lake --------------------------------------------------------------------------

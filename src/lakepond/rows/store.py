@@ -208,9 +208,20 @@ class RowStore:
         self._kernel.look_up(self.books, starts, which, places, slots)
         return slots
 
-    def gather(self, slots: Array, out: Array) -> None:
-        """Copy the rows in these slots into `out`, contiguous and of that size; other threads go on."""
-        self._kernel.gather(self.slab.address, self.row_bytes, slots, self._address_of(out))
+    def gather(self, slots: Array, *outs: Array, part: tuple[int, int] | None = None) -> None:
+        """Copy the windows in these slots, (outs, rows), into arrays, contiguous and of that size.
+
+        All of them, or those that `part` tells, [start, stop); other threads go on.
+        """
+        start, stop = part or (0, slots.shape[1] // self.length)
+        addresses = np.array([self._address_of(out) for out in outs])
+        self._kernel.gather(self.slab.address, self.row_bytes, self.length, slots, addresses, start, stop)
+
+    def copy_rows(self, slots: Array, out: Array) -> None:
+        """Copy the rows in these slots into `out`, (rows, row_bytes) uint8; other threads go on."""
+        addresses = np.array([address_of(out)])
+        row, base = self.row_bytes, self.slab.address
+        self._kernel.gather(base, row, 1, slots[np.newaxis], addresses, 0, len(slots))
 
     @property
     def rows(self) -> int:
