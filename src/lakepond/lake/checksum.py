@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from functools import cache
 from typing import BinaryIO
 
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 
 DIGEST, DIGEST_BYTES = "sha256-160", 20
 """how files are named: SHA-256, cut to 160 bits"""
-PIECE_BYTES = 256 << 10  # written and hashed in one go
+PIECE_BYTES = 256 << 10  # written in one go
+UNHASHED_BYTES = 4 << 20  # that are held for the end
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, lowest bit first
 
 
@@ -40,7 +42,10 @@ def digest_of(data: bytes) -> str:
 
 
 class Tally:
-    """A file being written: whole writes only, counted and hashed."""
+    """A file being written: whole writes only, counted and hashed.
+
+    The last bytes are hashed while the disk is waited for.
+    """
 
     closed = False
 
@@ -48,10 +53,11 @@ class Tally:
         self._file = file
         self._digest = Digest()
         self._small = bytearray()
+        self._unhashed: list[memoryview] = []
         self.bytes = 0
 
     def write(self, data: bytes | memoryview) -> int:
-        """Take all of `data`, which is the caller's again afterwards."""
+        """Take all of `data`, which must not change before `settle` or `finish`."""
         view = memoryview(data).cast("B")
         self.bytes += len(view)
         if len(view) < PIECE_BYTES // 4:
@@ -70,11 +76,23 @@ class Tally:
     def flush(self) -> None:
         """Nothing to do: `finish` writes what is held back."""
 
+    def settle(self) -> None:
+        """Hash what has been written: it may change from now on."""
+        for data in self._unhashed:
+            self._digest.update(data)
+        self._unhashed = []
+
     def finish(self, *, sync: bool) -> str:
         """Write all that is held back, and sync the file; returns the name of what is in it."""
         self._pass_on_small()
         if sync:
-            os.fsync(self._file.fileno())
+            hashing = threading.Thread(target=self.settle)
+            hashing.start()
+            try:
+                os.fsync(self._file.fileno())
+            finally:
+                hashing.join()
+        self.settle()
         return self._digest.hexdigest()
 
     def _pass_on_small(self) -> None:
@@ -83,7 +101,9 @@ class Tally:
             self._pass_on(memoryview(small))
 
     def _pass_on(self, data: memoryview) -> None:
-        self._digest.update(data)
+        self._unhashed.append(data)
+        if sum(map(len, self._unhashed)) > UNHASHED_BYTES:
+            self.settle()
         while data:
             data = data[self._file.write(data) :]  # an unbuffered file takes a part at a time
 

@@ -109,7 +109,9 @@ class _Blocks:
 
     def settle(self) -> None:
         """What was added may change from now on."""
-        if self._group and self._pool is None:
+        if self._codec == "none":
+            self._tally.settle()
+        elif self._group and self._pool is None:
             self._write_all(self._compress(self._group))  # too little for two
         elif self._group:
             self._submit()
