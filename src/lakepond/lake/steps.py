@@ -103,7 +103,7 @@ def write_batches(
 
 
 def _level(columns: Mapping[str, Array]) -> int | None:
-    """The level that is worth its time, by a sample; None: not compressed, for that saves a twentieth or less.
+    """The level that is worth its time, by a sample; None: not compressed, it would save a twentieth at most.
 
     The dense one has to save a seventh more than the quick one.
     """
