@@ -36,6 +36,17 @@ class Interrupt:
         return self
 
 
+def checked(replay: lp.Replay) -> lp.Batch:
+    """All steps held, after a look at each and at the books."""
+    for leaf in replay._pond.leaves:
+        if leaf.store is not None:
+            leaf.store.check()
+    batch = replay.recent(len(replay))
+    for i in range(len(replay)):
+        agrees(batch, i, WORLD)
+    return batch
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_an_interrupted_record_is_whole_or_not_there(full):
     """Every line in turn."""
@@ -64,12 +75,7 @@ def test_an_interrupted_record_is_whole_or_not_there(full):
         assert replay.stats().recorded == n
         if not interrupt.raised:
             break
-        for leaf in replay._pond.leaves:
-            if leaf.store is not None:
-                leaf.store.check()
-        batch = replay.recent(len(replay))
-        for i in range(len(replay)):
-            agrees(batch._replace(discount=batch.discount), i, WORLD)
+        batch = checked(replay)
         following = replay._pond.following(batch.step_id)
         for step, after in zip(batch.step_id.tolist(), following.tolist(), strict=True):
             assert after in (-1, step + 3)
@@ -101,12 +107,7 @@ def test_an_interrupted_clear_forgets_all_or_nothing():
         assert held == ([] if len(replay) == 0 else [0, 1, 2])
         for n in range(20, 26):
             replay.record(**step_of(WORLD, n))
-        for leaf in replay._pond.leaves:
-            if leaf.store is not None:
-                leaf.store.check()
-        batch = replay.recent(len(replay))
-        for i in range(len(replay)):
-            agrees(batch._replace(discount=batch.discount), i, WORLD)
+        checked(replay)
         if not interrupt.raised:
             assert len(replay) == 6
             return
