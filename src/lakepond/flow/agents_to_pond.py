@@ -38,6 +38,7 @@ class Intake:
     ) -> tuple[Steps, bool]:
         """The steps, and whether they came as a batch; `given` are the values in the order of `FIELDS`."""
         values: Any = given if self._simple and not extras else self._flat(given, extras)
+        # `_look` of arrays is written out here: it is asked for six values of every step
         look = [(v.dtype, v.shape) if type(v) is np.ndarray else _look(v) for v in values]
         if look == self._usual:  # they look like the last, which were right
             count = self._usual_count

@@ -61,7 +61,7 @@ class Tally:
         view = memoryview(data).cast("B")
         self.bytes += len(view)
         if len(view) < PIECE_BYTES // 4:
-            self._small += view
+            self._small += view  # copied: a few bytes may hold a large buffer
             if len(self._small) >= PIECE_BYTES:
                 self._pass_on_small()
         else:
@@ -92,7 +92,8 @@ class Tally:
                 os.fsync(self._file.fileno())
             finally:
                 hashing.join()
-        self.settle()
+        else:
+            self.settle()
         return self._digest.hexdigest()
 
     def _pass_on_small(self) -> None:

@@ -40,7 +40,7 @@ def write_shard(
 
     With `enough` no further array is asked for once so many bytes are written: whoever hands over an
     iterator writes the rest of it to another file. An array is the caller's again as soon as the next one
-    is asked for. Memory: that array and 12 MB (about six blocks, if a block is more than 1 MiB), and some
+    is asked for. Memory: that array and 16 MB (about six blocks, if a block is more than 1 MiB), and some
     hundred bytes a block for the index.
     """
     ShardInfo(0, row_bytes, block_rows, codec, 0, "")  # refuses what cannot be

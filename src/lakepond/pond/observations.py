@@ -13,10 +13,9 @@ import numpy as np
 from lakepond.errors import RecordError
 from lakepond.rows import RowAxis, RowStore, find_row_axis, windows_of_source
 from lakepond.rows.axis import AGAINST, PATIENCE, is_candidate
-from lakepond.rows.books import Windows
+from lakepond.rows.books import NO_STOPS, Windows
 from lakepond.types import Array, Field, RowSource, WindowRef
 
-NO_STOPS = np.zeros(0, np.int64)
 PLAIN_BYTES = 256
 """an observation up to this size is kept plainly: its references would cost what they save"""
 
@@ -149,14 +148,13 @@ class Observations:
         first: int,
     ) -> None:
         """Let go of so many of the oldest steps, from an id on; keep new ones, from another on."""
-        if type(obs) is Spelled:
+        if isinstance(obs, Spelled):
             assert self.store is not None
             self._room -= len(lanes)
             self.store.turn_spelled(
                 oldest, gone, lanes, obs.track, obs.starts, first, self._starts, self._following
             )
             return
-        assert not isinstance(obs, Spelled)
         assert not isinstance(next_obs, Spelled)
         if self.store is None:
             assert self._plain is not None
@@ -176,8 +174,7 @@ class Observations:
     def let_go(self, oldest: int, gone: int) -> None:
         """Let go of so many of the oldest steps and keep none; `until` tells of it by -1."""
         if self.store is not None:
-            none = np.zeros(0, np.int64)
-            nothing = Windows(0, 0, none)
+            none, nothing = np.zeros(0, np.int64), Windows(0, 0, NO_STOPS)
             self.store.turn(oldest, gone, none, nothing, nothing, -1, self._starts, self._following)
 
     def _rows_first(self, obs: Array | WindowRef) -> Array | WindowRef:

@@ -84,3 +84,7 @@ class Windows(NamedTuple):
     source: int
     """0: from no source"""
     stops: Array
+
+
+NO_STOPS = np.zeros(0, np.int64)
+"""of windows that are from no source"""

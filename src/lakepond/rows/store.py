@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lakepond.rows import books as names
-from lakepond.rows.books import Books, Windows
+from lakepond.rows.books import NO_STOPS, Books, Windows
 from lakepond.rows.memory import Slab, address_of, spans
 from lakepond.types import Array, RowSource
 
@@ -24,7 +24,6 @@ TRIM_BYTES = 16 << 20
 """less free memory than this is not worth returning to the system"""
 LANE_BYTES = 256 << 10
 """memory set apart for a stream when the slab is fresh"""
-NO_STOPS = np.zeros(0, np.int64)
 
 
 def windows_of_source(source: RowSource, stops: Array) -> Windows:

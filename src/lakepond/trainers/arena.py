@@ -42,7 +42,7 @@ class ArenaConfig:
     suite: Suite = "minatar"
     """minatar: on the device; atari: ale-py; gymnasium: any id with discrete actions, CartPole-v1 say"""
     frames: int = 1_000_000
-    """steps of all agents' environments together (Atari: agent steps, four emulator frames each)"""
+    """steps of all agents' environments, the big one's included (Atari: agent steps, four frames each)"""
     portion: int = 40_960
     """frames between two evaluations"""
     seed: int = field(default=0, compare=False)  # runs that differ in it share their compiled programs
@@ -84,9 +84,9 @@ class FleetConfig(ArenaConfig):
     """how many learn alone"""
     pqn: PQNSettings = field(default_factory=lambda: PQNSettings(envs=32, minibatches=8))
     big_pond: int = 400_000
-    """transitions of the BigPond"""
+    """transitions of the BigPond; of a mixture all of the Lake, if that holds fewer"""
     big_samples: float = 4.0
-    """how often each transition is learned from, on average"""
+    """how often the big agent learns from each transition, on average: at a reset, or in live as it comes"""
     big_batch: int = 256
     """transitions of a gradient step"""
     big_learning_rate: float = 3e-4
