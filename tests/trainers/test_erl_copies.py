@@ -117,6 +117,9 @@ def test_tensorboard_and_wandb_are_really_written_with_generations_as_their_axis
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those libraries' own, at import
         erl.train(replace(CONFIG, generations=3), tmp_path / "run", loggers=("tensorboard", "wandb"))
+        import wandb
+
+        wandb.teardown()  # its own process may write on after a run's finish, as it does until this one exits
     told = list(Run.open(tmp_path / "run").history())
     shown = events(tmp_path / "run" / "tensorboard")
     for name in ("fitness_best", "validation", "distinct_rows", "lake_bytes", "rss_bytes"):

@@ -107,22 +107,23 @@ class ReplayBuffer:
         return saved
 
     @classmethod
-    def load(cls, file_path: str | Path) -> Self:
+    def load(cls, file_path: str | Path, *, seed: int | None = None) -> Self:
         """A buffer that goes on where `save` left it, or one filled from an old pickle, plain or gzip.
 
-        Pickles are read in pieces, by a reader that builds nothing but NumPy data.
+        Pickles are read in pieces, by a reader that builds nothing but NumPy data. `seed`: makes sampling
+        repeatable.
         """
         path = Path(file_path)
         if path.is_dir():
             with Lake.open(path) as lake:
                 note = lake.commit.note
-            buffer = cls(note.get("capacity", 50_000))
+            buffer = cls(note.get("capacity", 50_000), seed=seed)
             if isinstance(buffer, PrioritizedReplayBuffer) and note.get("alpha") is not None:
                 buffer.alpha = note["alpha"]
             buffer.replay = buffer._open(path)
             progress.say(f"loaded from {path}: {buffer._in_words()}")
             return buffer
-        buffer = cls(legacy_capacity(path))
+        buffer = cls(legacy_capacity(path), seed=seed)
         with progress.bar(f"reading {path}") as drawn:
             for old in read_legacy(path, progress=drawn):
                 buffer.add(old.state, old.action, float(old.reward), old.next_state, bool(old.done))
