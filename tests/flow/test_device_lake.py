@@ -1,5 +1,7 @@
 """From the device to the lake and back: it holds what was added, and what is filled follows from it."""
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,9 @@ from lakepond.errors import SpecError, TooFewSteps
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
 from lakepond.flow.lake_to_device import pieces
 from lakepond.lake.lake import Lake
+from lakepond.lake.writer import LakeWriter
 from lakepond.pond.device import Added, DevicePond, Loaded
+from lakepond.trainers.ponds import Ponds
 from lakepond.types import Field, Spec
 
 LANES, CHUNK = 3, 6
@@ -151,3 +155,39 @@ def test_a_pour_goes_on_from_the_commit_that_was_asked_for(tmp_path):
         DeviceLake(path, Spec(obs=SHAPES["board"]))
     with Lake.open(path) as lake, pytest.raises(TooFewSteps, match="asked for, but"):
         next(iter(pieces(lake, 10_000, rng=np.random.default_rng(0))))
+
+
+def test_ponds_use_the_memory_of_a_pour_again_but_not_while_it_is_written(tmp_path, monkeypatch):
+    """The first two pours wait in line together; the memory of the second is the third's."""
+    field, chunks = SHAPES["stack"], 4
+    begin, steps = rollouts(field, chunks)
+    shape = DevicePond(field, lanes=LANES, capacity=CHUNK, rows=5 * CHUNK)
+    written, commit = threading.Event(), LakeWriter.commit
+
+    def commit_later(*args):
+        written.wait(60)
+        return commit(*args)
+
+    monkeypatch.setattr(LakeWriter, "commit", commit_later)
+    some = Ponds(shape, jnp.asarray(begin)[None], tmp_path / "lake", commit=None, fresh=True)
+    add, memory = jax.jit(jax.vmap(shape.add)), []
+    for c in range(chunks):
+        part = steps[c * CHUNK : (c + 1) * CHUNK]
+        added = Added(**{n: jnp.stack([jnp.asarray(s[n]) for s in part])[None] for n in Added._fields})
+        some.state = add(some.state, added)
+        some.pour({})
+        memory.append(some._host.rows.ctypes.data)
+        if c == 1:
+            written.set()
+        if c >= 1:
+            some.durable({})
+    some.close()
+    assert memory[0] != memory[1]
+    assert memory[1] == memory[2] == memory[3]
+    with Lake.open(tmp_path / "lake") as lake:
+        lake.verify()
+        for lane in range(LANES):
+            ids = lake.query(stream=lane)
+            assert [float(lake.steps(i, i + 1).reward[0]) for i in ids.tolist()] == [
+                float(step["reward"][lane]) for step in steps
+            ]

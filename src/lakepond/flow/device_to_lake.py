@@ -127,6 +127,11 @@ class DeviceLake:
         self.last = self._background.submit(new, note or {})
         return self.last
 
+    @property
+    def waiting(self) -> int:
+        """Pours that are not durable yet, whose arrays may not change."""
+        return self._background.waiting
+
     def wait(self) -> Commit | None:
         """The newest commit, once all that was poured is durable; raises why it could not be."""
         return None if self.last is None else self.last.result()

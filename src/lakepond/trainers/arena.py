@@ -259,9 +259,8 @@ def open_lake(path: Path, spec: Spec, *, commit: int | None, fresh: bool) -> Dev
     return DeviceLake(path, spec, commit=commit)
 
 
-def pour(shape: DevicePond, ponds: PondState, lake: DeviceLake, note: dict[str, Any]) -> None:
-    """Hand the steps of several ponds over to a lake: copied at once, written in the background."""
-    host = jax.tree.map(np.array, ponds)  # copies: the device goes on with its own
+def pour(shape: DevicePond, host: PondState, lake: DeviceLake, note: dict[str, Any]) -> None:
+    """Hand the steps of several ponds, as NumPy arrays, over to a lake, which writes in the background."""
     names = ("action", "reward", "terminated", "truncated")
     steps = host.steps.reshape(-1)
     wanted = int(steps[0]) - host.oldest

@@ -32,8 +32,8 @@ from lakepond.types import Field
 if TYPE_CHECKING:
     from lakepond.trainers.mixture import Mixture, MixtureConfig
 
-PIECE_BYTES = 16 << 20
-"""rows that are brought to the BigPond at a time, at most"""
+PIECE_BYTES = 4 << 20
+"""rows that are brought to the BigPond at a time, at most; memory of that size is used again and again"""
 
 
 def make_dqn(config: MixtureConfig, network: Network) -> DQN:
@@ -150,7 +150,7 @@ def fill(
     )
     for piece in chosen:
         pond = _load(big, pond, Loaded(*piece))
-    return pond
+    return jax.block_until_ready(pond)
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)

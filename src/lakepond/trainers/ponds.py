@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lakepond.agents.fleet import over_agents
 from lakepond.lake.commits import Commit
@@ -36,13 +37,18 @@ class Ponds:
         self.state: PondState = over_agents(lambda each: shape.begin(empty, each), obs)
         spec = Spec(obs=shape.obs, action=Field((), "int32"))
         self.lake = arena.open_lake(path, spec, commit=commit, fresh=fresh)
+        self._host: PondState | None = None  # what was handed over last; the next takes its memory
 
     def pour(self, note: dict[str, Any]) -> None:
         """Hand all steps over to the Lake, which writes them in the background; the Ponds are empty then."""
         state = self.state
         if not int(state.steps[0] - state.oldest.min()):
             return
-        arena.pour(self.shape, state, self.lake, note)
+        if self._host is None or self.lake.waiting:
+            self._host = jax.tree.map(np.array, state)
+        else:
+            jax.tree.map(np.copyto, self._host, state)
+        arena.pour(self.shape, self._host, self.lake, note)
         self.state = state._replace(oldest=jnp.repeat(state.steps[:, None], state.oldest.shape[1], 1))
 
     def durable(self, note: dict[str, Any]) -> Commit | None:
