@@ -259,30 +259,6 @@ def open_lake(path: Path, spec: Spec, *, commit: int | None, fresh: bool) -> Dev
     return DeviceLake(path, spec, commit=commit)
 
 
-def pour(shape: DevicePond, host: PondState, lake: DeviceLake, note: dict[str, Any]) -> None:
-    """Hand the steps of several ponds, as NumPy arrays, over to a lake, which writes in the background."""
-    names = ("action", "reward", "terminated", "truncated")
-    steps = host.steps.reshape(-1)
-    wanted = int(steps[0]) - host.oldest
-    full = np.minimum(wanted, shape.capacity)
-    if (full != full.max()).any():
-        raise ConfigError(
-            "episodes are so short that steps left a Pond before they were poured; lower the setting `pond`."
-        )
-    lanes = [
-        Lanes(
-            host.rows[i],
-            int(steps[i]),
-            host.oldest[i],
-            host.at[i],
-            host.next_at[i],
-            {name: getattr(host, name)[i] for name in names},
-        )
-        for i in range(len(steps))
-    ]
-    lake.pour(lanes, note)
-
-
 def pour_new(shape: DevicePond, pond: PondState, poured: int, lake: DeviceLake, note: dict[str, Any]) -> None:
     """Hand the steps of a pond from `poured` on over to a lake; they stay, and only they are copied."""
     if int(pond.oldest.max()) > poured:

@@ -150,7 +150,8 @@ def fill(
     )
     for piece in chosen:
         pond = _load(big, pond, Loaded(*piece))
-    return jax.block_until_ready(pond)
+    jax.block_until_ready(pond)  # type: ignore[no-untyped-call]
+    return pond
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lakepond.agents.fleet import over_agents
+from lakepond.errors import ConfigError
+from lakepond.flow.device_to_lake import Lanes
 from lakepond.lake.commits import Commit
 from lakepond.pond.device import DevicePond, PondState
 from lakepond.trainers import arena
@@ -37,7 +39,7 @@ class Ponds:
         self.state: PondState = over_agents(lambda each: shape.begin(empty, each), obs)
         spec = Spec(obs=shape.obs, action=Field((), "int32"))
         self.lake = arena.open_lake(path, spec, commit=commit, fresh=fresh)
-        self._host: PondState | None = None  # what was handed over last; the next takes its memory
+        self._host: Any = None  # what was handed over last; the next takes its memory
 
     def pour(self, note: dict[str, Any]) -> None:
         """Hand all steps over to the Lake, which writes them in the background; the Ponds are empty then."""
@@ -48,7 +50,7 @@ class Ponds:
             self._host = jax.tree.map(np.array, state)
         else:
             jax.tree.map(np.copyto, self._host, state)
-        arena.pour(self.shape, self._host, self.lake, note)
+        self.lake.pour(_lanes(self._host, self.shape.capacity), note)
         self.state = state._replace(oldest=jnp.repeat(state.steps[:, None], state.oldest.shape[1], 1))
 
     def durable(self, note: dict[str, Any]) -> Commit | None:
@@ -59,3 +61,25 @@ class Ponds:
     def close(self) -> None:
         """Finish writing and let others."""
         self.lake.close()
+
+
+def _lanes(host: Any, capacity: int) -> list[Lanes]:
+    """All steps of some Ponds, whose state came as NumPy arrays."""
+    steps = host.steps.tolist()
+    full = np.minimum(steps[0] - host.oldest, capacity)
+    if (full != full.max()).any():
+        raise ConfigError(
+            "episodes are so short that steps left a Pond before they were poured; lower the setting `pond`."
+        )
+    columns = {name: getattr(host, name) for name in ("action", "reward", "terminated", "truncated")}
+    return [
+        Lanes(
+            host.rows[i],
+            steps[i],
+            host.oldest[i],
+            host.at[i],
+            host.next_at[i],
+            {name: values[i] for name, values in columns.items()},
+        )
+        for i in range(len(steps))
+    ]
