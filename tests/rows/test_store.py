@@ -9,6 +9,7 @@ import pytest
 import lakepond as lp
 from lakepond.rows import books as names
 from lakepond.rows.hashing import hash_bytes
+from lakepond.rows.memory import address_of
 
 
 def day(t: int) -> np.ndarray:
@@ -346,3 +347,19 @@ def test_rows_that_keep_coming_are_kept_once_while_all_others_change():
             slots = leaf.store.books.slots
             rows = leaf.store.slab.rows[(slots["state"] == names.USED) & (slots["refs"] > 0)]
             assert len(np.unique(rows, axis=0)) == len(rows)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 63, 64, 65, 200, 1000])
+def test_a_hash_changes_with_every_bit_and_with_the_order_of_words(size):
+    data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    seen = {hash_bytes(address_of(data), size)}
+    for bit in range(8 * size):
+        data[bit // 8] ^= 1 << bit % 8
+        seen.add(hash_bytes(address_of(data), size))
+        data[bit // 8] ^= 1 << bit % 8
+    assert len(seen) == 8 * size + 1
+    for word in range(size // 8 - 1):
+        moved = data.copy()
+        moved[8 * word : 8 * word + 16] = np.roll(data[8 * word : 8 * word + 16], 8)
+        seen.add(hash_bytes(address_of(moved), size))
+    assert len(seen) == 8 * size + 1 + max(0, size // 8 - 1)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from lakepond.errors import RecordError
 from lakepond.pond import Steps, column_fields
 from lakepond.pond.observations import check_window
 from lakepond.types import STREAM_MAX, Array, Field, RowSource, Spec, Tree, WindowRef, leaves
 
+Looks = tuple[list[Any], list[Any]]
 FIELDS = ("obs", "next_obs", "action", "reward", "terminated", "truncated")
 MISSING: Any = object()
 """Stands for a field that was not handed over."""
@@ -27,7 +29,7 @@ class Intake:
         self._fields: list[tuple[str, Field]] = [*obs, *next_obs, *column_fields(spec)]
         self._windows = len(obs)
         self._simple = isinstance(spec.obs, Field) and isinstance(spec.action, Field)
-        self._usual: list[Any] = []  # what the last steps looked like, if nothing had to be converted
+        self._usual: Looks | None = None  # what the last steps looked like, if nothing had to be converted
         self._usual_count: int | None = None
         self._fits: list[Any] = []  # how each of its values gets a batch axis, if they are one step
         self._one: list[int] = [0]  # the stream of the last single step
@@ -38,8 +40,7 @@ class Intake:
     ) -> tuple[Steps, bool]:
         """The steps, and whether they came as a batch; `given` are the values in the order of `FIELDS`."""
         values: Any = given if self._simple and not extras else self._flat(given, extras)
-        # `_look` of arrays is written out here: it is asked for six values of every step
-        look = [(v.dtype, v.shape) if type(v) is np.ndarray else _look(v) for v in values]
+        look = _look_of_six(*values) if len(values) == 6 else _looks(values)
         if look == self._usual:  # they look like the last, which were right
             count = self._usual_count
             if count is None:
@@ -76,7 +77,7 @@ class Intake:
 
     def _fit(self, values: list[Any]) -> tuple[int | None, list[Any]]:
         """How many steps there are, and the values as arrays with a leading batch axis."""
-        self._usual = []
+        self._usual = None
         count = self._count(values[0])
         fitted: list[Any] = []
         for i, ((path, field), value) in enumerate(zip(self._fields, values, strict=True)):
@@ -89,7 +90,7 @@ class Intake:
         ]
         as_they_came = all(one is other for one, other in zip(fitted, values, strict=True))
         if as_they_came or (count is None and None not in self._fits):
-            self._usual, self._usual_count = [_look(value) for value in values], count
+            self._usual, self._usual_count = _looks(values), count
         return count, fitted
 
     def _streams(self, stream: int | Array | None, size: int) -> list[int]:
@@ -117,11 +118,26 @@ class Intake:
         raise _misfit(path, field, shape, None)
 
 
-def _look(value: Any) -> Any:
+def _look(value: Any) -> tuple[Any, Any]:
     """What tells whether a value is like another: dtype and shape, source of a window, type of a number."""
-    if type(value) is np.ndarray:
+    if type(value) is ndarray:
         return value.dtype, value.shape
-    return (id(value.source), type(value.stop)) if type(value) is WindowRef else type(value)
+    return (id(value.source), type(value.stop)) if type(value) is WindowRef else (type(value), None)
+
+
+def _looks(values: Sequence[Any]) -> Looks:
+    both = [_look(value) for value in values]
+    return [one for one, _ in both], [other for _, other in both]
+
+
+def _look_of_six(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> Looks:
+    """The same, written out for arrays: a step of most environments is six of them."""
+    if type(a) is type(b) is type(c) is type(d) is type(e) is type(f) is ndarray:
+        return (
+            [a.dtype, b.dtype, c.dtype, d.dtype, e.dtype, f.dtype],
+            [a.shape, b.shape, c.shape, d.shape, e.shape, f.shape],
+        )
+    return _looks((a, b, c, d, e, f))
 
 
 def _axis_adder(path: str, field: Field, value: Any, fitted: Any) -> Callable[[Any], Any] | None:

@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from lakepond.errors import RecordError
-from lakepond.rows import RowAxis, RowStore, find_row_axis, windows_of_source
+from lakepond.rows import RowAxis, RowStore, find_row_axis
 from lakepond.rows.axis import AGAINST, PATIENCE, is_candidate
-from lakepond.rows.books import NO_STOPS, Windows
+from lakepond.rows.books import NO_SOURCES, NO_STOPS, Sources
 from lakepond.types import Array, Field, RowSource, WindowRef
 
 PLAIN_BYTES = 256
@@ -164,8 +164,12 @@ class Observations:
             return
         self._room -= len(lanes)
         obs, next_obs = self._rows_first(obs), self._rows_first(next_obs)  # must live until they are copied
-        here, there = self._windows(obs), self._windows(next_obs)
-        self.store.turn(oldest, gone, lanes, here, there, first, self._starts, self._following)
+        if isinstance(obs, WindowRef) or isinstance(next_obs, WindowRef):
+            (here, source, stops), (there, next_source, next_stops) = map(self._windows, (obs, next_obs))
+            sources = Sources(source, stops, next_source, next_stops)
+        else:
+            here, there, sources = self._address_of(obs), self._address_of(next_obs), NO_SOURCES
+        self.store.turn(oldest, gone, lanes, here, there, sources, first, self._starts, self._following)
 
     def rows_taken(self) -> None:
         """Rows have come in another way than by `turn`: what room there is has to be looked at again."""
@@ -174,8 +178,8 @@ class Observations:
     def let_go(self, oldest: int, gone: int) -> None:
         """Let go of so many of the oldest steps and keep none; `until` tells of it by -1."""
         if self.store is not None:
-            none, nothing = np.zeros(0, np.int64), Windows(0, 0, NO_STOPS)
-            self.store.turn(oldest, gone, none, nothing, nothing, -1, self._starts, self._following)
+            none = np.zeros(0, np.int64)
+            self.store.turn(oldest, gone, none, 0, 0, NO_SOURCES, -1, self._starts, self._following)
 
     def _rows_first(self, obs: Array | WindowRef) -> Array | WindowRef:
         if isinstance(obs, WindowRef):
@@ -184,10 +188,11 @@ class Observations:
             obs = self._values(obs)
         return np.ascontiguousarray(np.moveaxis(obs, -1, 1) if self.axis == -1 else obs)
 
-    def _windows(self, obs: Array | WindowRef) -> Windows:
+    def _windows(self, obs: Array | WindowRef) -> tuple[int, int, Array]:
+        """Address, source and stops."""
         if isinstance(obs, WindowRef):
-            return windows_of_source(obs.source, obs.stop)  # type: ignore[arg-type]  # an array by now
-        return Windows(self._address_of(obs), 0, NO_STOPS)
+            return obs.source.address, obs.source.token, obs.stop  # type: ignore[return-value]  # an array
+        return self._address_of(obs), 0, NO_STOPS
 
     def _values(self, obs: Array | WindowRef) -> Array:
         if not isinstance(obs, WindowRef):

@@ -11,6 +11,6 @@ is one number, its start in a track::
 """
 
 from lakepond.rows.axis import RowAxis, find_row_axis
-from lakepond.rows.store import RowStore, windows_of_source
+from lakepond.rows.store import RowStore
 
-__all__ = ["RowAxis", "RowStore", "find_row_axis", "windows_of_source"]
+__all__ = ["RowAxis", "RowStore", "find_row_axis"]

@@ -77,14 +77,15 @@ class Books(NamedTuple):
     lanes: Array
 
 
-class Windows(NamedTuple):
-    """A batch of windows in memory: one after another, or parts of a source, told by where each stops."""
+class Sources(NamedTuple):
+    """Which windows are parts of the rows of a source, and where each stops; others lie one after another."""
 
-    address: int
-    source: int
-    """0: from no source"""
-    stops: Array
+    obs: int
+    """the source, or 0: from none"""
+    obs_stops: Array
+    next_obs: int
+    next_obs_stops: Array
 
 
 NO_STOPS = np.zeros(0, np.int64)
-"""of windows that are from no source"""
+NO_SOURCES = Sources(0, NO_STOPS, 0, NO_STOPS)

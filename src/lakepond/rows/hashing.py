@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 PROBE_MASK = np.uint64(63)
@@ -50,41 +51,64 @@ def prefetch(_typing: Any, address: Any) -> Any:
     return types.void(types.int64), codegen
 
 
+LANES = 8
+"""words that are hashed side by side"""
+
+
+@intrinsic
+def strands(_typing: Any, address: Any, blocks: Any) -> Any:
+    """Sums over so many blocks of `LANES` words, one for each lane: of words, and of their halves' products.
+
+    A word is mixed with a key of its place before it is halved, so the order of words counts. Written as
+    vector instructions, because numba would take one word at a time: five times faster.
+    """
+    word = ir.IntType(64)
+    vector = ir.VectorType(word, LANES)
+
+    def each(value: int) -> Any:
+        return ir.Constant(vector, [value] * LANES)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        start = ir.Constant(vector, [0x9E3779B97F4A7C15 * (2 * i + 1) % 2**64 for i in range(LANES)])
+        key, total = (cgutils.alloca_once_value(builder, start) for _ in range(2))
+        with cgutils.for_range(builder, args[1]) as loop:
+            at = builder.add(args[0], builder.mul(loop.index, ir.Constant(word, 8 * LANES)))
+            words = builder.load(builder.inttoptr(at, vector.as_pointer()))
+            words.align = 1
+            now = builder.load(key)
+            mixed = builder.xor(words, now)
+            product = builder.mul(builder.and_(mixed, each(2**32 - 1)), builder.lshr(mixed, each(32)))
+            builder.store(builder.add(builder.load(total), builder.add(product, words)), total)
+            builder.store(builder.add(now, each(0xC2B2AE3D27D4EB4F)), key)
+        sums = builder.load(total)
+        found = [builder.extract_element(sums, ir.Constant(ir.IntType(32), i)) for i in range(LANES)]
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return types.UniTuple(types.uint64, LANES)(types.int64, types.int64), codegen
+
+
 MULTIPLY = np.uint64(0x9FB21C651E98DF25)
 SHIFT = np.uint64(29)
 
 
 @njit(nogil=True)
 def hash_bytes(address: int, size: int) -> Any:
-    """A hash of some bytes, never 0; four strands, so that the multiplications overlap."""
-    a = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(size)
-    b = np.uint64(0xC2B2AE3D27D4EB4F)
-    c = np.uint64(0x165667B19E3779F9)
-    d = np.uint64(0x27D4EB2F165667C5)
-    at = address
+    """A hash of some bytes, never 0."""
+    h = np.uint64(size)
+    blocks = size // (8 * LANES)
+    for strand in strands(address, blocks):
+        h = (h ^ strand) * MULTIPLY
+        h ^= h >> SHIFT
+    at = address + blocks * 8 * LANES
     stop = address + size
-    while at + 32 <= stop:
-        a = (a ^ load_word(at)) * MULTIPLY
-        b = (b ^ load_word(at + 8)) * MULTIPLY
-        c = (c ^ load_word(at + 16)) * MULTIPLY
-        d = (d ^ load_word(at + 24)) * MULTIPLY
-        a ^= a >> SHIFT
-        b ^= b >> SHIFT
-        c ^= c >> SHIFT
-        d ^= d >> SHIFT
-        at += 32
     while at + 8 <= stop:
-        a = (a ^ load_word(at)) * MULTIPLY
-        a ^= a >> SHIFT
+        h = (h ^ load_word(at)) * MULTIPLY
+        h ^= h >> SHIFT
         at += 8
     while at < stop:
-        b = (b ^ load_byte(at)) * MULTIPLY
-        b ^= b >> SHIFT
+        h = (h ^ load_byte(at)) * MULTIPLY
+        h ^= h >> SHIFT
         at += 1
-    h = (a ^ (b << np.uint64(1))) * MULTIPLY
-    h = (h ^ (h >> SHIFT) ^ c) * MULTIPLY
-    h = (h ^ (h >> SHIFT) ^ d) * MULTIPLY
-    h ^= h >> SHIFT
     return h if h != np.uint64(0) else np.uint64(1)
 
 

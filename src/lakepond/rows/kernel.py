@@ -26,13 +26,13 @@ from lakepond.rows.books import (
     UNTIL,
     USED,
     Books,
-    Windows,
+    Sources,
 )
 from lakepond.rows.hashing import is_probe, prefetch
 from lakepond.rows.slots import PAGE, drop, enqueue, intern, memcmp, memcpy, take_mapped, take_slot
 from lakepond.types import Array
 
-COMPILED_WITH = "9df88bc33e5f50e0"
+COMPILED_WITH = "f6e4f840302f78b1"
 """digest of the files whose functions and constants are compiled into those here. numba keeps compiled code
 as long as this file stays as it is, so this file has to change when they do; a test says what to write"""
 
@@ -210,17 +210,20 @@ def begin(b: Books, lane: int) -> None:
 
 
 @njit(nogil=True)
-def record(b: Books, lanes: Array, obs: Windows, next_obs: Windows, first: int, starts: Array) -> None:
-    """Keep the obs and next_obs of steps with the ids from `first` on; where each starts goes to the ring."""
+def record(
+    b: Books, lanes: Array, obs: int, next_obs: int, sources: Sources, first: int, starts: Array
+) -> None:
+    """Keep windows as steps with the ids from `first` on; where each starts goes to the ring."""
     length, row, size = b.counts[LENGTH], b.counts[ROW_BYTES], b.counts[EXTENT]
     overlap = (length - 1) * row
+    source, stops, next_source, next_stops = sources
     for i in range(len(lanes)):
         lane = lanes[i]
         begin(b, lane)
-        here = obs.address + (i * length if obs.source == 0 else obs.stops[i] - length) * row
-        there = next_obs.address + (i * length if next_obs.source == 0 else next_obs.stops[i] - length) * row
+        here = obs + (i * length if source == 0 else stops[i] - length) * row
+        there = next_obs + (i * length if next_source == 0 else next_stops[i] - length) * row
         newest = b.lanes[lane].next
-        known = obs.source > 0 and obs.source == b.lanes[lane].source and obs.stops[i] == b.lanes[lane].stop
+        known = source > 0 and source == b.lanes[lane].source and stops[i] == b.lanes[lane].stop
         if newest >= 0 and (known or holds(b, newest, length, here)):  # obs is the newest next_obs
             start = newest
             b.counts[BARREN] = 0
@@ -236,7 +239,7 @@ def record(b: Books, lanes: Array, obs: Windows, next_obs: Windows, first: int, 
         b.extents[start // size].live += 1
         b.lanes[lane].floor = start
         b.lanes[lane].next = start
-        known = obs.source > 0 and obs.source == next_obs.source and next_obs.stops[i] == obs.stops[i] + 1
+        known = source > 0 and source == next_source and next_stops[i] == stops[i] + 1
         if (
             overlap
             and b.extents[b.lanes[lane].extent].tail == start + length
@@ -247,9 +250,9 @@ def record(b: Books, lanes: Array, obs: Windows, next_obs: Windows, first: int, 
             newest = search(b, lane, there)
         b.extents[newest // size].live += 1
         b.lanes[lane].next = newest
-        b.lanes[lane].source = next_obs.source
-        if next_obs.source > 0:
-            b.lanes[lane].stop = next_obs.stops[i]
+        b.lanes[lane].source = next_source
+        if next_source > 0:
+            b.lanes[lane].stop = next_stops[i]
         starts[(first + i) % len(starts), 0] = start
         starts[(first + i) % len(starts), 1] = newest
 
@@ -283,19 +286,21 @@ def turn(
     gone: int,
     unread: bool,
     lanes: Array,
-    obs: Windows,
-    next_obs: Windows,
+    obs: int,
+    next_obs: int,
+    sources: Sources,
     first: int,
     starts: Array,
     following: Array,
 ) -> int:
     """Let go of so many of the oldest steps, then keep new ones; `oldest` and `first` are their first ids.
 
-    Returns how many slots could give their memory back.
+    `obs` and `next_obs` are the addresses of their windows, or of the rows of their sources. Returns how many
+    slots could give their memory back.
     """
     release(b, oldest, gone, starts, following)
     idle = settle(b) if gone and unread else 0
-    record(b, lanes, obs, next_obs, first, starts)
+    record(b, lanes, obs, next_obs, sources, first, starts)
     b.counts[UNTIL] = first + len(lanes)
     return idle
 

@@ -16,19 +16,14 @@ from typing import Any
 import numpy as np
 
 from lakepond.rows import books as names
-from lakepond.rows.books import NO_STOPS, Books, Windows
+from lakepond.rows.books import NO_SOURCES, NO_STOPS, Books, Sources
 from lakepond.rows.memory import Slab, address_of, spans
-from lakepond.types import Array, RowSource
+from lakepond.types import Array
 
 TRIM_BYTES = 16 << 20
 """less free memory than this is not worth returning to the system"""
 LANE_BYTES = 256 << 10
 """memory set apart for a stream when the slab is fresh"""
-
-
-def windows_of_source(source: RowSource, stops: Array) -> Windows:
-    """The windows of a source's rows that end before each stop."""
-    return Windows(source.address, source.token, stops)
 
 
 class RowStore:
@@ -61,9 +56,9 @@ class RowStore:
             free_extents=ints,
             lanes=np.zeros(0, names.LANE_BOOK),
         )
-        nothing, ring = Windows(0, 0, NO_STOPS), np.zeros((0, 2), np.int64)
+        ring = np.zeros((0, 2), np.int64)
         self._turn = calling.compiled(
-            kernel.turn, self.books, 0, 0, True, NO_STOPS, nothing, nothing, 0, ring, NO_STOPS
+            kernel.turn, self.books, 0, 0, True, NO_STOPS, 0, 0, NO_SOURCES, 0, ring, NO_STOPS
         )
 
     # --- recording -------------------------------------------------------------------------------
@@ -124,19 +119,22 @@ class RowStore:
         oldest: int,
         gone: int,
         lanes: Array,
-        obs: Windows,
-        next_obs: Windows,
+        obs: int,
+        next_obs: int,
+        sources: Sources,
         first: int,
         starts: Array,
         following: Array,
     ) -> None:
-        """Let go of the windows of so many of the oldest steps, and keep those of new ones.
+        """Let go of the windows of so many of the oldest steps, and keep those at two addresses as new ones.
 
         `starts` is the ring that tells where the windows of each step start, `following` how many places on
         the next step of the stream lies; `oldest` and `first` are ids.
         """
         unread = self.readers == 0
-        idle = self._turn(self.books, oldest, gone, unread, lanes, obs, next_obs, first, starts, following)
+        idle = self._turn(
+            self.books, oldest, gone, unread, lanes, obs, next_obs, sources, first, starts, following
+        )
         if idle * self.row_bytes > TRIM_BYTES:
             self._give_back()
 
