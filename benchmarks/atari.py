@@ -82,7 +82,7 @@ def _bars(game: str, timed: dict[str, Any], memory: dict[str, Any]) -> Section:
     for measure, label, ours, peers, is_bar in (
         ("life", "record/s, the ring filled and then overwritten once", Lakepond.name, named, True),
         ("fill", "record/s, first fill alone", Lakepond.name, named, False),
-        ("full", "record/s, ring full alone", Lakepond.name, named, False),
+        ("full", "record/s, ring full alone", Lakepond.name, named, True),
         ("sample", "sample(256)/s, arrays reused", REUSED, named, True),
         ("sample", "sample(256)/s, fresh arrays", Lakepond.name, named, False),
         ("kept", "sample(256)/s, arrays reused, heap kept", REUSED, named, False),

@@ -57,13 +57,13 @@ class EpisodeLog:
         return obs, (inner, jnp.where(done, 0.0, total), returned), reward, done, info
 
 
-def their_script(checkout: Path) -> Any:
+def their_script(checkout: Path, log: type[EpisodeLog] = EpisodeLog) -> Any:
     """Their module, with stand-ins for what it imports and does not need here."""
     for name, values in {
         "hydra": {"main": lambda **_: lambda function: function},
         "omegaconf": {"OmegaConf": None},
         "wandb": {},
-        "gymnax.wrappers.purerl": {"LogWrapper": EpisodeLog, "FlattenObservationWrapper": None},
+        "gymnax.wrappers.purerl": {"LogWrapper": log, "FlattenObservationWrapper": None},
     }.items():
         module = types.ModuleType(name)
         vars(module).update(values)
@@ -76,10 +76,9 @@ def their_script(checkout: Path) -> Any:
     return module
 
 
-def theirs(script: Any, game: str, updates: int) -> Callable[[int], Any]:
-    """A run of their script, compiled."""
-    frames = updates * 128 * 32
-    config = {
+def their_config(game: str, frames: int) -> dict[str, Any]:
+    """The published settings, for a run of so many frames."""
+    return {
         "TOTAL_TIMESTEPS": frames,
         "TOTAL_TIMESTEPS_DECAY": frames,
         "NUM_ENVS": 128,
@@ -99,7 +98,12 @@ def theirs(script: Any, game: str, updates: int) -> Callable[[int], Any]:
         "TEST_DURING_TRAINING": False,
         "WANDB_MODE": "disabled",
     }
-    compiled = jax.jit(script.make_train(config)).lower(jax.random.PRNGKey(0)).compile()
+
+
+def theirs(script: Any, game: str, updates: int) -> Callable[[int], Any]:
+    """A run of their script, compiled."""
+    train = script.make_train(their_config(game, updates * 128 * 32))
+    compiled = jax.jit(train).lower(jax.random.PRNGKey(0)).compile()
     return lambda seed: compiled(jax.random.PRNGKey(seed))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import lakepond as lp
 from lakepond.rows import books as names
+from lakepond.rows import memory
 from lakepond.rows.hashing import hash_bytes
 from lakepond.rows.memory import address_of
 
@@ -219,6 +220,22 @@ assert len(replay) == 3
     assert full > 280 << 20
     assert after < 40 << 20
     assert held < 40 << 20
+
+
+@pytest.mark.parametrize("slow", [0.0, np.inf])
+def test_a_slab_that_grows_keeps_its_rows_whatever_its_pages(monkeypatch, slow):
+    monkeypatch.setattr(memory, "SLOW", slow)
+    slab = memory.Slab(1 << 20)
+    for slots in (8, 40, 41, 100):
+        held = len(slab)
+        slab.grow(slots)
+        slab.rows[held:] = np.arange(held, slots, dtype=np.uint8)[:, np.newaxis]
+    assert (slab.rows == np.arange(100, dtype=np.uint8)[:, np.newaxis]).all()
+    assert slow == 0.0 or not slab._large_pages
+    slab.give_back(10, 20)
+    assert not slab.rows[10:30].any()
+    assert (slab.rows[30:] == np.arange(30, 100, dtype=np.uint8)[:, np.newaxis]).all()
+    assert not slab._large_pages  # or the system would fill the gap again
 
 
 @pytest.mark.parametrize("kind", ["frames", "noise"])

@@ -29,12 +29,16 @@ from lakepond.rows.books import (
     Sources,
 )
 from lakepond.rows.hashing import is_probe, prefetch
-from lakepond.rows.slots import PAGE, drop, enqueue, intern, memcmp, memcpy, take_mapped, take_slot
+from lakepond.rows.memory import PAGE
+from lakepond.rows.slots import drop, enqueue, intern, memcmp, memcpy, take_mapped, take_slot
 from lakepond.types import Array
 
-COMPILED_WITH = "f6e4f840302f78b1"
+COMPILED_WITH = "af415e20b985f02a"
 """digest of the files whose functions and constants are compiled into those here. numba keeps compiled code
 as long as this file stays as it is, so this file has to change when they do; a test says what to write"""
+
+AT_ONCE = 4096
+"""bytes of a window that are compared before those of another: what the nearest cache holds of both"""
 
 
 # --- tracks --------------------------------------------------------------------------------------
@@ -115,6 +119,27 @@ def holds(b: Books, start: int, rows: int, address: int) -> bool:
             return False
         k += n
     return True
+
+
+@njit(nogil=True)
+def compare(b: Books, start: int, same: bool, here: int, moved: bool, there: int) -> tuple[bool, bool]:
+    """Whether the rows from entry `start` on are those of obs, and whether next_obs is obs moved on by a row.
+
+    `same` and `moved` say what is known without looking; no `start` is told as -1. Both are looked at a few
+    rows at a time, so that obs comes from memory once.
+    """
+    length, row = b.counts[LENGTH], b.counts[ROW_BYTES]
+    few = max(1, AT_ONCE // row)
+    look_same, look_moved = not same and start >= 0, not moved and length > 1
+    k = 0
+    while k < length and (look_same or look_moved):
+        n = min(few, length - k)
+        look_same = look_same and holds(b, start + k, n, here + k * row)
+        first = max(k, 1)
+        there_first, rows = there + (first - 1) * row, k + n - first
+        look_moved = look_moved and memcmp(here + first * row, there_first, rows * row) == 0
+        k += n
+    return same or look_same, moved or look_moved
 
 
 @njit(nogil=True)
@@ -223,8 +248,15 @@ def record(
         here = obs + (i * length if source == 0 else stops[i] - length) * row
         there = next_obs + (i * length if next_source == 0 else next_stops[i] - length) * row
         newest = b.lanes[lane].next
-        known = source > 0 and source == b.lanes[lane].source and stops[i] == b.lanes[lane].stop
-        if newest >= 0 and (known or holds(b, newest, length, here)):  # obs is the newest next_obs
+        same, moved = compare(
+            b,
+            newest,
+            newest >= 0 and source > 0 and source == b.lanes[lane].source and stops[i] == b.lanes[lane].stop,
+            here,
+            source > 0 and source == next_source and next_stops[i] == stops[i] + 1,
+            there,
+        )
+        if same:  # obs is the newest next_obs
             start = newest
             b.counts[BARREN] = 0
         elif (
@@ -239,12 +271,7 @@ def record(
         b.extents[start // size].live += 1
         b.lanes[lane].floor = start
         b.lanes[lane].next = start
-        known = source > 0 and source == next_source and next_stops[i] == stops[i] + 1
-        if (
-            overlap
-            and b.extents[b.lanes[lane].extent].tail == start + length
-            and (known or memcmp(here + row, there, overlap) == 0)
-        ):  # next_obs is obs moved on by a row
+        if moved and overlap and b.extents[b.lanes[lane].extent].tail == start + length:
             newest = append_row(b, lane, start + 1, there)
         else:
             newest = search(b, lane, there)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import sys
 from typing import Any
 
 import numpy as np
@@ -25,12 +23,11 @@ from lakepond.rows.books import (
     Books,
 )
 from lakepond.rows.hashing import hash_bytes
+from lakepond.rows.memory import PAGE, POPULATE
 
 memcmp = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
 memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 madvise = types.ExternalFunction("madvise", types.int32(types.int64, types.int64, types.int32))
-PAGE = mmap.PAGESIZE
-POPULATE = 23 if sys.platform == "linux" else -1  # MADV_POPULATE_WRITE; what does not know it says so
 
 
 @njit(nogil=True)
