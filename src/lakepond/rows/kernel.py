@@ -28,12 +28,13 @@ from lakepond.rows.books import (
     Books,
     Sources,
 )
-from lakepond.rows.hashing import is_probe, prefetch
+from lakepond.rows.hashing import is_probe
+from lakepond.rows.instructions import copy, memcmp, prefetch
 from lakepond.rows.memory import PAGE
-from lakepond.rows.slots import drop, enqueue, intern, memcmp, memcpy, take_mapped, take_slot
+from lakepond.rows.slots import drop, enqueue, intern, take_mapped, take_slot
 from lakepond.types import Array
 
-COMPILED_WITH = "af415e20b985f02a"
+COMPILED_WITH = "360c11c2f1913e87"
 """digest of the files whose functions and constants are compiled into those here. numba keeps compiled code
 as long as this file stays as it is, so this file has to change when they do; a test says what to write"""
 
@@ -192,7 +193,7 @@ def search(b: Books, lane: int, address: int) -> int:
             n = 1
             while run + n < length and b.entries[start + run + n] == slot + n:
                 n += 1
-            memcpy(b.counts[ADDRESS] + slot * row, address + run * row, n * row)
+            copy(b.counts[ADDRESS] + slot * row, address + run * row, n * row)
             run += n
         return start
     before = b.counts[IN_USE]
@@ -360,7 +361,7 @@ def gather(address: int, row: int, length: int, slots: Array, outs: Array, start
                 n = 1
                 while k + n < (i + 1) * length and slots[which, k + n] == slot + n:
                     n += 1
-                memcpy(outs[which] + k * row, address + np.int64(slot) * row, n * row)
+                copy(outs[which] + k * row, address + np.int64(slot) * row, n * row)
                 k += n
 
 

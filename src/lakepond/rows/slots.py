@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import njit
 
 from lakepond.rows.books import (
     ADDRESS,
@@ -23,11 +23,8 @@ from lakepond.rows.books import (
     Books,
 )
 from lakepond.rows.hashing import hash_bytes
+from lakepond.rows.instructions import copy, madvise, memcmp
 from lakepond.rows.memory import PAGE, POPULATE
-
-memcmp = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
-memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
-madvise = types.ExternalFunction("madvise", types.int32(types.int64, types.int64, types.int32))
 
 
 @njit(nogil=True)
@@ -121,7 +118,7 @@ def intern(b: Books, address: int, after: int) -> int:
     if place < 0:  # all taken: the one whose turn it is by the hash makes way and will be stored again
         place = (home + np.int64(key & np.uint64(PROBES - 1))) & mask
     slot = take_mapped(b, after)
-    memcpy(base + slot * row, address, row)
+    copy(base + slot * row, address, row)
     b.slots[slot].keys = key
     b.table[place] = slot
     return slot
