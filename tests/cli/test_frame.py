@@ -158,6 +158,22 @@ def test_debug_keeps_the_traceback(words, command):
         main(words)
 
 
+@pytest.mark.parametrize(
+    ("words", "preset"),
+    [
+        (["compare", "--debug"], ["--preset", "debug"]),
+        (["train", "live", "--debug"], ["--preset", "debug"]),
+        (["--debug", "compare"], []),
+        (["compare", "--debug", "--preset", "minatar"], ["--preset", "minatar"]),
+        (["train", "erl", "--debug"], []),
+        (["verify", "runs/a", "--debug"], []),
+    ],
+)
+def test_debug_behind_a_trainer_of_games_is_its_tiny_preset(words, preset):
+    named = [word for word in words if word not in ("--debug", *preset)]
+    assert cli._without_debug(words) == [*named, *preset]
+
+
 def test_debug_may_come_from_the_environment(command, monkeypatch):
     monkeypatch.setenv("LAKEPOND_DEBUG", "1")
     Fails.error = errors.LakeNotFound("there is no lake.")

@@ -44,6 +44,7 @@ EXTRAS |= {"tensorboardX": "tensorboard"}
 """which extra brings a library that is not part of the core"""
 
 DESCRIPTION = "Replay for reinforcement learning that outgrows memory and survives the machine."
+WITH_DEBUG_PRESET = (["compare"], *(["train", name] for name in ("single", "mixture", "live")))
 MORE = "`lakepond COMMAND --help` tells options and an example; --debug shows tracebacks; see also --version."
 EXAMPLES = (
     "lakepond plan --preset eigen2",
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` without the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or bool(os.environ.get("LAKEPOND_DEBUG"))
-    words = [word for word in words if word != "--debug"]
+    words = _without_debug(words)
     try:
         code = _answer(words, debug)
         sys.stdout.flush()
@@ -74,6 +75,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     return code
+
+
+def _without_debug(words: list[str]) -> list[str]:
+    """The words less `--debug`; behind a command that trains on games it also stands for the tiny preset."""
+    behind = "--debug" in words[1:]
+    words = [word for word in words if word != "--debug"]
+    if behind and any(words[: len(name)] == name for name in WITH_DEBUG_PRESET) and "--preset" not in words:
+        words += ["--preset", "debug"]
+    return words
 
 
 def _answer(words: list[str], debug: bool) -> int:

@@ -30,7 +30,7 @@ class Compare:
     folder: Path = Path("runs/mixture")
     """of all runs; one that is there is gone on with"""
     preset: Literal["minatar", "debug"] = "minatar"
-    """debug: seconds a run, checks for NaN"""
+    """debug, or just --debug: seconds a run, checks for NaN"""
     report: Annotated[Path | None, arg(help_behavior_hint="(default: <folder>/report.md)")] = None
     """page to write, with its pictures beside it"""
     only_report: bool = False

@@ -32,7 +32,7 @@ class Single:
     """
 
     preset: Preset = "minatar"
-    """minatar: minutes; published: the authors' network, 10M frames; atari; debug: seconds, checks for NaN"""
+    """minatar: minutes; published: the authors' network, 10M frames; atari; debug, or --debug: seconds"""
     out: Out = None
     """folder of the run; one that is there is gone on with"""
     log: Log = ()
@@ -58,7 +58,7 @@ class Mixture:
     """
 
     preset: Preset = "minatar"
-    """minatar: minutes; published: the authors' network, 10M frames; atari; debug: seconds, checks for NaN"""
+    """minatar: minutes; published: the authors' network, 10M frames; atari; debug, or --debug: seconds"""
     out: Out = None
     """folder of the run; one that is there is gone on with"""
     log: Log = ()
@@ -84,7 +84,7 @@ class Live:
     """
 
     preset: Preset = "minatar"
-    """minatar: minutes; published: the authors' network, 10M frames; atari; debug: seconds, checks for NaN"""
+    """minatar: minutes; published: the authors' network, 10M frames; atari; debug, or --debug: seconds"""
     out: Out = None
     """folder of the run; one that is there is gone on with"""
     log: Log = ()
