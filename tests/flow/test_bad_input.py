@@ -103,6 +103,20 @@ def test_numbers_of_one_kind_are_converted_and_values_never_changed():
     assert replay.recent(1).action.tolist() == [5]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value"), [("int8", 300), ("int64", 2**70), ("uint64", -1), ("float32", 10**400)]
+)
+def test_a_number_too_large_is_refused_also_after_good_ones(dtype, value):
+    replay = lp.Replay(lp.Spec(obs=lp.Field((), "int64"), action=lp.Field((), dtype)), 10)
+    good = {"obs": 1, "next_obs": 2, "reward": 1, "terminated": False, "truncated": False}
+    for action in (1, 2):
+        replay.record(action=action, **good)
+    with pytest.raises(lp.RecordError, match=f"which is no {dtype}"):
+        replay.record(action=value, **good)
+    replay.record(action=3, **good)
+    assert replay.recent(3).action.tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", ">f4", "float64", "longdouble"])
 def test_nan_rewards_are_kept_and_told_once(dtype):
     replay = lp.Replay(dataclasses.replace(SPEC, reward=lp.Field((), dtype)), 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 from pathlib import Path
 from types import FrameType
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 import lakepond as lp
+from lakepond.rows import books as names
+from lakepond.rows.memory import Slab
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lake"))
 from test_lake import agrees, spec_of, step_of
@@ -86,6 +89,55 @@ def test_an_interrupted_record_is_whole_or_not_there(full):
     assert n > 30
     sample = replay.sample(8, rng=np.random.default_rng(0), n_step=2, gamma=0.9)
     assert len(sample.reward) == 8
+
+
+def test_an_interrupted_growth_leaves_a_replay_that_goes_on(monkeypatch):
+    """Every line in turn; then a step that would have fit without it. The rows move each time."""
+
+    def move(slab: Slab, slots: int) -> None:
+        before, slab._rows = slab._map or b"", None
+        slab._map = mmap.mmap(-1, slots * slab.row_bytes)
+        kept = min(len(before), len(slab._map))
+        slab._map[:kept] = before[:kept]
+
+    monkeypatch.setattr(Slab, "grow", move)
+    spec = lp.Spec(obs=lp.Field((1 << 17,), "uint8", rows=None))
+    for line in range(400):
+        replay = lp.Replay(spec, 200)
+
+        def record(first: int, count: int, replay: lp.Replay = replay) -> None:
+            obs = np.repeat(np.arange(first, first + count + 1, dtype=np.uint8)[:, np.newaxis], 1 << 17, 1)
+            zeros, flags = np.zeros(count, np.int64), np.zeros(count, bool)
+            replay.record(
+                obs=obs[:-1],
+                next_obs=obs[1:],
+                action=zeros,
+                reward=zeros,
+                terminated=flags,
+                truncated=flags,
+                stream=0,
+            )
+
+        record(0, 20)  # leaves room for some more
+        interrupt = Interrupt(line)
+        sys.settrace(interrupt)
+        try:
+            record(20, 40)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        done = replay.stats().recorded
+        assert done in (20, 60)
+        (store,) = [leaf.store for leaf in replay._pond.leaves]
+        assert store.books.counts[names.ADDRESS] in (0, store.slab.address)
+        record(done, 1)
+        record(done + 1, 70)
+        store.check()
+        assert (replay.recent(done + 71).obs[:, ::1024] == np.arange(done + 71)[:, np.newaxis]).all()
+        if not interrupt.raised:
+            return
+    pytest.fail("there are more lines than that")
 
 
 def test_an_interrupted_clear_forgets_all_or_nothing():

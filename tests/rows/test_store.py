@@ -1,7 +1,9 @@
 """Each distinct row once: how many rows are kept for what is handed over."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,17 +227,46 @@ assert len(replay) == 3
 @pytest.mark.parametrize("slow", [0.0, np.inf])
 def test_a_slab_that_grows_keeps_its_rows_whatever_its_pages(monkeypatch, slow):
     monkeypatch.setattr(memory, "SLOW", slow)
-    slab = memory.Slab(1 << 20)
+    slab, held = memory.Slab(1 << 20), 0
+    numbers = np.arange(100, dtype=np.uint8)[:, np.newaxis]
     for slots in (8, 40, 41, 100):
-        held = len(slab)
         slab.grow(slots)
-        slab.rows[held:] = np.arange(held, slots, dtype=np.uint8)[:, np.newaxis]
-    assert (slab.rows == np.arange(100, dtype=np.uint8)[:, np.newaxis]).all()
-    assert slow == 0.0 or not slab._large_pages
+        slab.rows[held:slots] = numbers[held:slots]
+        held = slots
+    assert (slab.rows[:100] == numbers).all()
+    if has_large_pages():
+        assert (large_bytes(slab) > 32 << 20) == (slow == 0.0)
     slab.give_back(10, 20)
     assert not slab.rows[10:30].any()
-    assert (slab.rows[30:] == np.arange(30, 100, dtype=np.uint8)[:, np.newaxis]).all()
-    assert not slab._large_pages  # or the system would fill the gap again
+    assert (slab.rows[30:100] == numbers[30:]).all()
+    slab.grow(200)
+    slab.rows[100:200] = 1
+    assert large_bytes(slab) <= 100 << 20  # what came since is in small ones
+
+
+def has_large_pages() -> bool:
+    file = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return file.exists() and "[never]" not in file.read_text()
+
+
+def large_bytes(slab: memory.Slab) -> int:
+    """How many bytes of the slab's mapping lie in large pages."""
+    maps = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    (own,) = [part for part in maps if part.startswith(f"{slab.address:x}-")]
+    return 1024 * int(re.search(r"AnonHugePages: +(\d+) kB", own)[1])
+
+
+def test_a_batch_that_replaces_most_of_a_full_pond():
+    replay = lp.Replay(lp.Spec(obs=lp.Field((100_000,), "uint8", rows=None)), 100)
+    rng = np.random.default_rng(0)
+    for count in (100, 100, 250, 60):
+        obs, next_obs = rng.integers(0, 255, (2, count, 100_000), dtype=np.uint8)
+        zeros, flags = np.zeros(count, np.int64), np.zeros(count, bool)
+        record(replay, obs, next_obs, action=zeros, reward=zeros, terminated=flags, truncated=flags)
+        batch = replay.recent(min(count, 100))
+        assert (batch.obs == obs[-100:]).all()
+        assert (batch.next_obs == next_obs[-100:]).all()
+        replay._pond.leaves[0].store.check()
 
 
 @pytest.mark.parametrize("kind", ["frames", "noise"])
@@ -362,7 +393,8 @@ def test_rows_that_keep_coming_are_kept_once_while_all_others_change():
         if step % 16 == 0:
             (leaf,) = replay._pond.leaves
             slots = leaf.store.books.slots
-            rows = leaf.store.slab.rows[(slots["state"] == names.USED) & (slots["refs"] > 0)]
+            live = np.flatnonzero((slots["state"] == names.USED) & (slots["refs"] > 0))
+            rows = leaf.store.slab.rows[live]
             assert len(np.unique(rows, axis=0)) == len(rows)
 
 

@@ -147,9 +147,7 @@ def _axis_adder(path: str, field: Field, value: Any, fitted: Any) -> Callable[[A
     if type(value) is np.ndarray and value.dtype == fitted.dtype:
         return _ADD_AXIS
     if type(value) in PLAIN_NUMBERS and type(fitted) is np.ndarray:
-        dtype = fitted.dtype
-        # an int may be too large for its dtype: that needs a look each time
-        return None if type(value) is int and dtype.kind in "iu" and dtype.itemsize < 8 else _number(dtype)
+        return lambda number: _number(path, number, fitted.dtype)
     return None
 
 
@@ -168,8 +166,12 @@ def _window_fitter(path: str, field: Field, source: RowSource) -> Callable[[Wind
     return fit
 
 
-def _number(dtype: np.dtype[Any]) -> Callable[[Any], Array]:
-    return lambda value: np.array([value], dtype)
+def _number(path: str, value: Any, dtype: np.dtype[Any]) -> Array:
+    """One Python number as an array of one."""
+    try:
+        return np.array([value], dtype)
+    except OverflowError:
+        raise RecordError(f"{path} is {value}, which is no {dtype.name}; change it, or the Spec.") from None
 
 
 def _along(spec: Tree, value: Tree, path: str) -> list[Any]:
@@ -211,12 +213,7 @@ PLAIN_NUMBERS = {bool: "biufc", int: "iufc", float: "fc"}
 def _column(path: str, field: Field, value: Any, count: int | None) -> Array:
     dtype: Any = field.dtype
     if count is None and not field.shape and dtype.kind in PLAIN_NUMBERS.get(type(value), ""):
-        try:
-            return np.array([value], dtype)
-        except OverflowError:
-            raise RecordError(
-                f"{path} is {value}, which is no {dtype.name}; change it, or the Spec."
-            ) from None
+        return _number(path, value, dtype)
     array = value if type(value) is np.ndarray else np.asarray(value)
     if array.dtype != dtype:
         array = _cast(path, array, dtype)

@@ -135,6 +135,7 @@ class Observations:
     def grow(self, steps: int, lanes: int) -> None:
         """Make room for so many new steps, in lanes up to that number. Nobody may be reading."""
         if self.store is not None:
+            self._room = 0  # if it is interrupted
             self.store.grow(2 * steps, lanes)
             self._room = self.store.room() // 2
 

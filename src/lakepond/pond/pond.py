@@ -60,7 +60,7 @@ class Pond:
         self.size = 0
         self._lock = threading.RLock()
         self._change = threading.Condition(self._lock)
-        self._growing = False
+        self._grower: int | None = None  # the thread that is about to move rows
         self._part = max(1, min(capacity, RESERVE_BYTES // spec.step_nbytes))  # steps taken at a time
         try:
             self._following = np.zeros(capacity, np.int64)  # ids to its stream's next step, or 0
@@ -148,8 +148,8 @@ class Pond:
     def _append(self, steps: Steps) -> None:
         count = len(steps.streams)
         with self._lock:
-            while self._growing:
-                self._change.wait()
+            if self._grower is not None:
+                self._wait_for_growth()
             lanes = self._lanes_of(steps.streams if steps.linked else [STRAYS])  # type: ignore[arg-type]
             if not steps.linked:
                 lanes = np.full(count, lanes[0])
@@ -257,16 +257,29 @@ class Pond:
             leaf.lay_out_anew(axis, places, self._lane[places].astype(np.int64))
 
     def _grow(self, count: int) -> None:
-        """Growing moves rows, so it waits until nobody reads them; readers to come wait for it."""
-        self._growing = True
-        try:
-            self._change.wait_for(lambda: not any(leaf.store and leaf.store.readers for leaf in self.leaves))
+        with self._unread():
             for leaf in self.leaves:
                 if not leaf.has_room(count, len(self._newest)):
                     leaf.grow(count, len(self._newest))
+
+    @contextmanager
+    def _unread(self) -> Iterator[None]:
+        """Growing moves rows, so it waits until nobody reads them; readers to come wait for it."""
+        self._grower = threading.get_ident()
+        try:
+            self._change.wait_for(lambda: not any(leaf.store and leaf.store.readers for leaf in self.leaves))
+            yield
         finally:
-            self._growing = False
+            self._grower = None
             self._change.notify_all()
+
+    def _wait_for_growth(self) -> None:
+        """Until no other thread moves rows."""
+        own = threading.get_ident()
+        while self._grower not in (None, own):
+            self._change.wait()
+        self._grower = None  # an interrupt may have kept it from ending one of its own
+        self._change.notify_all()
 
     def _evict(self, again: bool = False) -> None:
         """Let go of all steps. Begun again, it does what was not done yet."""
@@ -353,13 +366,8 @@ class Pond:
         store = observations.store
         assert store is not None
         if not store.has_rows(rows):
-            self._growing = True
-            try:
-                self._change.wait_for(lambda: not store.readers)
+            with self._unread():
                 store.grow_rows(rows)
-            finally:
-                self._growing = False
-                self._change.notify_all()
         observations.rows_taken()
         return store
 
@@ -376,8 +384,8 @@ class Pond:
     def reading(self) -> Iterator[None]:
         """Hold the pond still, to choose and look up steps; rows are copied after it, in `Read.into`."""
         with self._lock:
-            while self._growing:
-                self._change.wait()
+            if self._grower is not None:
+                self._wait_for_growth()
             yield
 
     @contextmanager

@@ -38,7 +38,8 @@ def strands(_typing: Any, address: Any, blocks: Any) -> Any:
             mixed = builder.xor(words, now)
             product = builder.mul(builder.and_(mixed, each(2**32 - 1)), builder.lshr(mixed, each(32)))
             builder.store(builder.add(builder.load(total), builder.add(product, words)), total)
-            builder.store(builder.add(now, each(0xC2B2AE3D27D4EB4F)), key)
+            turned = builder.xor(now, builder.lshr(now, each(31)))  # or keys were as far apart anywhere
+            builder.store(builder.add(turned, each(0xC2B2AE3D27D4EB4F)), key)
         sums = builder.load(total)
         found = [builder.extract_element(sums, ir.Constant(ir.IntType(32), i)) for i in range(LANES)]
         return context.make_tuple(builder, signature.return_type, found)

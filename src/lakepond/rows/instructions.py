@@ -75,7 +75,7 @@ def copy_blocks(_typing: Any, target: Any, source: Any, blocks: Any) -> Any:
 
 
 LONG = 32 << 10
-"""bytes; what is longer is copied by vector instructions. Up to the size of the second cache the C library
+"""bytes; what is as long is copied by vector instructions. Up to the size of the second cache the C library
 may take one of its own (`rep movsb`) that is slower between odd addresses: 62 KB at 15 GB/s instead of 20"""
 
 

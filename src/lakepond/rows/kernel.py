@@ -34,7 +34,7 @@ from lakepond.rows.memory import PAGE
 from lakepond.rows.slots import drop, enqueue, intern, take_mapped, take_slot
 from lakepond.types import Array
 
-COMPILED_WITH = "360c11c2f1913e87"
+COMPILED_WITH = "d64ef164e8aeb7c6"
 """digest of the files whose functions and constants are compiled into those here. numba keeps compiled code
 as long as this file stays as it is, so this file has to change when they do; a test says what to write"""
 
@@ -209,6 +209,13 @@ def search(b: Books, lane: int, address: int) -> int:
 # --- what is called ------------------------------------------------------------------------------
 
 
+@njit(nogil=True)
+def idle(b: Books) -> int:
+    """How many slots could give their memory back, if that pays."""
+    free = b.counts[RESIDENT] - b.counts[IN_USE]
+    return free if free > b.counts[IN_USE] else 0
+
+
 @njit(nogil=True, cache=True)
 def settle(b: Books) -> int:
     """What nothing names is free; returns how many slots could give their memory back, if that pays."""
@@ -222,8 +229,7 @@ def settle(b: Books) -> int:
             b.counts[IN_USE] -= 1
             enqueue(b, slot)
     b.counts[LIMBO_LENGTH] = 0
-    idle = b.counts[RESIDENT] - b.counts[IN_USE]
-    return idle if idle > b.counts[IN_USE] else 0
+    return idle(b)
 
 
 @njit(nogil=True)
@@ -327,10 +333,11 @@ def turn(
     slots could give their memory back.
     """
     release(b, oldest, gone, starts, following)
-    idle = settle(b) if gone and unread else 0
+    if gone and unread:
+        settle(b)
     record(b, lanes, obs, next_obs, sources, first, starts)
     b.counts[UNTIL] = first + len(lanes)
-    return idle
+    return idle(b) if gone and unread else 0
 
 
 @njit(nogil=True, cache=True)
@@ -417,7 +424,8 @@ def turn_spelled(
 ) -> int:
     """`turn` for windows that are given as parts of a track of slots."""
     release(b, oldest, gone, starts, following)
-    idle = settle(b) if gone and unread else 0
+    if gone and unread:
+        settle(b)
     for i in range(len(lanes)):
         lane = lanes[i]
         begin(b, lane)
@@ -430,4 +438,4 @@ def turn_spelled(
                 b.lanes[lane].floor = start
             starts[(first + i) % len(starts), which] = start
     b.counts[UNTIL] = first + len(lanes)
-    return idle
+    return idle(b) if gone and unread else 0

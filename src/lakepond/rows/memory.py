@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import sys
 import time
 from contextlib import suppress
 
@@ -14,11 +13,11 @@ from lakepond.types import Array
 PAGE = mmap.PAGESIZE
 LARGE_PAGE = 2 << 20
 LARGE_FROM = 32 << 20
-"""a slab of so many bytes may have large pages: a few of them half used are no waste then"""
-POPULATE = 23 if sys.platform == "linux" else -1
-"""MADV_POPULATE_WRITE: have memory now instead of when it is touched; what does not know it says so"""
+"""a slab of so many bytes may have large pages: one that is half used is no waste then"""
+POPULATE = 23
+"""MADV_POPULATE_WRITE: have memory now instead of when it is touched; kernels before 5.14 do not know it"""
 SLOW = 1e9
-"""bytes a second; who provides large pages slower than this is asked for small ones"""
+"""bytes a second; a machine that provides large pages slower than this is asked for small ones"""
 
 
 def address_of(array: Array) -> int:
@@ -37,67 +36,68 @@ class Slab:
 
     def __init__(self, row_bytes: int) -> None:
         self.row_bytes = row_bytes
-        self.rows: Array = np.empty((0, row_bytes), np.uint8)
-        self.address = 0
         self._map: mmap.mmap | None = None
-        self._large_pages = True
+        self._rows: Array | None = None
+        self._gave_back = False
 
-    def __len__(self) -> int:
-        return len(self.rows)
+    @property
+    def rows(self) -> Array:
+        """(slots, row_bytes) uint8; looked up when asked for, so that no interrupt leaves those of before."""
+        if self._rows is None:
+            count = len(self._map or b"") // self.row_bytes
+            flat = np.frombuffer(self._map or b"\0", np.uint8, count=count * self.row_bytes)
+            self._rows = flat.reshape(count, self.row_bytes)
+        return self._rows
+
+    @property
+    def address(self) -> int:
+        """Where the first row starts."""
+        return address_of(self.rows)
 
     def grow(self, slots: int) -> None:
         """Make room for so many slots in all. Nobody may be reading: the rows may move."""
-        size, held = _rounded_up(slots * self.row_bytes, LARGE_PAGE), len(self.rows)
-        before = 0 if self._map is None else len(self._map)
-        self.rows = np.empty((0, self.row_bytes), np.uint8)  # a mapping with views does not resize
+        size = _rounded_up(slots * self.row_bytes, LARGE_PAGE)
+        before = len(self._map or b"")
+        self._rows = None  # a mapping with views does not resize
         try:
             if self._map is None:
                 self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             else:
                 self._map.resize(size)
-            held = slots
-            self._ask_for_large_pages(self._map, before)
         except OSError as error:
             raise MemoryError(
                 f"The system refused {size:,} bytes for rows ({error.strerror}); "
                 "lower the replay's capacity, or give the process more memory."
             ) from error
-        finally:
-            if self._map is not None:
-                self._view(self._map, held)
+        if size > before:
+            self._choose_pages(self._map, before)
 
-    def _ask_for_large_pages(self, memory: mmap.mmap, before: int) -> None:
-        """For the whole slab, as long as they are quick to be had; `before`: how large it was."""
-        if not self._large_pages or len(memory) < max(LARGE_FROM, before + LARGE_PAGE):
-            return
-        began = time.perf_counter()
-        try:
-            memory.madvise(mmap.MADV_HUGEPAGE)
-            memory.madvise(POPULATE, before, LARGE_PAGE)
-            quick = (time.perf_counter() - began) * SLOW < LARGE_PAGE
-        except OSError:  # a system that has none
-            quick = False
-        if not quick:
-            self._take_small_pages(memory)
-
-    def _take_small_pages(self, memory: mmap.mmap) -> None:
-        self._large_pages = False
-        with suppress(OSError):  # a system that has no others
-            memory.madvise(mmap.MADV_NOHUGEPAGE)
-
-    def _view(self, memory: mmap.mmap, slots: int) -> None:
-        flat = np.frombuffer(memory, np.uint8, count=slots * self.row_bytes)
-        self.rows = flat.reshape(slots, self.row_bytes)
-        self.address = address_of(flat)
+    def _choose_pages(self, memory: mmap.mmap, before: int) -> None:
+        """Whether what is touched from now on comes in large pages; `before`: how large the slab was."""
+        large = len(memory) >= LARGE_FROM and not self._gave_back
+        with suppress(OSError):  # a kernel that has one kind only, or cannot be asked to provide one
+            if large:
+                memory.madvise(mmap.MADV_HUGEPAGE)
+                began = time.perf_counter()
+                memory.madvise(POPULATE, before, LARGE_PAGE)
+                large = (time.perf_counter() - began) * SLOW < LARGE_PAGE
+            if not large:
+                memory.madvise(mmap.MADV_NOHUGEPAGE)
 
     def give_back(self, first: int, count: int) -> None:
-        """Return the memory of free slots to the system; they read as zeros when used again."""
+        """Return the memory of free slots to the system; they read as zeros when used again.
+
+        What is part of a large page leaves the process, but the system may keep it until it needs it.
+        """
         start = _rounded_up(first * self.row_bytes, PAGE)
         stop = (first + count) * self.row_bytes // PAGE * PAGE
-        if self._map is not None and stop > start:
-            if self._large_pages:  # or the system would make large ones again of what is left
-                self._take_small_pages(self._map)
-            self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
+        if self._map is None or stop <= start:
+            return
+        if not self._gave_back:  # or the system would make large pages again of what is left
+            self._gave_back = True
+            with suppress(OSError):
+                self._map.madvise(mmap.MADV_NOHUGEPAGE)
+        self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
 def _rounded_up(size: int, unit: int) -> int:
@@ -107,7 +107,7 @@ def _rounded_up(size: int, unit: int) -> int:
 def spans(slots: Array) -> list[list[int]]:
     """The runs of consecutive slots, each as [first slot, count]."""
     breaks = np.flatnonzero(slots[1:] != slots[:-1] + 1) + 1
-    starts = [0, *breaks.tolist()]
+    starts = [0, *breaks.tolist()] if len(slots) else []
     first = slots[starts].tolist()
     return [
         [slot, stop - start]

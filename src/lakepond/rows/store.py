@@ -66,31 +66,41 @@ class RowStore:
     def room(self) -> int:
         """How many windows are sure to fit as it is."""
         books = self.books
+        if not self.has_rows(0):
+            return 0
         slots = (len(books.slots) - int(books.counts[names.IN_USE])) // self.length
         return min(slots, int(books.counts[names.FREE_EXTENTS]) - 1)
 
     def has_rows(self, rows: int) -> bool:
         """Whether there is room for so many new rows."""
-        return int(self.books.counts[names.IN_USE]) + rows <= len(self.books.slots)
+        counts = self.books.counts
+        return int(counts[names.IN_USE]) + rows <= len(self.books.slots) and counts[names.ADDRESS] != 0
 
     def grow_rows(self, rows: int) -> None:
         """Make room for so many new rows. Nobody may be reading."""
         if self.has_rows(rows):
             return
-        books, counts = self.books, self.books.counts
-        total = max(int(counts[names.IN_USE]) + rows, len(books.slots) * 3 // 2)
-        self.slab.grow(total)
-        counts[names.ADDRESS] = self.slab.address
-        more = total - len(books.slots)
+        books, counts, held = self.books, self.books.counts, len(self.books.slots)
+        total = max(int(counts[names.IN_USE]) + rows, held * 3 // 2)
+        counts[names.ADDRESS] = (
+            0  # until the books are whole again: a growth that is interrupted is begun anew
+        )
+        try:
+            self.slab.grow(total)
+        except MemoryError:
+            counts[names.ADDRESS] = self.slab.address  # as it was
+            raise
+        more = total - held
         slots = _longer(books.slots, more)
-        slots["state"][-more:] = names.UNTOUCHED
-        slots["lake"][-more:] = -1
+        slots["state"][held:] = names.UNTOUCHED
+        slots["lake"][held:] = -1
         # a ring does not grow in place: laid out from its head on
         queue = _longer(np.roll(books.queue, -int(counts[names.QUEUE_AT])), more)
+        counts = counts.copy()
+        counts[names.ADDRESS], counts[names.QUEUE_AT] = self.slab.address, 0
         self.books = books._replace(
-            slots=slots, queue=queue, limbo=_longer(books.limbo, more), table=_table(slots)
+            counts=counts, slots=slots, queue=queue, limbo=_longer(books.limbo, more), table=_table(slots)
         )
-        counts[names.QUEUE_AT] = 0
 
     def grow(self, windows: int, lanes: int) -> None:
         """Make room for so many new windows, and for lanes up to that number. Nobody may be reading."""
