@@ -1,4 +1,4 @@
-"""`python -m benchmarks [market|atari|random|lake|lake-atari|check] [--quick] [--json FILE] [--out FILE]`."""
+"""`python -m benchmarks [WORKLOAD ...] [--quick] [--json FILE] [--out FILE]`: lakepond beside its peers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ WORKLOADS["lake-atari"] = lake_atari.run
 def main() -> int:
     """Run, print, write; 1 when a bar was missed in a full run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="lakepond beside its peers")
-    choices = ["all", *WORKLOADS, "check"]
     parser.add_argument(
-        "workload", nargs="?", default="all", choices=choices, help="check: the peers' adapters only"
+        "workloads",
+        nargs="*",
+        metavar="workload",
+        help=f"{', '.join(WORKLOADS)}; none: all of them; check: the peers' adapters only",
     )
     parser.add_argument(
         "--quick", action="store_true", help="a smoke of about a minute: its times mean nothing"
@@ -29,6 +31,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="the numbers as measured")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the report in Markdown")
     asked = parser.parse_args()
+    for name in asked.workloads:
+        if name not in (*WORKLOADS, "check"):
+            parser.error(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)} and check.")
     warnings.simplefilter("ignore")  # the peers' own
 
     command = " ".join(["python -m benchmarks", *sys.argv[1:]])
@@ -38,7 +43,7 @@ def main() -> int:
         head += "- **quick**: a smoke; its times mean nothing\n"
     print(head, flush=True)
     sections: list[Section] = []
-    for name in WORKLOADS if asked.workload == "all" else [asked.workload]:
+    for name in asked.workloads or WORKLOADS:
         begin = time.perf_counter()
         made = [atari.check()] if name == "check" else WORKLOADS[name](asked.quick)
         made[-1].notes.append(f"the {name} workload took {time.perf_counter() - begin:,.0f} s")

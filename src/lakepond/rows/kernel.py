@@ -34,7 +34,7 @@ from lakepond.rows.memory import PAGE
 from lakepond.rows.slots import drop, enqueue, intern, take_mapped, take_slot
 from lakepond.types import Array
 
-COMPILED_WITH = "d64ef164e8aeb7c6"
+COMPILED_WITH = "b5440cd7807be67f"
 """digest of the files whose functions and constants are compiled into those here. numba keeps compiled code
 as long as this file stays as it is, so this file has to change when they do; a test says what to write"""
 
