@@ -31,6 +31,10 @@ STREAM_MAX = 2**31 - 1
 RESERVED = frozenset({"obs", "action", "reward", "next_obs", "terminated", "truncated", "stream"})
 
 
+FIELD_BYTES_MAX = 1 << 40
+"""of one value; larger ones are typing errors, and sizes are to stay within 64 bits"""
+
+
 @dataclass(frozen=True)
 class Field:
     """One array of a step: its shape, its dtype and, in an observation, where its rows lie."""
@@ -64,6 +68,8 @@ class Field:
                 raise SpecError("A scalar Field has no axis for rows; leave rows='auto' or set rows=None.")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype)
+        if self.nbytes > FIELD_BYTES_MAX:
+            raise SpecError(f"One value of Field {self} takes {self.nbytes:,} bytes; the most is 1 TiB.")
         if self.rows not in ("auto", None, 0):
             object.__setattr__(self, "rows", -1)
 

@@ -224,6 +224,7 @@ def test_after_close():
         (lambda: lp.Spec(obs=np.zeros(3)), "give a Field"),
         (lambda: lp.Spec(obs=lp.Field(()), extras={"reward": lp.Field(())}), "none of"),
         (lambda: lp.RowSource(np.array([None])), "array of rows"),
+        (lambda: lp.Field((2**62, 30), "uint8"), "138,350,580,552,821,637,120 bytes; the most is 1 TiB"),
     ],
 )
 def test_specs(make, says):
