@@ -222,14 +222,14 @@ class Replay:
         if self._closed:
             raise ReplayClosed("this replay is closed; make a new one to record more.")
         given = (obs, next_obs, action, reward, terminated, truncated)
-        steps, batched = self._intake.check(given, extras, stream)
+        streams, values, batched = self._intake.check(given, extras, stream)
         outflow = self._outflow
         if outflow is None:
-            first = self._pond.append(steps)
+            first = self._pond.append(streams, values)
         else:
             with outflow.lock:
-                outflow.make_way(len(steps.streams))
-                first = self._pond.append(steps)
+                outflow.make_way(len(streams))
+                first = self._pond.append(streams, values)
         if self._pond.saw_nan and not self._warned:
             self._warned = True
             warnings.warn(
@@ -237,7 +237,7 @@ class Replay:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        return np.arange(first, first + len(steps.streams)) if batched else first
+        return np.arange(first, first + len(streams)) if batched else first
 
     def fill_from(self, lake: Lake, count: int, *, rng: np.random.Generator) -> None:
         """Append exactly `count` of a lake's live steps, every choice and every order as likely as any other.

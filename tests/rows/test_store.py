@@ -157,6 +157,21 @@ def test_data_that_never_repeats_stops_being_searched_and_is_found_again_when_it
     assert replay.stats().rows < 1.99 * 4000
 
 
+def test_large_windows_that_never_repeat_are_kept_bit_for_bit_also_when_they_replace_others():
+    replay = lp.Replay(lp.Spec(obs=lp.Field((5, 1_003), "uint8", rows=0)), 64)
+    noise = np.random.default_rng(0).integers(0, 256, (30, 2, 8, 5, 1_003), dtype=np.uint8)
+    flags = np.zeros(8, bool)
+    for obs, next_obs in noise:
+        step = {"obs": obs, "next_obs": next_obs, "terminated": flags, "truncated": flags}
+        replay.record(**step, action=np.zeros((8,), np.int64), reward=np.zeros(8, np.float32))
+    store = replay._pond.leaves[0].store
+    assert store.books.counts[names.BARREN] >= names.PATIENCE
+    held = replay.recent(64)
+    assert held.obs.tobytes() == noise[-8:, 0].tobytes()
+    assert held.next_obs.tobytes() == noise[-8:, 1].tobytes()
+    store.check()
+
+
 def test_window_refs_are_the_same_as_the_arrays():
     panel = np.stack([day(t) for t in range(300)])
     source = lp.RowSource(panel)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy import ndarray
 
 from lakepond.errors import RecordError
-from lakepond.pond import Steps, column_fields
+from lakepond.pond import column_fields
 from lakepond.pond.observations import check_window
 from lakepond.types import STREAM_MAX, Array, Field, RowSource, Spec, Tree, WindowRef, leaves
 
@@ -21,7 +21,7 @@ MISSING: Any = object()
 
 
 class Intake:
-    """Turns the arguments of `record` into `Steps`, or says in one sentence what is wrong with them."""
+    """Turns the arguments of `record` into what a pond takes, or says in one sentence what is wrong."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -37,8 +37,8 @@ class Intake:
 
     def check(
         self, given: tuple[Tree, ...], extras: dict[str, Any], stream: int | Array | None
-    ) -> tuple[Steps, bool]:
-        """The steps, and whether they came as a batch; `given` are the values in the order of `FIELDS`."""
+    ) -> tuple[list[int], Sequence[Any], bool]:
+        """The streams and values of the steps, and whether they came as a batch; `given`: as in `FIELDS`."""
         values: Any = given if self._simple and not extras else self._flat(given, extras)
         look = _look_of_six(*values) if len(values) == 6 else _looks(values)
         if look == self._usual:  # they look like the last, which were right
@@ -47,9 +47,7 @@ class Intake:
                 values = [fit(value) for fit, value in zip(self._fits, values, strict=True)]
         else:
             count, values = self._fit(self._flat(given, extras))
-        w = self._windows
-        streams = self._streams(stream, 1 if count is None else count)
-        return Steps(streams, values[:w], values[w : 2 * w], values[2 * w :]), count is not None
+        return self._streams(stream, 1 if count is None else count), values, count is not None
 
     def _flat(self, given: tuple[Tree, ...], extras: dict[str, Any]) -> list[Any]:
         spec = self.spec

@@ -13,7 +13,7 @@ from lakepond.lake.lake import PART_BYTES, Lake
 from lakepond.lake.reader import LeafPart, Part
 from lakepond.lake.steps import read_notes, read_steps
 from lakepond.lake.tracks import covered, distinct
-from lakepond.pond import Pond, Spelled, Steps, column_fields
+from lakepond.pond import Pond, Spelled, column_fields
 from lakepond.types import Array
 
 STRAIGHT_BYTES = 256 << 20
@@ -115,15 +115,9 @@ def _append(pond: Pond, held: Held, which: slice | Array, *, linked: bool) -> No
         return leaf._replace(starts=leaf.starts[which]) if isinstance(leaf, Spelled) else leaf[which, k]
 
     streams = held.columns["stream"][which]
-    pond.append(
-        Steps(
-            streams=streams.tolist() if linked else streams,
-            obs=[part(leaf, 0) for leaf in held.leaves],
-            next_obs=[part(leaf, 1) for leaf in held.leaves],
-            columns=[held.columns[name][which] for name, _ in column_fields(pond.spec)],
-            linked=linked,
-        )
-    )
+    windows = [part(leaf, k) for k in (0, 1) for leaf in held.leaves]
+    columns = [held.columns[name][which] for name, _ in column_fields(pond.spec)]
+    pond.append(streams.tolist() if linked else streams, [*windows, *columns], linked=linked)
 
 
 def _let_go(pond: Pond, held: Held) -> None:

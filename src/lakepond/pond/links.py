@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from lakepond.rows.calling import compiled
+from lakepond.rows.instructions import native
 from lakepond.types import Array
 
 
-@njit(nogil=True, cache=True)
+@native(cache=True)
 def advance(
     oldest: int,
     gone: int,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from lakepond.errors import RecordError
 from lakepond.rows import RowAxis, RowStore, find_row_axis
@@ -64,6 +65,7 @@ class Observations:
         self.axis = axis
         length = 1 if axis is None else self.field.shape[axis]
         self.store = RowStore(length, self.field.nbytes // length, self.dtype)
+        self._rows_first = _last_axis_first if axis == -1 else np.ascontiguousarray
         self._address_of = address_taker(self.dtype, 1 + len(self.field.shape))
         self._room = 0  # steps that are sure to fit
 
@@ -149,28 +151,26 @@ class Observations:
         first: int,
     ) -> None:
         """Let go of so many of the oldest steps, from an id on; keep new ones, from another on."""
-        if isinstance(obs, Spelled):
-            assert self.store is not None
-            self._room -= len(lanes)
-            self.store.turn_spelled(
-                oldest, gone, lanes, obs.track, obs.starts, first, self._starts, self._following
-            )
-            return
-        assert not isinstance(next_obs, Spelled)
         if self.store is None:
             assert self._plain is not None
             places = np.arange(first, first + len(lanes)) % self.capacity
             self._plain[places, 0] = self._values(obs)
             self._plain[places, 1] = self._values(next_obs)
             return
-        self._room -= len(lanes)
-        obs, next_obs = self._rows_first(obs), self._rows_first(next_obs)  # must live until they are copied
-        if isinstance(obs, WindowRef) or isinstance(next_obs, WindowRef):
+        self._room = 0  # if it is interrupted
+        rings = self._starts, self._following
+        if isinstance(obs, Spelled):
+            spare = self.store.turn_spelled(oldest, gone, lanes, obs.track, obs.starts, first, *rings)
+            self._room = spare // 2
+            return
+        if type(obs) is type(next_obs) is ndarray:
+            obs, next_obs = self._rows_first(obs), self._rows_first(next_obs)  # must live till copied
+            here, there, sources = self._address_of(obs), self._address_of(next_obs), NO_SOURCES
+        else:
+            obs, next_obs = self._by_source(obs), self._by_source(next_obs)
             (here, source, stops), (there, next_source, next_stops) = map(self._windows, (obs, next_obs))
             sources = Sources(source, stops, next_source, next_stops)
-        else:
-            here, there, sources = self._address_of(obs), self._address_of(next_obs), NO_SOURCES
-        self.store.turn(oldest, gone, lanes, here, there, sources, first, self._starts, self._following)
+        self._room = self.store.turn(oldest, gone, lanes, here, there, sources, first, *rings) // 2
 
     def rows_taken(self) -> None:
         """Rows have come in another way than by `turn`: what room there is has to be looked at again."""
@@ -182,12 +182,10 @@ class Observations:
             none = np.zeros(0, np.int64)
             self.store.turn(oldest, gone, none, 0, 0, NO_SOURCES, -1, self._starts, self._following)
 
-    def _rows_first(self, obs: Array | WindowRef) -> Array | WindowRef:
-        if isinstance(obs, WindowRef):
-            if self.axis == 0:
-                return obs
-            obs = self._values(obs)
-        return np.ascontiguousarray(np.moveaxis(obs, -1, 1) if self.axis == -1 else obs)
+    def _by_source(self, obs: Handed) -> Array | WindowRef:
+        """A window of a source as such, if rows are kept along its axis; its values otherwise, rows first."""
+        assert not isinstance(obs, Spelled)
+        return obs if isinstance(obs, WindowRef) and self.axis == 0 else self._rows_first(self._values(obs))
 
     def _windows(self, obs: Array | WindowRef) -> tuple[int, int, Array]:
         """Address, source and stops."""
@@ -195,7 +193,8 @@ class Observations:
             return obs.source.address, obs.source.token, obs.stop  # type: ignore[return-value]  # an array
         return self._address_of(obs), 0, NO_STOPS
 
-    def _values(self, obs: Array | WindowRef) -> Array:
+    def _values(self, obs: Handed) -> Array:
+        assert not isinstance(obs, Spelled)
         if not isinstance(obs, WindowRef):
             return obs
         length = self.field.shape[0]
@@ -275,6 +274,10 @@ class Read:
         if self.store is not None:
             self.store.readers -= 1
             self.store.settle()
+
+
+def _last_axis_first(obs: Array) -> Array:
+    return np.ascontiguousarray(np.moveaxis(obs, -1, 1))
 
 
 def check_window(path: str, spec: Field, ref: WindowRef) -> Array:

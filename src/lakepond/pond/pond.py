@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,20 +23,6 @@ STRAYS = -1
 """stands for the streams of steps that follow nothing"""
 RESERVE_BYTES = 64 << 20
 """a batch is taken in parts whose observations could take so much memory if nothing repeats"""
-
-
-class Steps(NamedTuple):
-    """Steps that have been checked against the spec, ready to be kept."""
-
-    streams: list[int] | Array
-    """an array only where they are not linked"""
-    obs: Sequence[Handed]
-    """one for each leaf of the observation, each with a leading batch axis"""
-    next_obs: Sequence[Handed]
-    columns: Sequence[Array]
-    """in the order of `column_fields`"""
-    linked: bool = True
-    """whether each follows the one before it in its stream"""
 
 
 def column_fields(spec: Spec) -> list[tuple[str, Field]]:
@@ -135,63 +120,72 @@ class Pond:
 
     # --- recording -------------------------------------------------------------------------------
 
-    def append(self, steps: Steps) -> int:
-        """Keep steps, in their order; the oldest leave when the pond is full. Returns the first one's id."""
+    def append(self, streams: list[int] | Array, values: Sequence[Handed], *, linked: bool = True) -> int:
+        """Keep steps, in their order; the oldest leave when the pond is full. Returns the first one's id.
+
+        `values` have been checked: the leaves of obs, those of next_obs, then the columns in the order of
+        `column_fields`, all with a leading batch axis. `linked`: each follows the one before it in its
+        stream; only if not may `streams` be an array.
+        """
         first, part = self.recorded, self._part
-        if len(steps.streams) <= part:
-            self._append(steps)
+        if len(streams) <= part:
+            self._append(streams, values, linked)
         else:
-            for at in range(0, len(steps.streams), part):
-                self._append(_slice(steps, at, at + part))
+            for at in range(0, len(streams), part):
+                values_here = [_slice(value, at, at + part) for value in values]
+                self._append(streams[at : at + part], values_here, linked)
         return first
 
-    def _append(self, steps: Steps) -> None:
-        count = len(steps.streams)
+    def _append(self, streams: list[int] | Array, values: Sequence[Handed], linked: bool) -> None:
+        count = len(streams)
         with self._lock:
             if self._grower is not None:
                 self._wait_for_growth()
-            lanes = self._lanes_of(steps.streams if steps.linked else [STRAYS])  # type: ignore[arg-type]
-            if not steps.linked:
+            lanes = self._lanes_of(streams if linked else [STRAYS])  # type: ignore[arg-type]
+            if not linked:
                 lanes = np.full(count, lanes[0])
             for i, leaf in enumerate(self.leaves):
                 if not leaf.settled:
-                    self._settle(leaf, steps.obs[i], steps.next_obs[i])
+                    self._settle(leaf, values[i], values[len(self.leaves) + i])
                 if not leaf.has_room(count, len(self._newest)):
                     self._grow(count)
-            gone = max(0, self.size + count - self.capacity)
-            cut = {lane: self._newest[lane] for lane in self._cut & set(lanes.tolist())} if self._cut else {}
             first, size = self.recorded, self.size
+            gone = max(0, size + count - self.capacity)
+            cut = {lane: self._newest[lane] for lane in self._cut & set(lanes.tolist())} if self._cut else {}
+            numbers = self._usual_numbers if linked else streams
             try:
-                self._keep(steps, lanes, gone, cut, first, size)
+                self._keep(values, lanes, numbers, gone, cut, first, size, linked)
             except BaseException:  # an interrupt in the middle: nothing is half recorded, then it is raised
-                self._keep(steps, lanes, gone, cut, first, size, again=True)
+                self._keep(values, lanes, numbers, gone, cut, first, size, linked, again=True)
                 raise
 
     def _keep(
         self,
-        steps: Steps,
+        values: Sequence[Handed],
         lanes: Array,
+        streams: list[int] | Array,
         gone: int,
         cut: dict[int, int],
         first: int,
         size: int,
+        linked: bool,
         again: bool = False,
     ) -> None:
         """Let so many of the oldest steps go and keep new ones. Begun again, it does what was not done yet.
 
         `cut`: the newest step of lanes that begin anew; the first new id and the steps held, before.
         """
-        count, oldest = len(steps.streams), first - size
-        for leaf, obs, next_obs in zip(self.leaves, steps.obs, steps.next_obs, strict=True):
+        count, oldest, windows = len(lanes), first - size, len(self.leaves)
+        for i, leaf in enumerate(self.leaves):
             if not again or leaf.until < first + count:
-                leaf.turn(oldest, gone, lanes, obs, next_obs, first)
+                leaf.turn(oldest, gone, lanes, values[i], values[windows + i], first)
         where = self.where(first, count)
-        for column, values in zip(self._recorded_columns, steps.columns, strict=True):
-            column[where] = values
-        self._stream[where] = self._usual_numbers if steps.linked else steps.streams
-        done = again and steps.linked and count and self._newest[lanes[-1]] == first + count - 1
+        for i, column in enumerate(self._recorded_columns, 2 * windows):
+            column[where] = values[i]
+        self._stream[where] = streams
+        done = again and linked and count and self._newest[lanes[-1]] == first + count - 1
         if not done:
-            self._advance(oldest, gone, first, lanes, steps.linked)
+            self._advance(oldest, gone, first, lanes, linked)
         if again:
             self._let_lanes_go()
         for lane, step in cut.items():
@@ -396,18 +390,9 @@ class Pond:
             self._change.notify_all()
 
 
-def _slice(steps: Steps, start: int, stop: int) -> Steps:
-    def part(obs: Handed) -> Handed:
-        if isinstance(obs, Spelled):
-            return obs._replace(starts=obs.starts[start:stop])
-        if isinstance(obs, WindowRef):
-            return WindowRef(obs.source, obs.stop[start:stop])  # type: ignore[index]  # an array by now
-        return obs[start:stop]
-
-    return Steps(
-        steps.streams[start:stop],
-        [part(obs) for obs in steps.obs],
-        [part(obs) for obs in steps.next_obs],
-        [values[start:stop] for values in steps.columns],
-        steps.linked,
-    )
+def _slice(value: Handed, start: int, stop: int) -> Handed:
+    if isinstance(value, Spelled):
+        return value._replace(starts=value.starts[start:stop])
+    if isinstance(value, WindowRef):
+        return WindowRef(value.source, value.stop[start:stop])  # type: ignore[index]  # an array by now
+    return value[start:stop]

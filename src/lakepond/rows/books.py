@@ -75,6 +75,8 @@ class Books(NamedTuple):
     extents: Array
     free_extents: Array
     lanes: Array
+    spelling: Array
+    """the slots of the window that is being looked up"""
 
 
 class Sources(NamedTuple):

@@ -7,9 +7,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit, typeof
+from numba import typeof
 
 from lakepond.rows import memory
+from lakepond.rows.instructions import native
 from lakepond.types import Array
 
 
@@ -23,7 +24,7 @@ def compiled(function: Any, *like: Any) -> Callable[..., Any]:
     return entry
 
 
-@njit(nogil=True, cache=True)
+@native(cache=True)
 def address_of(array: Array) -> int:
     """Where an array starts; compiled once for each kind of array, then five times faster than NumPy."""
     address: int = array.ctypes.data

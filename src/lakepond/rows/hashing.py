@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lakepond.rows.instructions import BLOCK, LANES, VECTOR, WORD, load_byte, load_word
+from lakepond.rows.instructions import BLOCK, LANES, VECTOR, WORD, load_byte, load_word, native, prefetch
 
 PROBE_MASK = np.uint64(63)
 """while the search for repeats is backed off, one window in 64 is searched for, chosen by its content"""
+PROBED = 16
+"""bytes of a window that choose it"""
 
 
 @intrinsic
@@ -51,7 +53,7 @@ MULTIPLY = np.uint64(0x9FB21C651E98DF25)
 SHIFT = np.uint64(29)
 
 
-@njit(nogil=True)
+@native
 def hash_bytes(address: int, size: int) -> Any:
     """A hash of some bytes, never 0."""
     h = np.uint64(size)
@@ -72,11 +74,24 @@ def hash_bytes(address: int, size: int) -> Any:
     return h if h != np.uint64(0) else np.uint64(1)
 
 
-@njit(nogil=True)
+@native
+def probed_at(address: int, size: int, k: int) -> int:
+    """Where the k-th of the bytes lies that choose a window."""
+    return address + k * (size - 1) // (PROBED - 1)
+
+
+@native
 def is_probe(address: int, size: int) -> bool:
     """One window in 64, chosen by a few of its bytes, so that the same window is chosen again."""
     h = np.uint64(size)
-    for k in range(16):
-        h = (h ^ load_byte(address + k * (size - 1) // 15)) * MULTIPLY
+    for k in range(PROBED):
+        h = (h ^ load_byte(probed_at(address, size, k))) * MULTIPLY
         h ^= h >> SHIFT
     return h & PROBE_MASK == np.uint64(0)
+
+
+@native
+def fetch_for_probe(address: int, size: int) -> None:
+    """Have the bytes that `is_probe` will look at, each far from the next, fetched meanwhile."""
+    for k in range(PROBED):
+        prefetch(probed_at(address, size, k))

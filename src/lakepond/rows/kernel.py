@@ -8,7 +8,6 @@ See docs/design/001-rows.md for the figures that called for it.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lakepond.rows.books import (
     ADDRESS,
@@ -28,13 +27,13 @@ from lakepond.rows.books import (
     Books,
     Sources,
 )
-from lakepond.rows.hashing import is_probe
-from lakepond.rows.instructions import copy, memcmp, prefetch
+from lakepond.rows.hashing import fetch_for_probe, is_probe
+from lakepond.rows.instructions import copy, copy_past_caches, fence, memcmp, native, prefetch
 from lakepond.rows.memory import PAGE
 from lakepond.rows.slots import drop, enqueue, intern, take_mapped, take_slot
 from lakepond.types import Array
 
-COMPILED_WITH = "b5440cd7807be67f"
+COMPILED_WITH = "5e1a9254fcc8540c"
 """digest of the files whose functions and constants are compiled into those here. numba keeps compiled code
 as long as this file stays as it is, so this file has to change when they do; a test says what to write"""
 
@@ -45,14 +44,14 @@ AT_ONCE = 4096
 # --- tracks --------------------------------------------------------------------------------------
 
 
-@njit(nogil=True)
+@native
 def unname(b: Books, start: int, stop: int) -> None:
     """Entries no longer name their slots."""
     for position in range(start, stop):
         drop(b, b.entries[position])
 
 
-@njit(nogil=True)
+@native
 def take_extent(b: Books, lane: int) -> int:
     """A free extent, now the lane's."""
     b.counts[FREE_EXTENTS] -= 1
@@ -65,7 +64,7 @@ def take_extent(b: Books, lane: int) -> int:
     return start
 
 
-@njit(nogil=True)
+@native
 def retire(b: Books, extent: int) -> None:
     """No live step has a window there any more."""
     unname(b, b.extents[extent].head, b.extents[extent].tail)
@@ -78,7 +77,7 @@ def retire(b: Books, extent: int) -> None:
     b.counts[FREE_EXTENTS] += 1
 
 
-@njit(nogil=True)
+@native
 def room(b: Books, lane: int, start: int, more: int) -> int:
     """Make sure that `more` entries fit behind those from `start` on; returns where these lie now."""
     extent = b.lanes[lane].extent
@@ -96,7 +95,7 @@ def room(b: Books, lane: int, start: int, more: int) -> int:
     return moved
 
 
-@njit(nogil=True)
+@native
 def append(b: Books, lane: int, slot: int) -> None:
     """One more entry at the end of a lane's track, where there is room."""
     extent = b.lanes[lane].extent
@@ -105,7 +104,7 @@ def append(b: Books, lane: int, slot: int) -> None:
     b.slots[slot].refs += 1
 
 
-@njit(nogil=True)
+@native
 def holds(b: Books, start: int, rows: int, address: int) -> bool:
     """Whether the rows of some entries are, byte for byte, those at an address; neighbours at once."""
     row = b.counts[ROW_BYTES]
@@ -122,7 +121,7 @@ def holds(b: Books, start: int, rows: int, address: int) -> bool:
     return True
 
 
-@njit(nogil=True)
+@native
 def compare(b: Books, start: int, same: bool, here: int, moved: bool, there: int) -> tuple[bool, bool]:
     """Whether the rows from entry `start` on are those of obs, and whether next_obs is obs moved on by a row.
 
@@ -143,7 +142,7 @@ def compare(b: Books, start: int, same: bool, here: int, moved: bool, there: int
     return same or look_same, moved or look_moved
 
 
-@njit(nogil=True)
+@native
 def append_row(b: Books, lane: int, start: int, address: int) -> int:
     """A window that is what the track ends with from `start` on, and one row more."""
     b.counts[BARREN] = 0
@@ -154,7 +153,7 @@ def append_row(b: Books, lane: int, start: int, address: int) -> int:
     return start
 
 
-@njit(nogil=True)
+@native
 def spell(b: Books, lane: int, slots: Array, first: int) -> int:
     """A window given by its slots: use what the track's newest entries already spell, append the rest."""
     length = b.counts[LENGTH]
@@ -176,13 +175,14 @@ def spell(b: Books, lane: int, slots: Array, first: int) -> int:
     return start
 
 
-@njit(nogil=True)
+@native
 def search(b: Books, lane: int, address: int) -> int:
     """Look up every row of a window; use what the track's newest entries already spell."""
     length, row = b.counts[LENGTH], b.counts[ROW_BYTES]
     end = b.extents[b.lanes[lane].extent].tail
     after = ANYWHERE if b.lanes[lane].next < 0 else b.entries[end - 1]
     if b.counts[BARREN] >= PATIENCE and not is_probe(address, length * row):
+        fetch_for_probe(address + length * row, length * row)  # if it is one of many, of the one behind it
         start = room(b, lane, end, length)
         for _ in range(length):
             after = take_mapped(b, after)
@@ -193,30 +193,35 @@ def search(b: Books, lane: int, address: int) -> int:
             n = 1
             while run + n < length and b.entries[start + run + n] == slot + n:
                 n += 1
-            copy(b.counts[ADDRESS] + slot * row, address + run * row, n * row)
+            copy_past_caches(b.counts[ADDRESS] + slot * row, address + run * row, n * row)
             run += n
         return start
     before = b.counts[IN_USE]
-    slots = np.empty(length, np.int32)
     for k in range(length):
         after = intern(b, address + k * row, after)
-        slots[k] = after
+        b.spelling[k] = after
     found = b.counts[IN_USE] - before < length
     b.counts[BARREN] = 0 if found else b.counts[BARREN] + 1
-    return spell(b, lane, slots, 0)
+    return spell(b, lane, b.spelling, 0)
 
 
 # --- what is called ------------------------------------------------------------------------------
 
 
-@njit(nogil=True)
+@native
 def idle(b: Books) -> int:
     """How many slots could give their memory back, if that pays."""
     free = b.counts[RESIDENT] - b.counts[IN_USE]
     return free if free > b.counts[IN_USE] else 0
 
 
-@njit(nogil=True, cache=True)
+@native(cache=True)
+def spare(b: Books) -> int:
+    """How many windows are sure to fit as it is."""
+    return min((len(b.slots) - b.counts[IN_USE]) // b.counts[LENGTH], b.counts[FREE_EXTENTS] - 1)
+
+
+@native(cache=True)
 def settle(b: Books) -> int:
     """What nothing names is free; returns how many slots could give their memory back, if that pays."""
     for i in range(b.counts[LIMBO_LENGTH]):
@@ -232,7 +237,7 @@ def settle(b: Books) -> int:
     return idle(b)
 
 
-@njit(nogil=True)
+@native
 def begin(b: Books, lane: int) -> None:
     """Give a lane that has no extent one, and let it know of no window."""
     if b.lanes[lane].extent < 0:
@@ -241,7 +246,7 @@ def begin(b: Books, lane: int) -> None:
         b.lanes[lane].source = 0
 
 
-@njit(nogil=True)
+@native
 def record(
     b: Books, lanes: Array, obs: int, next_obs: int, sources: Sources, first: int, starts: Array
 ) -> None:
@@ -291,7 +296,7 @@ def record(
         starts[(first + i) % len(starts), 1] = newest
 
 
-@njit(nogil=True)
+@native
 def release(b: Books, oldest: int, steps: int, starts: Array, following: Array) -> None:
     """Let go of the windows of the oldest steps, whose ids are those from `oldest` on.
 
@@ -313,7 +318,7 @@ def release(b: Books, oldest: int, steps: int, starts: Array, following: Array) 
             b.extents[extent].head = needed
 
 
-@njit(nogil=True, cache=True)
+@native(cache=True)
 def turn(
     b: Books,
     oldest: int,
@@ -326,21 +331,22 @@ def turn(
     first: int,
     starts: Array,
     following: Array,
-) -> int:
+) -> tuple[int, int]:
     """Let go of so many of the oldest steps, then keep new ones; `oldest` and `first` are their first ids.
 
     `obs` and `next_obs` are the addresses of their windows, or of the rows of their sources. Returns how many
-    slots could give their memory back.
+    windows are sure to fit then, and how many slots could give their memory back.
     """
     release(b, oldest, gone, starts, following)
     if gone and unread:
         settle(b)
     record(b, lanes, obs, next_obs, sources, first, starts)
+    fence()
     b.counts[UNTIL] = first + len(lanes)
-    return idle(b) if gone and unread else 0
+    return spare(b), idle(b) if gone and unread else 0
 
 
-@njit(nogil=True, cache=True)
+@native(cache=True)
 def look_up(b: Books, starts: Array, which: int, places: Array, slots: Array) -> None:
     """The slots of the windows of some steps, one window after another."""
     length = b.counts[LENGTH]
@@ -350,7 +356,7 @@ def look_up(b: Books, starts: Array, which: int, places: Array, slots: Array) ->
             slots[i * length + k] = b.entries[start + k]
 
 
-@njit(nogil=True, cache=True)
+@native(cache=True)
 def gather(address: int, row: int, length: int, slots: Array, outs: Array, start: int, stop: int) -> None:
     """Copy windows [start, stop) of several lists of slots, each to its own address, neighbours at once.
 
@@ -375,21 +381,21 @@ def gather(address: int, row: int, length: int, slots: Array, outs: Array, start
 # --- to and from a lake --------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@native(cache=True)
 def pin(b: Books, slots: Array) -> None:
     """Hold rows, whoever lets go of them."""
     for slot in slots:
         b.slots[slot].refs += 1
 
 
-@njit(nogil=True, cache=True)
+@native(cache=True)
 def unpin(b: Books, slots: Array) -> None:
     """Hold them no more."""
     for slot in slots:
         drop(b, slot)
 
 
-@njit(nogil=True, cache=True)
+@native(cache=True)
 def load(b: Books, address: int, slots: Array) -> None:
     """Keep and hold the rows that lie at an address, one after another; `slots` says where they are then."""
     after = ANYWHERE
@@ -399,7 +405,7 @@ def load(b: Books, address: int, slots: Array) -> None:
         slots[k] = after
 
 
-@njit(nogil=True, cache=True)
+@native(cache=True)
 def reserve(b: Books, slots: Array) -> None:
     """Hold slots for rows that are still to be written there."""
     after = ANYWHERE
@@ -409,7 +415,7 @@ def reserve(b: Books, slots: Array) -> None:
         slots[k] = after
 
 
-@njit(nogil=True, cache=True)
+@native(cache=True)
 def turn_spelled(
     b: Books,
     oldest: int,
@@ -421,7 +427,7 @@ def turn_spelled(
     first: int,
     starts: Array,
     following: Array,
-) -> int:
+) -> tuple[int, int]:
     """`turn` for windows that are given as parts of a track of slots."""
     release(b, oldest, gone, starts, following)
     if gone and unread:
@@ -438,4 +444,4 @@ def turn_spelled(
                 b.lanes[lane].floor = start
             starts[(first + i) % len(starts), which] = start
     b.counts[UNTIL] = first + len(lanes)
-    return idle(b) if gone and unread else 0
+    return spare(b), idle(b) if gone and unread else 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from lakepond.rows.books import (
     ADDRESS,
@@ -23,11 +22,11 @@ from lakepond.rows.books import (
     Books,
 )
 from lakepond.rows.hashing import hash_bytes
-from lakepond.rows.instructions import copy, madvise, memcmp
+from lakepond.rows.instructions import copy, madvise, memcmp, native
 from lakepond.rows.memory import PAGE, POPULATE
 
 
-@njit(nogil=True)
+@native
 def take_slot(b: Books, after: int) -> int:
     """A free slot: the one after `after` if it can be had."""
     slot = after + 1
@@ -57,7 +56,7 @@ def take_slot(b: Books, after: int) -> int:
     return slot
 
 
-@njit(nogil=True)
+@native
 def take_mapped(b: Books, after: int) -> int:
     """`take_slot`; if a lane is new its memory is mapped at once, which is cheaper than a fault a page."""
     fresh = b.counts[FRESH]
@@ -69,7 +68,7 @@ def take_mapped(b: Books, after: int) -> int:
     return slot
 
 
-@njit(nogil=True)
+@native
 def enqueue(b: Books, slot: int) -> None:
     """Let a free slot be found, once."""
     if not b.slots[slot].queued:
@@ -78,7 +77,7 @@ def enqueue(b: Books, slot: int) -> None:
         b.counts[QUEUE_LENGTH] += 1
 
 
-@njit(nogil=True)
+@native
 def drop(b: Books, slot: int) -> None:
     """One less names this slot."""
     b.slots[slot].refs -= 1
@@ -88,7 +87,7 @@ def drop(b: Books, slot: int) -> None:
         b.counts[LIMBO_LENGTH] += 1
 
 
-@njit(nogil=True)
+@native
 def strays(b: Books, at: int, slot: int) -> bool:
     """Whether a place of the index is one where the row in its slot is not looked for: that slot moved on."""
     mask = len(b.table) - 1
@@ -97,7 +96,7 @@ def strays(b: Books, at: int, slot: int) -> bool:
     return away
 
 
-@njit(nogil=True)
+@native
 def intern(b: Books, address: int, after: int) -> int:
     """The slot that holds the row at an address; if it is new, kept next to the one before it."""
     row = b.counts[ROW_BYTES]

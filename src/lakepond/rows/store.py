@@ -55,6 +55,7 @@ class RowStore:
             extents=np.zeros(0, names.EXTENT_BOOK),
             free_extents=ints,
             lanes=np.zeros(0, names.LANE_BOOK),
+            spelling=np.zeros(length, np.int32),
         )
         ring = np.zeros((0, 2), np.int64)
         self._turn = calling.compiled(
@@ -65,11 +66,7 @@ class RowStore:
 
     def room(self) -> int:
         """How many windows are sure to fit as it is."""
-        books = self.books
-        if not self.has_rows(0):
-            return 0
-        slots = (len(books.slots) - int(books.counts[names.IN_USE])) // self.length
-        return min(slots, int(books.counts[names.FREE_EXTENTS]) - 1)
+        return int(self._kernel.spare(self.books)) if self.has_rows(0) else 0
 
     def has_rows(self, rows: int) -> bool:
         """Whether there is room for so many new rows."""
@@ -135,18 +132,19 @@ class RowStore:
         first: int,
         starts: Array,
         following: Array,
-    ) -> None:
+    ) -> int:
         """Let go of the windows of so many of the oldest steps, and keep those at two addresses as new ones.
 
         `starts` is the ring that tells where the windows of each step start, `following` how many places on
-        the next step of the stream lies; `oldest` and `first` are ids.
+        the next step of the stream lies; `oldest` and `first` are ids. Returns how many more windows fit.
         """
         unread = self.readers == 0
-        idle = self._turn(
+        spare, idle = self._turn(
             self.books, oldest, gone, unread, lanes, obs, next_obs, sources, first, starts, following
         )
         if idle * self.row_bytes > TRIM_BYTES:
             self._give_back()
+        return int(spare)
 
     def turn_spelled(
         self,
@@ -158,14 +156,15 @@ class RowStore:
         first: int,
         starts: Array,
         following: Array,
-    ) -> None:
+    ) -> int:
         """`turn` for windows that are given as parts of a track of slots."""
         unread = self.readers == 0
-        idle = self._kernel.turn_spelled(
+        spare, idle = self._kernel.turn_spelled(
             self.books, oldest, gone, unread, lanes, track, windows, first, starts, following
         )
         if idle * self.row_bytes > TRIM_BYTES:
             self._give_back()
+        return int(spare)
 
     @property
     def until(self) -> int:
