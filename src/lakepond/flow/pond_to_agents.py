@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from lakepond.errors import SampleError, TooFewSteps
 from lakepond.pond import Pond
@@ -158,13 +159,13 @@ def sample(
         with pond.reading():
             ids = choose()
             into = _Outputs(ids.shape, out, without)
-            last, columns = ids, pond.columns
+            columns = pond.columns
+            places = last_places = pond.places(ids)
             if n_step > 1:
                 last, reward, ahead = n_step_return(pond, ids, n_step, gamma)
-                reward = into.put("reward", reward)
+                reward, last_places = into.put("reward", reward), pond.places(last)
             else:
-                reward, ahead = into.take("reward", columns["reward"], pond.places(ids)), np.asarray(gamma)
-            places, last_places = pond.places(ids), pond.places(last)
+                reward, ahead = into.take("reward", columns["reward"], places), np.asarray(gamma)
             terminated = into.take("terminated", columns["terminated"], last_places)
             spec = pond.spec
             batch = Batch(
@@ -229,7 +230,10 @@ class _Outputs:
         self._given: dict[str, Array] = {}
         self._asked: list[tuple[Observations, Array, int, Array]] = []
         for name, value in () if out is None else out._asdict().items():
-            self._given.update(leaves(value, name))
+            if type(value) is ndarray:
+                self._given[name] = value
+            else:
+                self._given.update(leaves(value, name))
 
     def _array(self, path: str, shape: tuple[int, ...], dtype: Any) -> Array | None:
         given = self._given.get(path)

@@ -54,7 +54,7 @@ class Observations:
         self.store: RowStore | None = None
         if spec.rows == "auto" and spec.nbytes <= PLAIN_BYTES:
             self.settled = True
-            self._plain = np.empty((capacity, 2, *spec.shape), self.dtype)
+            self._plain = np.empty((2, capacity, *spec.shape), self.dtype)
         else:
             self._starts = np.zeros((capacity, 2), np.int64)
             self._lay_out(spec.rows if spec.rows in (0, -1) else None)
@@ -153,9 +153,9 @@ class Observations:
         """Let go of so many of the oldest steps, from an id on; keep new ones, from another on."""
         if self.store is None:
             assert self._plain is not None
-            places = np.arange(first, first + len(lanes)) % self.capacity
-            self._plain[places, 0] = self._values(obs)
-            self._plain[places, 1] = self._values(next_obs)
+            where = ring_slice(first, len(lanes), self.capacity)
+            self._plain[0][where] = self._values(obs)
+            self._plain[1][where] = self._values(next_obs)
             return
         self._room = 0  # if it is interrupted
         rings = self._starts, self._following
@@ -211,7 +211,7 @@ class Observations:
     def plain(self, places: Array) -> Array:
         """The values of some steps of a leaf that is kept plainly, (steps, 2, *shape)."""
         assert self._plain is not None
-        return self._plain[places]
+        return np.stack([self._plain[0][places], self._plain[1][places]], axis=1)
 
     def settle_on(self, axis: RowAxis) -> None:
         """Take a row axis for granted, before anything is recorded."""
@@ -232,7 +232,7 @@ class Observations:
         """What is needed to read obs (0) or next_obs (1) of these steps later, without a lock."""
         if self.store is None:
             assert self._plain is not None
-            return Read(self, None, None, self._plain[places, which])
+            return Read(self, None, None, np.take(self._plain[which], places, axis=0))
         return Read(self, self.store, self.store.look_up(self._starts, which, places), None)
 
     @property
@@ -274,6 +274,14 @@ class Read:
         if self.store is not None:
             self.store.readers -= 1
             self.store.settle()
+
+
+def ring_slice(first: int, count: int, capacity: int) -> slice | Array:
+    """The places in a ring of so many steps from an id on; a slice, unless the ring ends between."""
+    at = first % capacity
+    if at + count <= capacity:
+        return slice(at, at + count)
+    return np.arange(at, at + count) % capacity
 
 
 def _last_axis_first(obs: Array) -> Array:

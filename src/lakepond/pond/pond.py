@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from lakepond.errors import SpecError
-from lakepond.pond.observations import Handed, Observations, Spelled
+from lakepond.pond.observations import Handed, Observations, Spelled, ring_slice
 from lakepond.pond.priorities import Priorities
 from lakepond.rows import RowAxis, RowStore
 from lakepond.types import Array, Field, Spec, WindowRef, leaves
@@ -217,10 +217,7 @@ class Pond:
 
     def where(self, first: int, count: int) -> slice | Array:
         """The places in the ring of so many steps from an id on; a slice, unless the ring ends between."""
-        at = first % self.capacity
-        if at + count <= self.capacity:
-            return slice(at, at + count)
-        return np.arange(at, at + count) % self.capacity
+        return ring_slice(first, count, self.capacity)
 
     def _lanes_of(self, streams: list[int]) -> Array:
         """A small number for each stream that has live steps; the stores keep their place by it."""
