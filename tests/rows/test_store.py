@@ -172,6 +172,22 @@ def test_large_windows_that_never_repeat_are_kept_bit_for_bit_also_when_they_rep
     store.check()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_batch_that_is_copied_past_the_caches_is_the_same(monkeypatch, threads):
+    frames = np.random.default_rng(0).integers(0, 256, (300, 5_001), dtype=np.uint8)
+    replay = lp.Replay(lp.Spec(obs=lp.Field((4, 5_001), "uint8", rows=0)), 300, threads=threads)
+    for t in range(295):
+        step = {"obs": frames[t : t + 4], "next_obs": frames[t + 1 : t + 5]}
+        replay.record(**step, action=0, reward=float(t), terminated=False, truncated=False)
+    expected = replay.sample(200, rng=np.random.default_rng(1))
+    monkeypatch.setattr("lakepond.rows.store.MUCH_BYTES", 0)
+    batch = replay.sample(200, rng=np.random.default_rng(1))
+    assert batch.obs.tobytes() == expected.obs.tobytes()
+    assert batch.next_obs.tobytes() == expected.next_obs.tobytes()
+    for t, obs in zip(batch.reward.astype(int), batch.obs, strict=True):
+        assert obs.tobytes() == frames[t : t + 4].tobytes()
+
+
 def test_window_refs_are_the_same_as_the_arrays():
     panel = np.stack([day(t) for t in range(300)])
     source = lp.RowSource(panel)

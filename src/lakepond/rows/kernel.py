@@ -357,11 +357,14 @@ def look_up(b: Books, starts: Array, which: int, places: Array, slots: Array) ->
 
 
 @native(cache=True)
-def gather(address: int, row: int, length: int, slots: Array, outs: Array, start: int, stop: int) -> None:
+def gather(
+    address: int, row: int, length: int, slots: Array, outs: Array, start: int, stop: int, much: bool
+) -> None:
     """Copy windows [start, stop) of several lists of slots, each to its own address, neighbours at once.
 
     The same window of all lists is copied before the next one: those of obs and next_obs have most rows in
-    common, which are in the cache by then. Meanwhile the pages of the next window are looked up.
+    common, which are in the cache by then. Meanwhile the pages of the next window are looked up. `much`: more
+    than any cache holds, so none is filled with it.
     """
     for i in range(start, stop):
         for k in range((i + 1) * length, (i + 2) * length if i + 1 < stop else 0):
@@ -374,8 +377,14 @@ def gather(address: int, row: int, length: int, slots: Array, outs: Array, start
                 n = 1
                 while k + n < (i + 1) * length and slots[which, k + n] == slot + n:
                     n += 1
-                copy(outs[which] + k * row, address + np.int64(slot) * row, n * row)
+                target, source = outs[which] + k * row, address + np.int64(slot) * row
+                if much:
+                    copy_past_caches(target, source, n * row)
+                else:
+                    copy(target, source, n * row)
                 k += n
+    if much:
+        fence()
 
 
 # --- to and from a lake --------------------------------------------------------------------------

@@ -26,6 +26,10 @@ LANE_BYTES = 256 << 10
 """memory set apart for a stream when the slab is fresh"""
 
 
+MUCH_BYTES = 32 << 20
+"""a batch as large as this is copied past the caches, which would not hold it until it is used"""
+
+
 class RowStore:
     """Windows of `length` rows of `row_bytes` bytes each, of streams that are told apart by a lane number."""
 
@@ -221,13 +225,15 @@ class RowStore:
         """
         start, stop = part or (0, slots.shape[1] // self.length)
         addresses = np.array([self._address_of(out) for out in outs])
-        self._kernel.gather(self.slab.address, self.row_bytes, self.length, slots, addresses, start, stop)
+        much = sum(out.nbytes for out in outs) >= MUCH_BYTES
+        base, row = self.slab.address, self.row_bytes
+        self._kernel.gather(base, row, self.length, slots, addresses, start, stop, much)
 
     def copy_rows(self, slots: Array, out: Array) -> None:
         """Copy the rows in these slots into `out`, (rows, row_bytes) uint8; other threads go on."""
         addresses = np.array([address_of(out)])
         row, base = self.row_bytes, self.slab.address
-        self._kernel.gather(base, row, 1, slots[np.newaxis], addresses, 0, len(slots))
+        self._kernel.gather(base, row, 1, slots[np.newaxis], addresses, 0, len(slots), False)
 
     @property
     def rows(self) -> int:
