@@ -131,10 +131,39 @@ def test_an_interrupted_growth_leaves_a_replay_that_goes_on(monkeypatch):
         assert done in (20, 60)
         (store,) = [leaf.store for leaf in replay._pond.leaves]
         assert store.books.counts[names.ADDRESS] in (0, store.slab.address)
+        record(done, 0)  # tells how much room there is, and must not tell of rows that are nowhere
         record(done, 1)
         record(done + 1, 70)
         store.check()
         assert (replay.recent(done + 71).obs[:, ::1024] == np.arange(done + 71)[:, np.newaxis]).all()
+        if not interrupt.raised:
+            return
+    pytest.fail("there are more lines than that")
+
+
+def test_an_interrupted_change_of_layout_leaves_the_one_before():
+    """Every line in turn of the step that tells the row axis; then one that tells nothing."""
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (24, 24, 5), dtype=np.uint8)
+    pair = rng.integers(0, 256, (2, 24, 24, 4), dtype=np.uint8)
+    flat = np.zeros((24, 24, 4), np.uint8)
+    rest = {"action": 0, "reward": 0.0, "terminated": False, "truncated": False}
+    for line in range(1_000):
+        replay = lp.Replay(lp.Spec(obs=lp.Field((24, 24, 4), "uint8")), 100)
+        replay.record(obs=flat, next_obs=flat, **rest)
+        interrupt = Interrupt(line)
+        sys.settrace(interrupt)
+        try:
+            replay.record(obs=frames[..., :4], next_obs=frames[..., 1:], **rest)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        replay.record(obs=pair[0], next_obs=pair[1], **rest)
+        newest, oldest = replay.recent(1), replay.recent(len(replay))
+        assert np.array_equal(newest.obs[0], pair[0])
+        assert np.array_equal(newest.next_obs[0], pair[1])
+        assert not oldest.obs[0].any()
         if not interrupt.raised:
             return
     pytest.fail("there are more lines than that")

@@ -65,7 +65,6 @@ class Observations:
         self.axis = axis
         length = 1 if axis is None else self.field.shape[axis]
         self.store = RowStore(length, self.field.nbytes // length, self.dtype)
-        self._rows_first = _last_axis_first if axis == -1 else np.ascontiguousarray
         self._address_of = address_taker(self.dtype, 1 + len(self.field.shape))
         self._room = 0  # steps that are sure to fit
 
@@ -182,6 +181,9 @@ class Observations:
             none = np.zeros(0, np.int64)
             self.store.turn(oldest, gone, none, 0, 0, NO_SOURCES, -1, self._starts, self._following)
 
+    def _rows_first(self, obs: Array) -> Array:
+        return np.ascontiguousarray(np.moveaxis(obs, -1, 1) if self.axis == -1 else obs)
+
     def _by_source(self, obs: Handed) -> Array | WindowRef:
         """A window of a source as such, if rows are kept along its axis; its values otherwise, rows first."""
         assert not isinstance(obs, Spelled)
@@ -282,10 +284,6 @@ def ring_slice(first: int, count: int, capacity: int) -> slice | Array:
     if at + count <= capacity:
         return slice(at, at + count)
     return np.arange(at, at + count) % capacity
-
-
-def _last_axis_first(obs: Array) -> Array:
-    return np.ascontiguousarray(np.moveaxis(obs, -1, 1))
 
 
 def check_window(path: str, spec: Field, ref: WindowRef) -> Array:

@@ -33,7 +33,7 @@ from lakepond.rows.memory import PAGE
 from lakepond.rows.slots import drop, enqueue, intern, take_mapped, take_slot
 from lakepond.types import Array
 
-COMPILED_WITH = "5e1a9254fcc8540c"
+COMPILED_WITH = "92db4db1cae03cbd"
 """digest of the files whose functions and constants are compiled into those here. numba keeps compiled code
 as long as this file stays as it is, so this file has to change when they do; a test says what to write"""
 
@@ -217,7 +217,9 @@ def idle(b: Books) -> int:
 
 @native(cache=True)
 def spare(b: Books) -> int:
-    """How many windows are sure to fit as it is."""
+    """How many windows are sure to fit as it is; none after a growth that was interrupted."""
+    if b.counts[ADDRESS] == 0:
+        return 0
     return min((len(b.slots) - b.counts[IN_USE]) // b.counts[LENGTH], b.counts[FREE_EXTENTS] - 1)
 
 

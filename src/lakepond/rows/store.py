@@ -70,7 +70,7 @@ class RowStore:
 
     def room(self) -> int:
         """How many windows are sure to fit as it is."""
-        return int(self._kernel.spare(self.books)) if self.has_rows(0) else 0
+        return int(self._kernel.spare(self.books))
 
     def has_rows(self, rows: int) -> bool:
         """Whether there is room for so many new rows."""
