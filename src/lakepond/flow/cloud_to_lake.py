@@ -30,6 +30,7 @@ from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import FOLDER, Elsewhere, Segments
 from lakepond.lake.files import WriterLock, write_bytes, write_whole
 from lakepond.lake.lake import Lake
+from lakepond.lake.writer import make_folders
 
 log = logging.getLogger("lakepond")
 TRIES = 3
@@ -132,7 +133,7 @@ def bring_commits(
     if remote is None:
         raise CloudNotFound(f"there is no lake at {cloud}; `replay.push()` makes one.")
     for folder in (path, path / "segments", path / "commits", path / FOLDER):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
     with WriterLock(path / "lock"):
         data = _read(store, description.NAME)
         if not (path / description.NAME).exists():

@@ -23,6 +23,7 @@ from typing import Any
 
 from lakepond.errors import RunCorrupt, RunMismatch, RunNotFound
 from lakepond.lake.files import ASIDE, sync_folder
+from lakepond.lake.writer import make_folders
 
 STATE = "state.json"
 DROPPED = ".dropped"
@@ -61,7 +62,7 @@ class Checkpoints:
 
     def save(self, number: int, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
         """Write checkpoint `number`, durable when this returns; then let go of those no longer kept."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self.folder)
         home = self._home(number)
         aside = home.with_suffix(ASIDE)
         shutil.rmtree(aside, ignore_errors=True)

@@ -16,7 +16,8 @@ from typing import Any, Self
 from lakepond import machine
 from lakepond._version import __version__
 from lakepond.errors import LakeLocked, RunLocked, RunMismatch, RunNotFound
-from lakepond.lake.files import WriterLock, write_whole
+from lakepond.lake.files import WriterLock, sync_folder, write_bytes
+from lakepond.lake.writer import make_folders
 from lakepond.runs import metrics
 from lakepond.runs.checkpoints import Checkpoint, Checkpoints
 from lakepond.runs.metrics import Logger, Metrics
@@ -65,7 +66,7 @@ class Run:
         """
         folder = Path(folder)
         told = _about(trainer, as_json(config))
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         try:
             lock = WriterLock(folder / "lock")
         except LakeLocked:
@@ -78,12 +79,12 @@ class Run:
                 _same_or_raise(folder, there, told, may_change)
                 told = {**there, "config": told["config"]}
             if told != (_read(folder) if (folder / CONFIG).exists() else None):
-                data = json.dumps(told, indent=1).encode()
-                write_whole(folder, lambda file: file.write(data), lambda _: CONFIG)
+                write_bytes(folder, CONFIG, json.dumps(told, indent=1).encode())
             run = cls(folder, told, keep_last=keep_last, keep_every=keep_every)
             run._metrics = Metrics(
                 folder / "metrics.jsonl", loggers, run_name=folder.resolve().name, config=told["config"]
             )
+            sync_folder(folder)  # or a power cut loses a new log, name and all
         except BaseException:
             lock.close()
             raise

@@ -29,7 +29,7 @@ from lakepond.envs.market.functional import Result, State
 from lakepond.envs.market.history import History, Part
 from lakepond.envs.market.rules import REASONS, Rules
 from lakepond.errors import RunMismatch
-from lakepond.lake.files import write_whole
+from lakepond.lake.files import write_bytes
 from lakepond.runs import Run
 from lakepond.trainers import erl
 from lakepond.trainers.market_rollout import World, play
@@ -244,8 +244,7 @@ def write(found: Evaluation, folder: str | Path) -> list[Path]:
         for name, value in asdict(replace(found, curves={}, list_of_trades=())).items()
         if name not in ("curves", "dates", "list_of_trades")
     }
-    data = json.dumps(told, indent=1).encode()
-    write_whole(home, lambda file: file.write(data), lambda _: "result.json")
+    write_bytes(home, "result.json", json.dumps(told, indent=1).encode())
     with (home / "trades.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(Trade._fields)
