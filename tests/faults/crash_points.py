@@ -1,7 +1,8 @@
 """Drill 1, crash points: an operation is recorded once and then cut off before each of its file changes.
 
-For every change and every mode of `disk.MODES` the folder is rebuilt as the crash leaves it, reopened, verified
-against the model and continued. States that were checked already, with the same marks, are not checked again.
+For every change and every mode of `disk.MODES` the folder is rebuilt as the crash leaves it, reopened,
+verified against the model and continued. States that were checked already, with the same marks, are not
+checked again.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ def drill(
     seed: int = 0,
     keep: Path | None = None,
 ) -> Result:
-    """Record an operation in `scratch` and check what every `every`-th crash leaves; `keep`: for failed ones."""
+    """Record an operation in `scratch` and check what every `every`-th crash leaves.
+
+    Folders that fail the check are kept below `keep`.
+    """
     root = scratch / operation.name.replace(" ", "-")
     root.mkdir(parents=True)
     operation.prepare(root)

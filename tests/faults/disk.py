@@ -1,8 +1,8 @@
 """A model of a disk: applies recorded changes and says what is left after a kill or a power cut.
 
-After SIGKILL everything that was written is there: the page cache survives the process. After a power cut only
-what was synced is certain: the content of a file up to its last fsync, and the names that a folder had at its
-last fsync. Anything newer may be there or not, in any combination; `left` makes some of the worst:
+After SIGKILL everything that was written is there: the page cache survives the process. After a power cut
+only what was synced is certain: the content of a file up to its last fsync, and the names that a folder had
+at its last fsync. Anything newer may be there or not, in any combination; `content` makes some of the worst:
 
     kill          everything
     torn          everything, but only half of the last write
@@ -163,15 +163,20 @@ class Disk:
             return self._last_write[1]
         if mode in ("kill", "torn", "names lost") or now == synced:
             return now
+        if synced.startswith(now):  # it was cut shorter
+            return chance.choice([synced, now] if mode == "mixed" else [synced])
         zeros = synced[: len(now)] + bytes(max(0, len(now) - len(synced)))
-        kept = chance.randrange(len(now) + 1)
-        choices = [synced, zeros, *([now, now[:kept]] if mode == "mixed" else [])]
-        return chance.choice(choices)
+        least = len(synced) if now.startswith(synced) else 0  # what was appended to is safe
+        part = now[: chance.randint(least, len(now))]
+        return chance.choice([synced, zeros, now, part] if mode == "mixed" else [synced, zeros])
 
 
 def _reachable(change: NameChange, names: dict[int, dict[str, int]]) -> bool:
     """Whether the folder that takes the new name is there: no file system has a name without its folder."""
-    return change.added is None or change.added[0] in {ROOT, *(n for entries in names.values() for n in entries.values())}
+    return change.added is None or change.added[0] in {
+        ROOT,
+        *(n for entries in names.values() for n in entries.values()),
+    }
 
 
 def _rename(folders: dict[int, dict[str, int]], change: NameChange) -> None:

@@ -80,7 +80,9 @@ def recording(root: Path) -> Iterator[Journal]:
             patches.enter_context(mock.patch.object(module, name, getattr(recorder, f"_{name}")))
         patches.enter_context(mock.patch.object(builtins, "open", recorder._io_open))
         patches.enter_context(mock.patch.object(io, "open", recorder._io_open))
-        patches.enter_context(mock.patch.object(shutil, "_USE_CP_SENDFILE", False))  # copies with read and write
+        patches.enter_context(
+            mock.patch.object(shutil, "_USE_CP_SENDFILE", False)
+        )  # copies with read and write
         yield journal
 
 

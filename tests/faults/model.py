@@ -40,7 +40,9 @@ def record(replay: lp.Replay, start: int, stop: int) -> None:
 def check_batch(batch: lp.Batch, ids: Iterable[int]) -> None:
     """The batch is these steps, to the last bit."""
     wanted = np.fromiter(ids, np.int64)
-    assert batch.reward.tolist() == wanted.tolist(), f"rewards {batch.reward.tolist()[:5]}..., not {wanted[:5]}"
+    assert batch.reward.tolist() == wanted.tolist(), (
+        f"rewards {batch.reward.tolist()[:5]}..., not {wanted[:5]}"
+    )
     assert (batch.action == wanted).all(), "actions differ"
     assert (batch.obs == _STACKS[wanted]).all(), "observations differ"
     assert (batch.next_obs == _STACKS[wanted + 1]).all(), "next observations differ"
@@ -73,7 +75,9 @@ def check_and_continue(
         with lp.Lake.open(path, writer=writer) as lake:
             recorded = lake.commit.recorded
             low = acknowledged or 0
-            assert low <= recorded <= handed_over, f"{recorded} steps; {low} acknowledged, {handed_over} given"
+            assert low <= recorded <= handed_over, (
+                f"{recorded} steps; {low} acknowledged, {handed_over} given"
+            )
             check_lake(lake)
             numbers = lake.commits()
         for number in numbers:

@@ -1,6 +1,6 @@
 """The operations of the crash-point drill: each a few hundred file changes at most, in a small folder.
 
-The marks are facts of the model: `handed_over` steps were recorded, `acknowledged` of them reported as durable.
+Marks are facts of the model: `handed_over` steps were recorded, `acknowledged` of them reported as durable.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def retention(root: Path, journal: Journal) -> None:
 def check_retention(root: Path, marks: Marks) -> None:
     with lp.Lake.open(lake_of(root)) as lake:
         newest, there = lake.commit.number, lake.commits()
-        assert lake.commit.oldest == max(0, lake.commit.recorded - 40) or newest < 3  # before the first of these
+        assert (
+            lake.commit.oldest == max(0, lake.commit.recorded - 40) or newest < 3
+        )  # before the first of these
     kept = {n for n in range(newest + 1) if n > newest - 2 or n % 4 == 0}
     assert kept <= set(there), f"commits {sorted(kept)} are to be kept, {there} are there"
     check_lake_goes_on(root, marks)
@@ -403,7 +405,7 @@ def check_import(root: Path, marks: Marks) -> None:
 
 
 def train(trainer: str) -> Operation:
-    """A short run; cut off anywhere and started again, it ends as one that was not, without redoing it all."""
+    """A short run; cut off anywhere and started again, it ends as one that was not, and repeats little."""
     undisturbed: dict[str, str] = {}
 
     def prepare(root: Path) -> None:
@@ -416,7 +418,11 @@ def train(trainer: str) -> Operation:
     def check(root: Path, marks: Marks) -> None:
         saved = {state: state.stat().st_ino for state in states(root / "run")}
         training.train_here(trainer, root / "run")
-        redone = [state.parent.name for state in states(root / "run") if saved.get(state, 0) not in (0, state.stat().st_ino)]
+        redone = [
+            state.parent.name
+            for state in states(root / "run")
+            if saved.get(state, 0) not in (0, state.stat().st_ino)
+        ]
         assert not redone, f"checkpoints {redone} were complete and made again"
         differ = training.differences(training.fingerprint(root / "run"), undisturbed)
         assert not differ, f"not as undisturbed: {differ}"
@@ -427,7 +433,30 @@ def train(trainer: str) -> Operation:
     return Operation(f"train {trainer}", perform, check, prepare, most=TRAINER_POINTS)
 
 
-TRAINER_POINTS = 60
+def start_over() -> Operation:
+    """A run starts over in a folder that holds another one: nothing of the old one is deleted."""
+    undisturbed: dict[str, str] = {}
+
+    def prepare(root: Path) -> None:
+        training.train_here("erl", root / "run", generations=2, seed=5)
+        training.train_here("erl", root.parent / "new", generations=2)
+        undisturbed.update(training.fingerprint(root.parent / "new"))
+
+    def perform(root: Path, journal: Journal) -> None:
+        journal.mark(content=contents(root))
+        training.train_here("erl", root / "run", training.START_OVER, generations=2)
+
+    def check(root: Path, marks: Marks) -> None:
+        training.train_here("erl", root / "run", training.START_OVER, generations=2)
+        missing = marks.get("content", set()) - contents(root)
+        assert not missing, f"{len(missing)} files of the old run are gone"
+        differ = training.differences(training.fingerprint(root / "run"), undisturbed)
+        assert not differ, f"not as undisturbed: {differ}"
+
+    return Operation("start over", perform, check, prepare)
+
+
+TRAINER_POINTS = 300
 
 OPERATIONS = {
     operation.name: operation
@@ -447,5 +476,6 @@ OPERATIONS = {
         Operation("gc", gc, check_gc, bucket),
         Operation("import", import_, check_import, episodes),
         *(train(trainer) for trainer in training.TRAINERS),
+        start_over(),
     )
 }

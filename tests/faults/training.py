@@ -1,4 +1,4 @@
-"""The four trainers as commands, so small that a run takes seconds, and what must not differ between two runs."""
+"""The four trainers as commands, so small that a run takes seconds, and what must not differ between runs."""
 
 from __future__ import annotations
 
@@ -88,16 +88,16 @@ def resuming(trainer: str, folder: Path) -> list[str]:
     return ["--resume"] if trainer == "erl" and started else []
 
 
-def train_here(trainer: str, folder: Path, **other: Any) -> None:
-    """Train to the end in this process, from where the folder's run stopped."""
+def train_here(trainer: str, folder: Path, *given: str, **other: Any) -> None:
+    """Train to the end in this process: with the given options, or from where the folder's run stopped."""
     from lakepond.cli import main
 
     def run(*more: str) -> tuple[int, str]:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as shown:
             return main(words(trainer, folder, *more, **other)), shown.getvalue()
 
-    code, shown = run(*resuming(trainer, folder))
-    if code and START_OVER in shown:  # it was killed before its first checkpoint
+    code, shown = run(*(given or resuming(trainer, folder)))
+    if code and not given and START_OVER in shown:  # it was killed before its first checkpoint
         code, shown = run(START_OVER)
     assert code == 0, f"exit code {code}: {shown[-500:]}"
 
@@ -152,7 +152,9 @@ def _steps(path: Path, commit: int) -> str:
     with Lake.open(path, commit) as lake:
         lake.verify()
         batch = lake.steps(lake.commit.oldest, lake.commit.recorded)._asdict()
-    arrays = [np.ascontiguousarray(leaf) for _, leaf in leaves({k: v for k, v in batch.items() if v is not None})]
+    arrays = [
+        np.ascontiguousarray(leaf) for _, leaf in leaves({k: v for k, v in batch.items() if v is not None})
+    ]
     return _hash(b"".join(array.tobytes() for array in arrays))
 
 
