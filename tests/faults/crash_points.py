@@ -31,9 +31,8 @@ class Operation:
     """raises unless the folder, left by a crash, holds what the marks promise; may change the folder"""
     prepare: Callable[[Path], None] = lambda root: None
     """make the folder that it starts with; not recorded"""
-    modes: tuple[str, ...] = disk.MODES
-    most: int | None = None
-    """crash points to check at most, spread evenly; None: all"""
+    trains: bool = False
+    """a check takes a second or so"""
 
 
 @dataclass
@@ -51,12 +50,12 @@ def drill(
     operation: Operation,
     scratch: Path,
     *,
-    modes: Sequence[str] | None = None,
-    every: int = 1,
+    modes: Sequence[str] = disk.MODES,
+    most: int | None = None,
     seed: int = 0,
     keep: Path | None = None,
 ) -> Result:
-    """Record an operation in `scratch` and check what every `every`-th crash leaves.
+    """Record an operation in `scratch` and check what crashes leave, `most` of them at most, spread evenly.
 
     Folders that fail the check are kept below `keep`.
     """
@@ -65,12 +64,9 @@ def drill(
     operation.prepare(root)
     journal = record(root, operation.perform)
     result = Result(changes=sum(change.kind not in ("mark", "open") for change in journal.changes))
-    states = _states(journal.before, journal.changes, modes or operation.modes, seed)
-    if operation.most is not None:
-        every = max(every, -(-len(states) // operation.most))
-    for number, (at, mode, content, marks) in enumerate(states):
-        if (number + seed) % every:
-            continue
+    states = _states(journal.before, journal.changes, modes, seed)
+    every = 1 if most is None else -(-len(states) // most)
+    for at, mode, content, marks in states[seed % every :: every]:
         shutil.rmtree(root)
         disk.write(content, root)
         result.checked += 1

@@ -430,7 +430,7 @@ def train(trainer: str) -> Operation:
     def states(run: Path) -> list[Path]:
         return sorted((run / "checkpoints").glob("[0-9]*[0-9]/state.json"))
 
-    return Operation(f"train {trainer}", perform, check, prepare, most=TRAINER_POINTS)
+    return Operation(f"train {trainer}", perform, check, prepare, trains=True)
 
 
 def start_over() -> Operation:
@@ -453,10 +453,8 @@ def start_over() -> Operation:
         differ = training.differences(training.fingerprint(root / "run"), undisturbed)
         assert not differ, f"not as undisturbed: {differ}"
 
-    return Operation("start over", perform, check, prepare)
+    return Operation("start over", perform, check, prepare, trains=True)
 
-
-TRAINER_POINTS = 300
 
 OPERATIONS = {
     operation.name: operation

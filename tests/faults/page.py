@@ -31,9 +31,7 @@ ABOUT = {
         "Forked children close, commit and sample; two processes write one lake, or run one comparison."
     ),
     "hostile inputs": "Files that were made to harm, with random mutations, opened with little memory.",
-    "kill -9": (
-        "Writers killed at random moments, damaged and truncated files: the lake's tests, at length."
-    ),
+    "damaged files": "Flipped bytes, truncated and missing files, random columns: the lake's own tests.",
     "recorder": "The recorder of the crash points and strace saw the same changes.",
 }
 

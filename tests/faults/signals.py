@@ -8,11 +8,14 @@ owns its lock: a second one that is started meanwhile is refused or shares the w
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -226,6 +229,54 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target)
 
 
+# --- a writer ----------------------------------------------------------------------------------------
+
+WRITER = """
+    import sys
+    import numpy as np
+    import lakepond as lp
+    from faults.model import SPEC, record
+    rng = np.random.default_rng()
+    while True:
+        kept = {"keep_last": 2, "keep_every": 50, "merge_after": 4}
+        with lp.Replay.open(sys.argv[1], SPEC, capacity=90, **kept) as replay:
+            for _ in range(30):
+                start = replay.stats().recorded
+                record(replay, start, start + int(rng.integers(1, 60)))
+                if rng.random() < 0.3:
+                    replay.commit(wait=False)
+                print(replay.commit().recorded, flush=True)
+        if rng.random() < 0.5:
+            with lp.Lake.open(sys.argv[1]) as lake:
+                lake.compact(keep_last=int(rng.integers(1, 4)))
+"""
+
+
+def drill_writer(scratch: Path, chance: random.Random, *, rounds: int) -> Outcome:
+    """A process that commits, merges and compacts one lake is killed at random moments, again and again."""
+    outcome, path = Outcome(DRILL, "a writer that is killed"), scratch / "lake"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    line = [sys.executable, "-c", textwrap.dedent(WRITER), str(path)]
+    acknowledged = 0
+    for number in range(rounds):
+        if acknowledged > 15_000:  # the model has 20,000 steps
+            shutil.rmtree(path)
+            acknowledged = 0
+        with outcome.attempt(f"kill {number}"):
+            process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=env)
+            assert process.stdout is not None
+            said = [process.stdout.readline()]
+            time.sleep(chance.uniform(0.01, 0.6))
+            process.kill()
+            said += process.communicate()[0].splitlines()
+            acknowledged = max([acknowledged, *(int(word) for word in said if word.strip().isdigit())])
+            with lp.Lake.open(path) as lake:
+                there = lake.commit.recorded
+                assert there >= acknowledged, f"{there} of {acknowledged} acknowledged steps"
+                check_lake(lake)
+    return outcome
+
+
 # --- trainers ----------------------------------------------------------------------------------------
 
 LONGER: dict[str, dict[str, Any]] = {
@@ -247,7 +298,7 @@ def drill_trainer(
 ) -> Outcome:
     """One run that gets all these signals, one after another, and is resumed after each; then to its end."""
     outcome, other = Outcome(DRILL, f"train {trainer}"), {**LONGER[trainer], **other}
-    training.train_process(trainer, scratch / "undisturbed", **other)
+    training.train_here(trainer, scratch / "undisturbed", **other)
     wanted = training.fingerprint(scratch / "undisturbed")
     order = list(signals) * rounds
     chance.shuffle(order)
@@ -261,7 +312,7 @@ def drill_trainer(
             again = training.words(trainer, folder, *training.resuming(trainer, folder), **other)
             disturb(process, name, again, outcome, second={BUSY})
     with outcome.attempt(f"the end, after {order}"):
-        training.train_process(trainer, folder, **other)
+        training.train_here(trainer, folder, **other)
         differ = training.differences(training.fingerprint(folder), wanted)
         assert not differ, f"not as undisturbed: {differ}"
     return outcome
@@ -289,10 +340,14 @@ def compare_words(folder: Path) -> list[str]:
 
 
 def compared(folder: Path) -> dict[str, dict[str, str]]:
-    """The fingerprints of all runs of a comparison; all have a result."""
-    runs = sorted(folder.glob("*/*/*/metrics.jsonl"))
-    assert all((run.parent / "result.json").exists() for run in runs), "a run without a result"
-    return {str(run.parent.relative_to(folder)): training.fingerprint(run.parent) for run in runs}
+    """The metrics and results of all runs of a comparison."""
+    found = {}
+    for run in sorted(path.parent for path in folder.glob("*/*/*/config.json")):
+        result = json.loads((run / "result.json").read_text())
+        shown = {name: value for name, value in result.items() if "second" not in name}
+        shown = json.dumps(shown, sort_keys=True)
+        found[str(run.relative_to(folder))] = {"metrics": training.metrics(run), "result": shown}
+    return found
 
 
 def drill_compare(

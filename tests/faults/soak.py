@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from faults import clocks, crash_points, forks, full_disk, operations, page, signals, strace, training
+from faults import clocks, crash_points, disk, forks, full_disk, operations, page, signals, strace, training
 from faults.outcome import Outcome, Skipped
 
 HOME = Path(__file__).parents[2]
@@ -34,6 +35,8 @@ LONGEST = 3600.0
 """seconds after which a case counts as hanging"""
 RECORDED = ("commit", "retention", "repair", "checkpoint", "rewind", "push", "local budget", "import")
 """operations with which the recorder is compared with strace"""
+KEPT = HOME / ".cache" / "faults"
+"""folders that failed a check, to be looked at"""
 RANDOM_MODES = ("data lost", "both lost", "mixed")
 Run = Callable[[Path, random.Random, float], Outcome]
 """a case: gets a scratch folder, its random numbers, and how much of the full soak is wanted (1: all)"""
@@ -55,7 +58,10 @@ def cases() -> dict[str, Run]:
         scratch, chance, rounds=times(3, scale)
     )
     found["hostile inputs: mutated files"] = hostile_inputs
-    found["kill -9: a lake's writer"] = kill_writers
+    found["damaged files: the lake's own tests"] = damaged_files
+    found["signals: a writer that is killed"] = lambda scratch, chance, scale: signals.drill_writer(
+        scratch, chance, rounds=times(100, scale)
+    )
     for name, operation in operations.OPERATIONS.items():
         found[f"crash points: {name}"] = lambda scratch, chance, scale, operation=operation: cut_off(
             operation, scratch, chance, scale
@@ -100,13 +106,14 @@ def levels(chance: random.Random, count: int) -> list[int]:
 def cut_off(operation: crash_points.Operation, scratch: Path, chance: random.Random, scale: float) -> Outcome:
     """All crash points once, then those of the random modes again with other random numbers."""
     outcome = Outcome("crash points", operation.name)
-    for number in range(times(6, scale) if operation.most is None else 1):
+    for number in range(1 if operation.trains else times(6, scale)):
         found = crash_points.drill(
             operation,
             scratch / str(number),
-            modes=operation.modes if number == 0 else RANDOM_MODES,
-            every=max(1, round(1 / scale)) if operation.most is not None else 1,
+            modes=disk.MODES if number == 0 else RANDOM_MODES,
+            most=times(300, scale) if operation.trains else None,
             seed=chance.randrange(1 << 30),
+            keep=KEPT,
         )
         outcome.tried += found.checked
         outcome.failures += found.failures
@@ -135,20 +142,19 @@ def compare_twice(scratch: Path, chance: random.Random, scale: float) -> Outcome
     return outcome
 
 
-def kill_writers(scratch: Path, chance: random.Random, scale: float) -> Outcome:
-    """The tests with SIGKILL and damaged files of the lake, at length."""
-    outcome = Outcome("kill -9", "a lake's writer")
-    kills = times(60, scale)
-    profile = "soak" if scale >= 1 else "default"
-    env = {**os.environ, "LAKEPOND_KILLS": str(kills), "LAKEPOND_HYPOTHESIS": profile}
-    names = ("test_lake", "test_merge", "test_fuzz", "test_steps", "test_shard")
-    files = [str(HOME / "tests" / "lake" / f"{name}.py") for name in names]
-    chosen = ["-k", "kill_9 or damaged or sealed or any_columns", "-p", "no:cacheprovider"]
-    line = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-o", "faulthandler_timeout=600"]
-    with outcome.attempt(f"{kills} kills of each writer"):
-        done = subprocess.run([*line, *files, *chosen], env=env, capture_output=True, text=True, cwd=HOME)
+def damaged_files(scratch: Path, chance: random.Random, scale: float) -> Outcome:
+    """The tests of the lake with damaged and truncated files and random columns, at length."""
+    outcome = Outcome("damaged files", "the lake's own tests")
+    env = {**os.environ, "LAKEPOND_HYPOTHESIS": "soak" if scale >= 1 else "default"}
+    chosen = ["-k", "damaged or sealed or any_columns or flipped", "-p", "no:cacheprovider"]
+    line = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-o", "faulthandler_timeout=600"]
+    done = subprocess.run(
+        [*line, str(HOME / "tests" / "lake"), *chosen], env=env, capture_output=True, text=True, cwd=HOME
+    )
+    with outcome.attempt("pytest"):
         assert done.returncode == 0, done.stdout[-600:]
-    outcome.tried += 2 * kills - 1
+    if passed := re.search(r"(\d+) passed", done.stdout):
+        outcome.tried = int(passed[1])
     return outcome
 
 

@@ -7,8 +7,6 @@ import hashlib
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +68,6 @@ def words(trainer: str, folder: Path, *more: str, **other: Any) -> list[str]:
     return ["train", trainer, "--out", str(folder), *options, *more]
 
 
-def command(*words: str) -> list[str]:
-    """A command line of lakepond as a process."""
-    return [sys.executable, "-m", "lakepond", *words]
-
-
 def environment() -> dict[str, str]:
     """Of a process that trains: compiled programs are shared by all."""
     cache = Path(__file__).parents[2] / ".cache" / "jax-tests"
@@ -102,20 +95,6 @@ def train_here(trainer: str, folder: Path, *given: str, **other: Any) -> None:
     assert code == 0, f"exit code {code}: {shown[-500:]}"
 
 
-def train_process(trainer: str, folder: Path, **other: Any) -> None:
-    """The same as a process."""
-
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
-        line = command(*words(trainer, folder, *more, **other))
-        return subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=600)
-
-    done = run(*resuming(trainer, folder))
-    if done.returncode and START_OVER in done.stderr:
-        done = run(START_OVER)
-    assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr[-500:]}"
-    assert "Traceback" not in done.stderr, done.stderr[-500:]
-
-
 def log_lines(folder: Path) -> list[dict[str, Any]]:
     """The complete lines of a run's log."""
     path = folder / "metrics.jsonl"
@@ -127,17 +106,22 @@ def fingerprint(folder: Path) -> dict[str, str]:
     """What must not differ: hashes of the newest checkpoint's arrays and of the steps, and the metrics."""
     newest = max(path for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
     arrays = {path.name: _hash(path.read_bytes()) for path in sorted(newest.glob("*.safetensors"))}
-    shown = [
-        {name: value for name, value in line.items() if name not in OF_THE_MACHINE and "second" not in name}
-        for line in log_lines(folder)
-    ]
     commit = json.loads((newest / "state.json").read_text())["state"].get("lake_commit")
     return {
         "checkpoint": newest.name,
         **arrays,
-        "metrics": "\n".join(json.dumps(line, sort_keys=True) for line in shown),
+        "metrics": metrics(folder),
         "steps": "" if commit is None else _steps(folder / "lake", commit),
     }
+
+
+def metrics(folder: Path) -> str:
+    """The log without what describes the machine."""
+    shown = [
+        {name: value for name, value in line.items() if name not in OF_THE_MACHINE and "second" not in name}
+        for line in log_lines(folder)
+    ]
+    return "\n".join(json.dumps(line, sort_keys=True) for line in shown)
 
 
 def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:
