@@ -186,8 +186,13 @@ class _Recorder:
         with self.lock:
             self.real[name](descriptor)
             number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
-            if number in self.handles:
-                self.note("fsync", handle=self.handles[number])
+            if number not in self.handles:  # a file that was opened to read may be synced, too
+                self.opened(number, self.inside(os.readlink(f"/proc/self/fd/{number}")), True, False)
+                handle = self.handles.pop(number, None)
+            else:
+                handle = self.handles[number]
+            if handle is not None:
+                self.note("fsync", handle=handle)
 
     def _fsync(self, descriptor: Any) -> None:
         self._sync("fsync", descriptor)
