@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from faults.outcome import Outcome, Skipped
 
 PAGE = 4096
 DRILL = "full disk"
+PAUSE = 3.0
+"""seconds after which the space returns to a trainer that waits for it"""
 
 
 class SmallDisk:
@@ -248,19 +251,29 @@ def walk_trainer(trainer: str, scratch: Path, levels: Sequence[int], **other: An
 
 @contextlib.contextmanager
 def disk_full_during(disk: SmallDisk, free: int, first: int, last: int) -> Iterator[None]:
-    """Fill the disk when a trainer looks at it for the `first` time, and empty it at the `last`."""
+    """Fill the disk when a trainer looks at it for the `first` time, and empty it at the `last`.
+
+    A trainer that cannot continue without its lake pauses and looks no more: then after a while.
+    """
     from lakepond.guards import Guard
 
     check, looks = Guard.check, 0
+    later = threading.Timer(PAUSE, disk.empty)
 
     def look(self: Guard, number: int) -> Any:
         nonlocal looks
         looks += 1
         if looks == first:
             disk.fill(free)
+            later.start()
         if looks == last:
             disk.empty()
         return check(self, number)
 
-    with mock.patch.object(Guard, "check", look):
-        yield
+    try:
+        with mock.patch.object(Guard, "check", look):
+            yield
+    finally:
+        later.cancel()
+        if later.is_alive():
+            later.join()
