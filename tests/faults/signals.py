@@ -118,6 +118,8 @@ class Command:
     words: Callable[[Path], list[str]]
     check: Callable[[Path, bool], None]
     """the folder, and whether the command has been done"""
+    again: frozenset[int] = frozenset({0})
+    """exit codes of a repetition"""
 
 
 def make_lake(root: Path) -> None:
@@ -193,7 +195,10 @@ COMMANDS = {
     ),
     "repair": Command(make_damage, lambda root: ["repair", str(root / "lake")], check_repaired),
     "import": Command(
-        make_npz, lambda root: ["import", str(root / "npz"), str(root / "new")], check_imported
+        make_npz,
+        lambda root: ["import", str(root / "npz"), str(root / "new")],
+        check_imported,
+        again=frozenset({0, 2}),  # 2: the first or the second process has done it
     ),
 }
 
@@ -219,7 +224,7 @@ def drill_command(
             time.sleep(0.005 + seconds * chance.random())
             disturb(process, signal_name, command.words(root), outcome)
             command.check(root, False)
-            run(command.words(root))
+            run(command.words(root), set(command.again))
             command.check(root, True)
     return outcome
 
