@@ -66,11 +66,16 @@ def finish(process: subprocess.Popen[str], codes: set[int]) -> int:
         process.kill()
         process.communicate()
         raise AssertionError("it did not end") from None
-    assert "Traceback" not in shown, f"a traceback: {shown[-500:]}"
+    assert "Traceback" not in shown, f"a traceback, exit code {process.returncode}: {_around(shown)}"
     if printed and process.returncode in (-signal.SIGTERM, -signal.SIGINT):
         return 0
     assert process.returncode in codes, f"exit code {process.returncode}, not {sorted(codes)}: {shown[-400:]}"
     return process.returncode
+
+
+def _around(shown: str) -> str:
+    at = shown.index("Traceback")
+    return shown[max(0, at - 150) : at + 450]
 
 
 def run(words: Sequence[str], codes: set[int] | None = None) -> int:
