@@ -235,7 +235,7 @@ def test_a_merged_file_that_another_deleted_is_not_named(tmp_path):
 def test_opening_leaves_alone_what_another_is_writing(tmp_path):
     path = tmp_path / "lake"
     write(path, "a", [5])
-    begun = path / "segments" / "1-00.aside"
+    begun = path / "segments" / "1-00000000.aside"
     begun.write_bytes(b"half")
     with writers.sharing(path):
         write(path, "b", [5])
