@@ -129,7 +129,7 @@ BUSY = """
 import sys, threading, numpy as np, lakepond as lp
 path, first = sys.argv[1], int(sys.argv[2])
 spec = lp.Spec(obs=lp.Field((4096,), "uint8"))
-started, finished = threading.Barrier(4), threading.Barrier(4)
+started, finished = threading.Barrier(6), threading.Barrier(6)
 
 def work(name):
     rng = np.random.default_rng(name)
@@ -143,7 +143,7 @@ def work(name):
         finished.wait()  # what is on disk now is what busy writers leave, before they close
         finished.wait()
 
-threads = [threading.Thread(target=work, args=(first + k,)) for k in range(3)]
+threads = [threading.Thread(target=work, args=(first + k,)) for k in range(5)]
 for thread in threads:
     thread.start()
 started.wait()
@@ -159,12 +159,12 @@ def test_busy_writers_in_several_processes_keep_little_more_than_they_need(tmp_p
     path = tmp_path / "lake"
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", BUSY, str(path), str(3 * k)],
+            [sys.executable, "-c", BUSY, str(path), str(5 * k)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for k in range(3)
+        for k in range(2)
     ]
     try:
         for word in ("started", "finished"):
@@ -182,8 +182,8 @@ def test_busy_writers_in_several_processes_keep_little_more_than_they_need(tmp_p
     with lp.Lake.open(path) as lake:
         lake.verify()
         needed = lake.stats().bytes_on_disk
-        assert len(lake.heads) == 9
-        assert np.asarray(lake.column("reward")).tolist() == 9 * list(range(700, 800))
+        assert len(lake.heads) == 10
+        assert np.asarray(lake.column("reward")).tolist() == 10 * list(range(700, 800))
         for name in lake.heads:
             assert len(lake.commits(name)) == 1
         named = {name for head in lake.heads.values() for name in head.files()}

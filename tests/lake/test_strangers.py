@@ -188,6 +188,18 @@ def test_segments_on_another_disk_are_written_compacted_and_repaired_and_the_res
     assert (other_disk / "thesis.tex").read_text() == "years of work"
 
 
+def test_gc_deletes_no_file_in_a_bucket_that_is_not_a_segment(tmp_path):
+    url = f"file://{tmp_path}/bucket/lake"
+    write(tmp_path / "lake", [10, 10])
+    lp.push(tmp_path / "lake", url)
+    segments = tmp_path / "bucket" / "lake" / "segments"
+    (segments / "thesis.tex").write_text("years of work")
+    (segments / f"{'0' * 40}.rows").write_text("left by a push that was cut off")
+    swept = lp.gc(url, keep_last=1, older_than=0, dry_run=False)
+    assert swept.segments == (f"{'0' * 40}.rows",)
+    assert (segments / "thesis.tex").read_text() == "years of work"
+
+
 def test_only_names_that_lakepond_gives_can_be_deleted(tmp_path):
     for name in ("thesis.tex", "lost+found", f"{'0' * 41}.rows", "1-00.aside", "7.json", "lake.json"):
         (tmp_path / name).write_text("stays")

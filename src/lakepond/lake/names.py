@@ -27,7 +27,7 @@ WRITER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def entries(folder: Path, form: re.Pattern[str]) -> Iterator[os.DirEntry[str]]:
-    """What is in a folder under a name of this form, of any type; nothing if there is no such folder.
+    """The entries of a folder whose names have this form, of any type; none if the folder does not exist.
 
     OSError if the folder cannot be read: an empty answer would make its content look deletable.
     """

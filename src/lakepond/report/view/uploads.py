@@ -31,8 +31,11 @@ def tell_uploads(lake: Path, commit: Commit | None) -> dict[str, Any]:
                 "changed": file.stat().st_mtime,
             }
         )
-    told = {"commit": None if commit is None else commit.number, "places": found}
-    return told | {"last_push": _last_push(lake.resolve().parent / UPLOAD)}
+    return {
+        "commit": None if commit is None else commit.number,
+        "places": found,
+        "last_push": _last_push(lake.resolve().parent / UPLOAD),
+    }
 
 
 def _last_push(file: Path) -> dict[str, Any] | None:
