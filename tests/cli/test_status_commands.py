@@ -138,7 +138,7 @@ def test_a_lake_in_a_bucket_has_a_status_too(lake, tmp_path, told):
 def test_what_is_not_pushed_yet_is_the_backlog(make_run, tmp_path, told, capsys):
     folder = make_run(done=4)
     push_run(folder, Cloud(f"file://{tmp_path}/bucket/run"))
-    (list_of_files,) = (folder / "lake" / "elsewhere").iterdir()
+    (list_of_files,) = (folder / "lake" / "elsewhere").glob("*.txt")
     lines = list_of_files.read_text().splitlines()
     list_of_files.write_text("\n".join([*lines[:-1], ""]))  # as if the last file had not arrived
     upload = told("status", folder)["upload"]

@@ -131,6 +131,7 @@ def _tell(
 ) -> None:
     """What the run came to: memory, disk, time, and the champion beside its baselines."""
     from lakepond.cli.evaluate import compared, comparison
+    from lakepond.lake import commits
     from lakepond.lake.lake import Lake
     from lakepond.report.page import write_report
 
@@ -144,7 +145,7 @@ def _tell(
         "bytes_plain": last["bytes_plain"],
         "bytes_held": last["bytes_held"],
         "bytes_on_disk": stats.bytes_on_disk,
-        "commits": len(list((folder / "lake" / "commits").glob("*.json"))),
+        "commits": len(commits.numbers(folder / "lake" / "commits")),
     }
     found = None
     if part != "nothing":

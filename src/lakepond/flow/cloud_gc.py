@@ -10,15 +10,12 @@ that failed or a commit that cannot be read; and commits that came in between ke
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.place import Cloud
@@ -28,6 +25,8 @@ from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt, SpecError
 from lakepond.flow.cloud_to_lake import Remote, look
 from lakepond.lake import commits
 from lakepond.lake.commits import Commit
+from lakepond.lake.names import SEGMENT
+from lakepond.lake.retention import CHECKPOINT, checkpointed, commit_of_state, deletable
 
 log = logging.getLogger("lakepond")
 DAY = 24 * 3600.0
@@ -75,7 +74,7 @@ def gc(
     store = Store(Cloud.of(cloud))
     remote = _look(store)
     needed = _of_checkpoints(store.cloud, None if lake is None else Path(lake))
-    going = [n for n in _choose(remote.numbers, keep_last, keep_every) if n not in needed]
+    going = deletable(remote.numbers, keep_last, keep_every, needed)
     now = time.time() if dry_run else _server_time(store)
     going = [number for number in going if now - remote.listed[_name(number)].modified > older_than]
     named = _named(store, [number for number in remote.numbers if number not in going])
@@ -105,29 +104,25 @@ def _look(store: Store) -> Remote:
     return remote
 
 
-def _choose(numbers: list[int], last: int | None, every: int | None) -> list[int]:
-    """Which commits go."""
-    kept = set(numbers if last is None else numbers[-last:])
-    kept |= {number for number in numbers if every is not None and number % every == 0}
-    return [number for number in numbers if number not in kept]
-
-
 def _of_checkpoints(cloud: Cloud, lake: Path | None) -> set[int]:
     """The commits that checkpoints name, of the run around this place and around a lake on this disk.
 
-    Raises if one cannot be read: nobody knows what it needs.
+    Raises if one cannot be read: the commit that it needs is not known then.
     """
-    found = set()
+    found = set() if lake is None else checkpointed(lake)
     if (run := _around(cloud)) is not None:
         above = Store(run)
         for name in above.list("checkpoints"):
-            if re.fullmatch(r"checkpoints/\d+/state\.json", name):
-                found.add(_commit_of(f"{name} of {run}", lambda name=name: above.read(name)))  # type: ignore[misc]
-    if lake is not None:
-        for path in (lake.resolve().parent / "checkpoints").glob("*/state.json"):
-            if path.parent.name.isdigit():  # others are being written, or were dropped
-                found.add(_commit_of(str(path), path.read_bytes))
-    return found - {-1}
+            if not re.fullmatch(rf"checkpoints/{CHECKPOINT.pattern}/state\.json", name):
+                continue
+            try:
+                found |= commit_of_state(above.read(name))
+            except ValueError as error:
+                raise CloudCorrupt(
+                    f"{name} of {run} cannot be read, so the commit that it needs is not known; nothing is "
+                    f"deleted. Delete that checkpoint by hand if it is not needed ({error})."
+                ) from error
+    return found
 
 
 def _around(cloud: Cloud) -> Cloud | None:
@@ -136,18 +131,6 @@ def _around(cloud: Cloud) -> Cloud | None:
     if not prefix and (scheme != "file" or len(Path(bucket).parts) < 2):
         return None
     return replace(cloud, url=cloud.url.rstrip("/").rpartition("/")[0])
-
-
-def _commit_of(name: str, read: Callable[[], bytes]) -> int:
-    """The commit that a checkpoint's state names; -1 if none."""
-    try:
-        told: Any = json.loads(read())["state"].get("lake_commit")
-        return -1 if told is None else int(told)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CloudCorrupt(
-            f"{name} cannot be read, so nobody knows which commit it needs; nothing is deleted. Delete that "
-            "checkpoint by hand if it is not needed."
-        ) from error
 
 
 def _named(store: Store, numbers: list[int]) -> set[str]:
@@ -168,7 +151,7 @@ def _loose(listed: dict[str, Listed], named: set[str]) -> dict[str, Listed]:
     return {
         name: told
         for name, told in listed.items()
-        if name.startswith("segments/") and name.removeprefix("segments/") not in named
+        if re.fullmatch(rf"segments/{SEGMENT.pattern}", name) and name.removeprefix("segments/") not in named
     }
 
 

@@ -28,7 +28,7 @@ from lakepond.lake import commits, description
 from lakepond.lake.checksum import Digest
 from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import FOLDER, Elsewhere, Segments
-from lakepond.lake.files import WriterLock, write_bytes, write_whole
+from lakepond.lake.files import WriterLock, make_folders, write_bytes, write_whole
 from lakepond.lake.lake import Lake
 
 log = logging.getLogger("lakepond")
@@ -132,7 +132,7 @@ def bring_commits(
     if remote is None:
         raise CloudNotFound(f"there is no lake at {cloud}; `replay.push()` makes one.")
     for folder in (path, path / "segments", path / "commits", path / FOLDER):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
     with WriterLock(path / "lock"):
         data = _read(store, description.NAME)
         if not (path / description.NAME).exists():

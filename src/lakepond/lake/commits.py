@@ -15,13 +15,10 @@ from typing import Any, Self
 
 from lakepond.errors import LakeCorrupt
 from lakepond.lake.blocks import ShardInfo
-from lakepond.lake.checksum import DIGEST_BYTES
 from lakepond.lake.files import write_bytes
+from lakepond.lake.names import COMMIT, DIGEST, entries
 from lakepond.lake.sealed import seal, unseal
 from lakepond.lake.steps import StepsInfo
-
-NAME = f"[0-9a-f]{{{2 * DIGEST_BYTES}}}"
-"""a file's digest: the only names that are ever put together to a path"""
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,7 @@ class Commit:
             *(r.shard for r in self.rows),
             *self.weights,
         ]
-        if not all(re.fullmatch(NAME, file.digest) for file in files):
+        if not all(re.fullmatch(DIGEST, file.digest) for file in files):
             raise ValueError("it names a file by what is no digest")
         numbers = [self.number, self.oldest, self.recorded, *self.next_rows]
         numbers += [n for part in (*self.segments, *self.rows, *files) for n in vars(part).values()]
@@ -176,9 +173,14 @@ def file_name(number: int) -> str:
 
 
 def numbers(folder: Path) -> list[int]:
-    """The commits that are there, oldest first, whole or not."""
-    found = [int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit()]
-    return sorted(found)
+    """The commits in a folder, oldest first, intact or not: files with a commit's name, or links to files."""
+    return sorted(int(entry.name[:-5]) for entry in entries(folder, COMMIT) if entry.is_file())
+
+
+def next_number(*folders: Path) -> int:
+    """A number whose file name is free in all these folders, above every one that is taken there."""
+    taken = [int(entry.name[:-5]) for folder in folders for entry in entries(folder, COMMIT)]
+    return max(taken, default=-1) + 1
 
 
 def read(folder: Path, number: int) -> Commit:

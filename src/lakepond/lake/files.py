@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import RawIOBase
 from pathlib import Path
 from typing import BinaryIO, Self, TypeVar
 
@@ -70,12 +72,39 @@ def write_bytes(
     """`write_whole` for bytes."""
 
     def fill(file: BinaryIO) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[file.write(view) :]
+        write_all(file, data)
         os.fsync(file.fileno())
 
     write_whole(folder, fill, lambda _: name, needs=needs, once=once)
+
+
+def write_all(file: BinaryIO | RawIOBase, data: bytes) -> None:
+    """Write all of `data` to an unbuffered file, which may take it in parts."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) or 0 :]
+
+
+def make_folders(path: Path) -> None:
+    """A folder and those above it that are not there, durably."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:  # or a power cut loses the folder with all that is in it
+        sync_folder(folder.parent)
+
+
+@contextmanager
+def flocked(path: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a file, which is made for it; waits until other processes release it."""
+    owner = os.getpid()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        if os.getpid() == owner:  # a forked child must not release its parent's lock
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 def write_path(path: Path, write: Callable[[Path], None]) -> None:

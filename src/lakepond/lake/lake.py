@@ -240,10 +240,11 @@ class Lake(Exports):
         into.fill_from(self, count, rng=rng)
 
     def compact(self, *, keep_last: int | None = None, keep_every: int | None = None) -> None:
-        """Merge small files to larger ones, under a new commit of the same steps, and go on at that one.
+        """Merge small files into larger ones, under a new commit of the same steps, and read that one then.
 
-        Then what `keep_last` and `keep_every` do not keep leaves, and so do files that no commit names.
-        `LakeLocked` while the lake is being written: a writer merges by itself.
+        Then commits are deleted that neither `keep_last` and `keep_every` nor a checkpoint of the run keeps,
+        and files that no commit names. `LakeLocked` while the lake is being written: a writer merges by
+        itself.
         """
         from lakepond.lake.writer import LakeWriter
 

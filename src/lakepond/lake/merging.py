@@ -74,11 +74,14 @@ def merge_all(folder: Path, commit: Commit) -> list[Merged]:
 
 def _merge_groups(folder: Path, groups: list[list[File]], stop: Callable[[], bool]) -> list[Merged]:
     done = []
-    with suppress(Stopped), sharing(folder.parent):
+    with suppress(Stopped):
         for group in groups:
-            if not all((folder / file.name).exists() for file in group):
-                continue  # some are elsewhere, and not worth to be fetched for this
-            merged = merge(folder, group, stop)
+            with sharing(
+                folder.parent
+            ):  # for each file, so that a writer that waits to delete gets in between
+                if not all((folder / file.name).exists() for file in group):
+                    continue  # some are elsewhere, and not worth to be fetched for this
+                merged = merge(folder, group, stop)
             if merged is not None:
                 done.append(merged)
     return done
