@@ -26,11 +26,13 @@ from lakepond.cloud.status import in_words
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt, SpecError
 from lakepond.flow.cloud_to_lake import Remote, look
+from lakepond.flow.layout import commit_name
 from lakepond.lake import commits
 from lakepond.lake.commits import Commit
 
 log = logging.getLogger("lakepond")
 DAY = 24 * 3600.0
+SEGMENT = rf"segments/{commits.NAME}\.(rows|steps)"
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def gc(
     needed = _of_checkpoints(store.cloud, None if lake is None else Path(lake))
     going = [n for n in _choose(remote.numbers, keep_last, keep_every) if n not in needed]
     now = time.time() if dry_run else _server_time(store)
-    going = [number for number in going if now - remote.listed[_name(number)].modified > older_than]
+    going = [number for number in going if now - remote.listed[commit_name(number)].modified > older_than]
     named = _named(store, [number for number in remote.numbers if number not in going])
     if lake is not None:
         folder = Path(lake) / "commits"
@@ -86,7 +88,7 @@ def gc(
     old = {name: told for name, told in loose.items() if now - told.modified > older_than}
     if not dry_run:
         old = _delete(store, going, old, set(remote.numbers))
-    size = sum(told.size for told in old.values()) + sum(remote.listed[_name(n)].size for n in going)
+    size = sum(told.size for told in old.values()) + sum(remote.listed[commit_name(n)].size for n in going)
     swept = Swept(
         dry_run,
         tuple(going),
@@ -155,7 +157,7 @@ def _named(store: Store, numbers: list[int]) -> set[str]:
     found: set[str] = set()
     for number in numbers:
         try:
-            found |= set(Commit.from_json(store.read(_name(number)), commits.file_name(number)).files())
+            found |= set(Commit.from_json(store.read(commit_name(number)), commits.file_name(number)).files())
         except LakeCorrupt as error:
             raise CloudCorrupt(
                 f"commit {number} of {store.cloud} cannot be read, so nobody knows what it names; nothing is "
@@ -165,17 +167,18 @@ def _named(store: Store, numbers: list[int]) -> set[str]:
 
 
 def _loose(listed: dict[str, Listed], named: set[str]) -> dict[str, Listed]:
+    """The segments that no commit names; what lakepond did not write is left alone."""
     return {
-        name: told
-        for name, told in listed.items()
-        if name.startswith("segments/") and name.removeprefix("segments/") not in named
+        name: each
+        for name, each in listed.items()
+        if re.fullmatch(SEGMENT, name) and name.removeprefix("segments/") not in named
     }
 
 
 def _delete(store: Store, going: list[int], old: dict[str, Listed], seen: set[int]) -> dict[str, Listed]:
     """Commits first, then segments; what a commit names that came meanwhile stays. Returns what went."""
     for number in going:
-        store.delete(_name(number))
+        store.delete(commit_name(number))
     remote = _look(store)
     if strange := [number for number in going if number in remote.numbers]:
         raise CloudCorrupt(f"commit {strange[0]} of {store.cloud} is there after it was deleted; stopped.")
@@ -197,7 +200,3 @@ def _server_time(store: Store) -> float:
         return told.modified
     finally:
         store.delete(name)
-
-
-def _name(number: int) -> str:
-    return f"commits/{commits.file_name(number)}"

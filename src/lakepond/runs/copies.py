@@ -20,6 +20,7 @@ from lakepond.cloud.place import Cloud
 from lakepond.cloud.status import UploadStatus
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudNotFound, LakepondError
+from lakepond.flow import layout
 from lakepond.flow.cloud_to_lake import pull
 from lakepond.flow.lake_to_cloud import push
 from lakepond.lake import description
@@ -31,6 +32,8 @@ from lakepond.runs.status import UPLOAD
 log = logging.getLogger("lakepond")
 LAST = ("metrics.jsonl", CONFIG)
 """files at the top of a run, which come after all that they speak of"""
+KNOWN = (CONFIG, "metrics.jsonl", "checkpoints/", "lake/", *layout.KNOWN)
+"""what makes a run, or a lake, in the cloud"""
 LEFT_OUT = ("lock", UPLOAD, "*.dropped/*", "wandb/*", "tensorboard/*")
 
 
@@ -70,7 +73,7 @@ def _note(folder: Path, cloud: Cloud, error: str | None) -> None:
 def pull_run(folder: Path, cloud: Cloud, *, lazy: bool = False) -> Run:
     """Have a run from the cloud in a folder: config, metrics, checkpoints, and the lake they belong to."""
     store = Store(cloud)
-    listed = store.list()
+    listed = store.list(known=KNOWN)
     if CONFIG not in listed:
         raise CloudNotFound(
             f"there is no run at {store.cloud} (no {CONFIG}); `lakepond push` puts one there."
