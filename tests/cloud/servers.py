@@ -173,7 +173,12 @@ class Seaweed(Server):
             "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
             "actions": ["Admin", "Read", "List", "Tagging", "Write"],
         }
-        (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        reader = {
+            "name": "reader",
+            "credentials": [{"accessKey": "AKIAREADER", "secretKey": SECRET}],
+            "actions": ["Read", "List"],
+        }
+        (folder / "s3.json").write_text(json.dumps({"identities": [identity, reader]}))
         (folder / "data").mkdir(exist_ok=True)
 
     def command(self) -> list[str]:
@@ -209,6 +214,12 @@ class Seaweed(Server):
                 self.make_bucket()
             return False
         return True
+
+    def read_only(self, name: str) -> lp.Cloud:
+        """A place for which these credentials may only read."""
+        return lp.Cloud(
+            self.url(name), options={**self.options(), "access_key_id": "AKIAREADER"}, retry_cap=0.3
+        )
 
     def make_bucket(self) -> None:
         import boto3

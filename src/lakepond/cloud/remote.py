@@ -179,8 +179,8 @@ class RemoteBucket:
             return CloudNotFound(f"{where} has no {name} ({why}).")
         if kind == "InvalidPathError":
             return Unlistable(
-                f"the client cannot list {where} because of one key ({_first_line(error)}): delete it, or move "
-                "it to another place."
+                f"the client cannot list {where} because of one key ({_first_line(error)}): delete it, or "
+                "move it to another place."
             )
         if kind in ("GenericError", "JoinError"):
             return CloudUnreachable(f"{where} does not answer as it should ({why}); it is tried again.")

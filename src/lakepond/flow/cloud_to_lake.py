@@ -25,6 +25,7 @@ from lakepond.cloud.status import in_words
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorrupt, LakeFull
 from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
+from lakepond.flow.leases import Lease
 from lakepond.lake import commits, description
 from lakepond.lake.checksum import Digest
 from lakepond.lake.commits import Commit
@@ -120,7 +121,8 @@ def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, laz
     fetcher = Fetcher(path, store)
     if not lazy:
         bring_segments(path, chosen, fetcher, cloud)
-    return Lake(path, description.read(path), chosen, Segments(path, bring=fetcher))
+    segments = Segments(path, bring=fetcher, pin=Lease(store).pin)
+    return Lake(path, description.read(path), chosen, segments)
 
 
 def bring_commits(
@@ -216,8 +218,8 @@ def _bring_commit(
     if ahead and not file.exists() and not all(segment in elsewhere for segment in commit.files()):
         raise CloudConflict(
             f"another machine has published commit {number} in {store.cloud}, which is not known to {path}, "
-            "and there are newer commits here that were never pushed: pull to a fresh folder to continue from "
-            "that one, or push this one to another place."
+            "and there are newer commits here that were never pushed: pull to a fresh folder to continue "
+            "from that one, or push this one to another place."
         )
     elsewhere.add(commit.files())
     if not file.exists():

@@ -6,14 +6,23 @@ commits on disk ──▶ LIST ──▶ send what is not there ──▶ LIST �
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Upload, Uploader
-from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, CloudUnreachable, LakeCorrupt
+from lakepond.errors import (
+    CloudConflict,
+    CloudCorrupt,
+    CloudError,
+    CloudNotFound,
+    CloudUnreachable,
+    LakeCorrupt,
+)
 from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
 from lakepond.lake import commits, description, writers
 from lakepond.lake.checksum import Digest
@@ -22,6 +31,8 @@ from lakepond.lake.elsewhere import Elsewhere
 from lakepond.lake.sealed import unseal
 
 log = logging.getLogger("lakepond")
+CONFIRMED_SECONDS = 600.0
+"""how long a file that a LIST has shown in the cloud may leave the disk without another LIST"""
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,7 @@ class Copier:
         self._compared: set[int] = set()  # commits there that are known to be this lake's
         self._left_out: set[int] = set()  # commits that are not sent; reported once
         self._unsure: set[str] = set()  # commits that may have arrived changed
+        self._listed_at = -math.inf  # when a LIST has shown which files are there
         self._same_lake = False  # whether `lake.json` was compared with the one there
 
     def round(self) -> None:
@@ -129,6 +141,16 @@ class Copier:
         gone = [name for name in here if name in self._elsewhere and f"segments/{name}" not in listed]
         if gone:
             self._elsewhere.drop(gone)
+        self._listed_at = time.monotonic()
+
+    def confirm(self, ask: bool) -> bool:
+        """Whether a recent LIST has confirmed which files are in the cloud; with `ask`, one may be made now."""
+        if ask and time.monotonic() - self._listed_at > CONFIRMED_SECONDS:
+            try:
+                self._forget_deleted(self.store.list("segments"))
+            except CloudError:
+                return False
+        return time.monotonic() - self._listed_at <= CONFIRMED_SECONDS
 
     def _compare(self, plan: Plan, listed: dict[str, Listed]) -> None:
         """Raise `CloudConflict` if another machine has published there; called before anything is sent.
