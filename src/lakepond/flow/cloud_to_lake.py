@@ -32,6 +32,7 @@ from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import FOLDER, Elsewhere, Segments
 from lakepond.lake.files import WriterLock, write_bytes, write_whole
 from lakepond.lake.lake import Lake
+from lakepond.lake.links import check_folders
 
 log = logging.getLogger("lakepond")
 TRIES = 3
@@ -89,6 +90,7 @@ class Fetcher:
                 )
             os.fsync(file.fileno())
 
+        check_folders(self._folder)
         write_whole(self._folder, fill, lambda _: name)
 
 
@@ -133,7 +135,9 @@ def bring_commits(
     remote = remote if remote is not None else look(store)
     if remote is None:
         raise CloudNotFound(f"there is no lake at {cloud}; `replay.push()` makes one.")
-    for folder in (path, path / "segments", path / "commits", path / FOLDER):
+    folders = [path / name for name in ("segments", "commits", FOLDER, "quarantine")]
+    check_folders(*folders)
+    for folder in (path, *folders[:3]):
         folder.mkdir(parents=True, exist_ok=True)
     with WriterLock(path / "lock"):
         data = _read(store, description.NAME)

@@ -28,6 +28,7 @@ from lakepond.lake import commits, description, writers
 from lakepond.lake.checksum import Digest
 from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import Elsewhere
+from lakepond.lake.links import check_folders, read_regular
 from lakepond.lake.sealed import unseal
 
 log = logging.getLogger("lakepond")
@@ -84,6 +85,7 @@ class Copier:
                 f"{self.path} has several writers ({', '.join(others[:8])}, ...), which the cloud does not "
                 "know how to hold; nothing was sent: keep this lake on its disk."
             )
+        check_folders(self.path / "commits", self.path / "segments")
         plan = self._plan()
         listed = self._list()
         if lost := {number for number in self._published if commit_name(number) not in listed}:
@@ -124,7 +126,7 @@ class Copier:
             if number in self._published and number != numbers[-1]:
                 continue
             try:
-                data = (folder / commits.file_name(number)).read_bytes()
+                data = read_regular(folder / commits.file_name(number))
                 found[number] = (Commit.from_json(data, commits.file_name(number)), data)
             except FileNotFoundError:
                 raise Changed from None
@@ -144,7 +146,7 @@ class Copier:
         self._listed_at = time.monotonic()
 
     def confirm(self, ask: bool) -> bool:
-        """Whether a recent LIST has confirmed which files are in the cloud; with `ask`, one may be made now."""
+        """Whether a recent LIST has confirmed which files are in the cloud; with `ask`, one may be made."""
         if ask and time.monotonic() - self._listed_at > CONFIRMED_SECONDS:
             try:
                 self._forget_deleted(self.store.list("segments"))
@@ -160,8 +162,8 @@ class Copier:
         """
         there = commit_numbers(listed)
         self._compared.intersection_update(there)
+        mine = read_regular(self.path / description.NAME)
         if description.NAME in listed and not self._same_lake:
-            mine = (self.path / description.NAME).read_bytes()
             if not self._holds(description.NAME, mine, listed):
                 raise CloudConflict(
                     f"{self.cloud} holds another lake than {self.path}; nothing was overwritten: push this "
@@ -288,9 +290,9 @@ class Copier:
         if told is not None and not file.exists():  # it is there alone: its name tells whether it is right
             check_content(self.store, name, told.size)
             return 0
-        if told is not None and self.store.holds(f"segments/{name}", file.read_bytes(), told):
+        if told is not None and self.store.holds(f"segments/{name}", read_regular(file), told):
             return 0
-        return self.store.keep(f"segments/{name}", file.read_bytes)
+        return self.store.keep(f"segments/{name}", lambda: read_regular(file))
 
     def _publish(self, plan: Plan, listed: dict[str, Listed]) -> None:
         """Put the commits that are not there, each after all that it names was seen there."""
@@ -329,7 +331,7 @@ class Copier:
         """Have `lake.json` there; and learn, from a second one, whether the server honours conditions."""
         if description.NAME in listed and self.store.conditions is not None:
             return
-        self._put(description.NAME, (self.path / description.NAME).read_bytes())
+        self._put(description.NAME, read_regular(self.path / description.NAME))
         if description.NAME in listed and self.store.conditions is None:  # a second one was taken
             self.store.conditions = False
             log.warning(

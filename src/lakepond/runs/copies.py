@@ -25,6 +25,7 @@ from lakepond.flow.cloud_to_lake import pull
 from lakepond.flow.lake_to_cloud import push
 from lakepond.lake import description
 from lakepond.lake.files import write_bytes
+from lakepond.lake.links import check_folders, target_in
 from lakepond.runs.checkpoints import STATE
 from lakepond.runs.run import CONFIG, Run
 from lakepond.runs.status import UPLOAD
@@ -51,6 +52,7 @@ def push_run(folder: Path, cloud: Cloud, *, timeout: float = 3600.0) -> UploadSt
 
 def _send(folder: Path, cloud: Cloud, timeout: float) -> UploadStatus | None:
     told = None
+    check_folders(folder / "lake")
     if (folder / "lake" / description.NAME).exists():
         told = push(folder / "lake", replace(cloud, url=f"{cloud.url.rstrip('/')}/lake"), timeout=timeout)
         if not told.done:
@@ -80,8 +82,9 @@ def pull_run(folder: Path, cloud: Cloud, *, lazy: bool = False) -> Run:
         )
     sync = CloudSync(cloud=cloud)
     for name in sorted((name for name in listed if not name.startswith("lake/")), key=_order):
-        sync.download_file(name, folder / name)
+        sync.download_file(name, target_in(folder, name))
     run = Run.open(folder)
+    check_folders(run.lake_folder)
     if f"lake/{description.NAME}" in listed:
         place = replace(cloud, url=f"{cloud.url.rstrip('/')}/lake")
         wanted = run.state().get("lake_commit")
