@@ -172,12 +172,12 @@ class Copier:
             self._same_lake = True
         for number in plan.commits.keys() & set(there) - self._compared:
             if not self._holds(commit_name(number), plan.commits[number][1], listed):
-                raise self._published_by_another(number, "with other content than")
+                raise self._published_by_another(number, "with other content than the one at")
             self._compared.add(number)
         there = commit_numbers(listed)
         if there and there[-1] not in self._compared and plan.commits.keys() - set(there):
             if not self._knows(there[-1]):
-                raise self._published_by_another(there[-1], "which is not known to")
+                raise self._published_by_another(there[-1], "which is not known at")
             self._compared.add(there[-1])
 
     def _holds(self, name: str, data: bytes, listed: dict[str, Listed]) -> bool:
