@@ -158,7 +158,7 @@ def test_a_push_that_failed_is_told_until_one_succeeds(make_run, tmp_path, told,
     upload = told("status", folder)["upload"]
     assert "another machine has published" in upload["last_error"]
     assert main(["status", str(folder)]) == 0
-    assert "another machine has published" in capsys.readouterr().out.replace("\n", " ")
+    assert "another machine has published" in " ".join(capsys.readouterr().out.split())
     push_run(folder, Cloud(f"{url}-2"))
     assert told("status", folder)["upload"]["last_error"] is None
 

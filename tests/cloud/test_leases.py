@@ -223,6 +223,19 @@ def test_a_machine_that_pulled_an_old_commit_can_pull_and_push_again_after_a_gc(
 
 
 @pytest.mark.parametrize("kind", ["file"])
+def test_a_push_of_nothing_after_a_gc_does_not_keep_a_machine_from_pulling(cloud, tmp_path):
+    lp.pull(tmp_path / "b", cloud, commit=2).close()
+    with lp.Replay.open(tmp_path / "writer", capacity=80, max_steps=80, cloud=cloud) as replay:
+        run(replay, commits=1)
+    lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False)
+    for _ in range(2):  # two processes, which find out that the files of both their commits are gone there
+        assert lp.push(tmp_path / "b", cloud).done
+    with lp.pull(tmp_path / "b", cloud) as lake:
+        assert lake.commit.number == 8
+        lake.verify()
+
+
+@pytest.mark.parametrize("kind", ["file"])
 def test_a_file_that_a_gc_deleted_in_the_cloud_does_not_leave_the_disk(cloud, tmp_path):
     lake = tmp_path / "b"
     lp.pull(lake, cloud, commit=2).close()

@@ -143,6 +143,24 @@ def test_the_steps_of_the_first_are_not_hidden_by_a_higher_number_of_the_second(
     assert rewards_in(cloud, tmp_path / "look") == b.rewards
 
 
+@pytest.mark.parametrize("kind", ["file", "moto"])
+def test_steps_that_were_never_pushed_are_not_taken_for_deleted_after_a_gc(request, kind, name, tmp_path):
+    cloud = place(request, kind, name, tmp_path)
+    a, b = common_start(cloud, tmp_path)
+    for _ in range(3):
+        b.commit()
+        assert b.push().done
+    assert lp.gc(cloud, keep_last=1, older_than=-60, dry_run=False).commits == (0, 1, 2)
+    a.commit()  # commit 1, where the cloud has commit 3 alone
+    status = a.push()
+    assert status.state == "failed"
+    assert "another machine has published commit 3" in status.last_error
+    a.replay.close()
+    with pytest.raises(lp.CloudConflict, match="never pushed"):
+        lp.pull(a.folder, cloud)
+    assert rewards_in(cloud, tmp_path / "look") == b.rewards
+
+
 def test_an_unrelated_lake_of_the_same_kind_is_refused_at_a_place_that_is_taken(name, tmp_path):
     a, _ = common_start(lp.Cloud(f"memory://{name}"), tmp_path)
     with lp.Replay.open(tmp_path / "other", SPEC, capacity=64, keep_last=1) as other:

@@ -27,7 +27,7 @@ from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
 from lakepond.lake import commits, description, writers
 from lakepond.lake.checksum import Digest
 from lakepond.lake.commits import Commit
-from lakepond.lake.elsewhere import Elsewhere
+from lakepond.lake.elsewhere import Elsewhere, known
 from lakepond.lake.links import check_folders, read_regular
 from lakepond.lake.sealed import unseal
 
@@ -142,7 +142,7 @@ class Copier:
         here = (file.name for file in (self.path / "segments").glob("*"))
         gone = [name for name in here if name in self._elsewhere and f"segments/{name}" not in listed]
         if gone:
-            self._elsewhere.drop(gone)
+            self._elsewhere.doubt(gone)
         self._listed_at = time.monotonic()
 
     def confirm(self, ask: bool) -> bool:
@@ -200,11 +200,15 @@ class Copier:
             data = self.store.read(commit_name(number))
             if (self.path / "quarantine" / name).is_file():  # it was pulled, but a file of it was missing
                 return (self.path / "quarantine" / name).read_bytes() == data
-            # its own files are in the list that this machine keeps; another process may have added them
-            mine = Elsewhere(self.path, self._elsewhere.url)
+            mine = known(self.path)  # every file that a process on this disk has sent or pulled
             return all(file in mine for file in Commit.from_json(data, name).files())
         except LakeCorrupt:
             return False
+
+    def _was_there(self, commit: Commit) -> bool:
+        """Whether all files of a commit were at this place once."""
+        listed = Elsewhere(self.path, self._elsewhere.url)  # as it is on disk now
+        return all(file in listed for file in commit.files())
 
     def _published_by_another(self, number: int, how: str) -> CloudConflict:
         return CloudConflict(
@@ -213,9 +217,14 @@ class Copier:
         )
 
     def _leave_out_deleted(self, plan: Plan, listed: dict[str, Listed]) -> None:
-        """Do not send commits that are older than all that the cloud keeps: a `gc` deleted them there."""
+        """Do not send commits that are older than all that the cloud keeps: a `gc` deleted them there.
+
+        `CloudConflict` if the newest one here is among them and was never there: another machine continued.
+        """
         kept = commit_numbers(listed)
         deleted = [number for number in plan.commits if kept and number < kept[0]]
+        if deleted and deleted[-1] == max(plan.commits) and not self._was_there(plan.commits[deleted[-1]][0]):
+            raise self._published_by_another(kept[-1], "which is not known at")
         for number in deleted:
             del plan.commits[number]
         self._leave_out(deleted, f"{self.cloud} keeps commits from {kept[0] if kept else 0} on")

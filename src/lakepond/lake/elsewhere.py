@@ -55,6 +55,11 @@ class Elsewhere:
                 os.fsync(file.fileno())
             self._names |= set(new)
 
+    def doubt(self, names: Iterable[str]) -> None:
+        """Treat these as missing there while this process runs; the list on disk is not changed."""
+        with self._lock:
+            self._names -= set(names)
+
     def drop(self, names: Iterable[str]) -> None:
         """Forget files that are not there any more."""
         with self._lock:
