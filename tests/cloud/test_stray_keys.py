@@ -109,7 +109,7 @@ def test_a_key_that_the_client_cannot_name_at_all_hides_only_itself(moto, name, 
         whole(lake, 80)
     with pytest.raises(
         Unlistable, match="delete it, or move"
-    ):  # who needs every name is told which one it is
+    ):  # a caller that needs every name learns the key
         Store(moto.cloud(name)).list()
 
 

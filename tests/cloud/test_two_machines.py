@@ -173,7 +173,7 @@ def test_an_unrelated_lake_of_the_same_kind_is_refused_at_a_place_that_is_taken(
     assert rewards_in(a.cloud, tmp_path / "look") == COMMON
 
 
-def test_a_machine_that_only_reads_is_not_told_off_when_another_one_publishes(name, tmp_path):
+def test_a_machine_that_has_nothing_new_is_not_refused_when_another_one_has_published(name, tmp_path):
     a, b = common_start(lp.Cloud(f"memory://{name}"), tmp_path)
     a.commit()
     assert a.push().done
