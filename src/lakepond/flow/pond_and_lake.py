@@ -137,6 +137,8 @@ def go_on(pond: Pond, writer: LakeWriter, commit: int | None, cloud: CloudCopy |
         last = newest_whole(path, name) if commit is None else Lake.open(path, commit, writer=name).commit
         if last is not None:
             writer.go_on_from(last)
+            if cloud is not None:
+                cloud.continue_from(last)
             with Lake(path, pond.spec, last, None if cloud is None else cloud.segments) as lake:
                 begin = max(last.oldest, last.recorded - pond.capacity)
                 pond.begin_at(begin)

@@ -17,11 +17,15 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lakepond.errors import LakeCorrupt
 from lakepond.lake.checksum import Digest
 from lakepond.lake.files import flocked, make_folders, write_all, write_bytes
 from lakepond.lake.names import PLACE, SEGMENT, delete, delete_temporary, entries, segment_files
+
+if TYPE_CHECKING:
+    from lakepond.lake.commits import Commit
 
 FOLDER = "elsewhere"
 BROUGHT_AT_A_TIME = 4
@@ -58,6 +62,11 @@ class Elsewhere:
                     write_all(file, "".join(f"{name}\n" for name in new).encode())
                     os.fsync(file.fileno())
             self._names |= new.keys()
+
+    def doubt(self, names: Iterable[str]) -> None:
+        """Treat these as missing there while this process runs; the list on disk is not changed."""
+        with self._lock:
+            self._names -= set(names)
 
     def drop(self, names: Iterable[str]) -> None:
         """Remove files from the list that are not there any more, durably."""
@@ -141,10 +150,17 @@ class Segments:
         bring: Callable[[str], None] | None = None,
         budget: int | None = None,
         safe: Elsewhere | None = None,
+        pin: Callable[[Commit], Callable[[float], None]] | None = None,
+        confirm: Callable[[bool], bool] = lambda ask: True,
     ) -> None:
-        """`bring` fetches a file. `budget`: bytes on this disk; what is `safe` elsewhere may leave."""
+        """`bring` fetches a file. `budget`: bytes on this disk; what is `safe` elsewhere may leave.
+
+        `pin` keeps a commit's files where they are, until what it returns is called with seconds to wait.
+        `confirm` returns whether `safe` is up to date; with True it may ask the other place.
+        """
         self._lake, self.folder = lake, lake / "segments"
         self._bring, self.budget, self._safe = bring, budget, safe
+        self._pin, self._confirm = pin, confirm
         self._lock = threading.Lock()
         self._held: Counter[str] = Counter()
         self._used: dict[str, int] = {}
@@ -159,6 +175,14 @@ class Segments:
         """Whether it can be had, or has to be here and is lost; False only if it is elsewhere."""
         here = self._bring is not None or (self.folder / name).exists()
         return here or name not in known(self._lake)
+
+    def pin(self, commit: Commit) -> Callable[[float], None]:
+        """Keep the files of a commit where they are while it is read, if it needs any from elsewhere."""
+        if self._pin is None or (
+            self.budget is None and all((self.folder / name).exists() for name in commit.files())
+        ):
+            return lambda _: None
+        return self._pin(commit)
 
     def expect(self, names: Iterable[str]) -> None:
         """Have files here that are touched together, brought some at a time; not with a budget to keep to."""
@@ -230,10 +254,16 @@ class Segments:
         """How much more than the budget is on this disk."""
         return 0 if self.budget is None else max(0, self.bytes_here() - self.budget)
 
-    def make_room(self, size: int = 0) -> int:
-        """Delete files that are safe elsewhere until `size` more bytes fit; returns how many do not fit."""
+    def make_room(self, size: int = 0, *, ask: bool = True) -> int:
+        """Delete files that are safe elsewhere until `size` more bytes fit; returns how many do not fit.
+
+        With `ask` the other place may be asked first whether it still has them.
+        """
         if self.budget is None:
             return 0
+        over = self.bytes_here() + size - self.budget
+        if over <= 0 or not self._confirm(ask):
+            return max(0, over)
         with self._lock:
             here = segment_files(self.folder)
             over = sum(status.st_size for status in here.values()) + size - self.budget

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,8 @@ from lakepond.types import leaves as leaves_of
 
 HELD_BYTES = 128 << 20
 """files of rows that are kept in memory, compressed as they are: what is read again is not fetched again"""
+UNPIN_SECONDS = 2.0
+"""how long `close` waits until files that are elsewhere need not be kept there any more"""
 OPEN_SHARDS = 64
 """files of rows that are kept open"""
 
@@ -60,6 +63,8 @@ class LakeReader:
         self._row_firsts = [np.array([file.first for file in files], np.int64) for files in self._rows]
         self._shards: OrderedDict[str, Shard] = OrderedDict()
         self.pool = ThreadPoolExecutor(2, "lakepond-read")
+        self._unpin = self.segments.pin(commit)
+        weakref.finalize(self, self._unpin, 0.0).atexit = False  # if it is dropped without `close`
 
     def parts(self, ids: Array, most: int) -> list[tuple[Segment, Array]]:
         """Sorted ids by segment, at most so many at a time."""
@@ -211,3 +216,4 @@ class LakeReader:
         self.pool.shutdown()
         while self._shards:
             self._close_oldest()
+        self._unpin(UNPIN_SECONDS)

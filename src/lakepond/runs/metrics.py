@@ -26,6 +26,10 @@ class Metrics:
         self, path: Path, loggers: Sequence[Logger], *, run_name: str, config: Mapping[str, Any]
     ) -> None:
         self.path = path
+        if path.is_symlink():
+            raise RunError(
+                f"{path} is a symbolic link, which is not followed: replace it with the file itself."
+            )
         self._file = path.open("ab")
         self._copies: list[_Copy] = [_open_copy(name, path.parent, run_name, config) for name in loggers]
 
