@@ -166,7 +166,7 @@ def test_a_new_run_has_a_status_and_a_report_before_its_first_generation(tmp_pat
 
 def test_a_run_to_resume_that_is_not_there_is_an_error_with_near_names(run, tmp_path):
     with pytest.raises(
-        RunNotFound, match=rf"no run to resume in {tmp_path}/rnu; did you mean {tmp_path}/run\?"
+        RunNotFound, match=rf"{tmp_path}/rnu holds no run to resume; did you mean {tmp_path}/run\?"
     ):
         Resume(required=True).find(tmp_path / "rnu")
     with pytest.raises(RunNotFound, match=r"`lakepond ls` lists"):
@@ -285,7 +285,7 @@ def test_a_state_of_another_kind_is_refused_in_one_sentence(run, state):
 
 
 def test_without_a_usable_checkpoint_nothing_changes_and_starting_over_works_as_the_error_says(run):
-    for number in range(1, 5):  # checkpoint 0 alone is no run to resume
+    for number in range(1, 5):  # checkpoint 0 has nothing to resume
         (run / "checkpoints" / f"{number:08d}" / "state.json").write_bytes(b"")
     before = files(run)
     with pytest.raises(RunCorrupt, match=r"no checkpoint of .* can be resumed.*--start-over.*old-<time>"):

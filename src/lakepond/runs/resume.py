@@ -69,7 +69,7 @@ class Resume:
     number: int | None = None
     """resume from this checkpoint; None: from the newest that can be used"""
     start_over: bool = False
-    """move what is there to a dated folder and start a new run"""
+    """move the files of the folder to a dated one and start a new run"""
 
     def find(self, folder: str | Path) -> None:
         """`RunNotFound` if there must be a run in `folder` and there is none; before anything is created."""
@@ -81,10 +81,10 @@ class Resume:
             near = difflib.get_close_matches(folder.name, names, 3, 0.5)
             listed = " or ".join(str(folder.with_name(name)) for name in near)
             hint = f"did you mean {listed}?" if near else "`lakepond ls` lists the runs below a folder."
-            raise RunNotFound(f"there is no run to resume in {folder}; {hint}")
+            raise RunNotFound(f"{folder} holds no run to resume; {hint}")
 
     def prepare(self, folder: Path) -> None:
-        """Refuse to train into `folder`, or move what is there away; the caller holds the folder's lock.
+        """Refuse to train into `folder`, or move its files away; the caller holds the folder's lock.
 
         `LakeLocked` if a process writes the lake in it. Nothing is written unless `start_over` moves files.
         """
@@ -234,7 +234,7 @@ def _data(folder: Path) -> str:
             with Lake.open(lake) as opened:
                 steps = f"{len(opened):,} steps"
         except LakeError as error:
-            steps = f"steps that cannot be read ({error})"
+            steps = f"unreadable steps ({error})"
         found.append(f"{steps} in {kept:,} commits of {lake}")
     file = folder / METRICS
     if file.is_file() and (size := file.stat().st_size):
