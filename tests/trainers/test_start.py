@@ -116,8 +116,8 @@ def test_a_place_to_push_to_that_came_with_the_run_must_be_confirmed(run, tmp_pa
     edit(run, lambda config: config.update(push_to=place))
     before = (run / "config.json").read_bytes()
     assert resume(run, "--generations", "3") == 2
-    told = capsys.readouterr().err
-    assert f"push this run to {place}; confirm that with --push-to {place}" in told
+    refused = capsys.readouterr().err
+    assert f"push this run to {place}; confirm that with --push-to {place}" in refused
     assert (run / "config.json").read_bytes() == before
     assert resume(run, "--generations", "3", "--push-to", "none") == 0
     assert not (tmp_path / "somebody").exists()
