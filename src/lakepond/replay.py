@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lakepond.cloud.status import UploadStatus
     from lakepond.flow.lake_and_cloud import CloudCopy
     from lakepond.flow.pond_and_lake import Outflow
-    from lakepond.lake.commits import Commit
+    from lakepond.lake.commits import Commit, Start
     from lakepond.lake.lake import Lake
 
 
@@ -61,7 +61,7 @@ class Replay:
         spec: Spec | None = None,
         capacity: int = 50_000,
         *,
-        commit: int | None = None,
+        commit: int | Start | None = None,
         alpha: float | None = None,
         threads: int = 2,
         codec: str = "zstd",
@@ -91,6 +91,7 @@ class Replay:
         steps, commits and lock; `Lake.open` reads them together.
         """
         from lakepond.flow import pond_and_lake
+        from lakepond.lake.commits import Start
         from lakepond.lake.guard import parse_bytes
         from lakepond.lake.retention import check_kept
         from lakepond.lake.writer import LakeWriter
@@ -99,7 +100,9 @@ class Replay:
         if max_steps is not None and max_steps < capacity:
             raise SpecError(f"max_steps={max_steps:,} must be at least the capacity of {capacity:,} steps.")
         check_kept(keep_last, keep_every)
-        copy = pond_and_lake.cloud_copy(path, cloud, pull, local_budget, commit, writer)
+        copy = pond_and_lake.cloud_copy(
+            path, cloud, pull, local_budget, None if isinstance(commit, Start) else commit, writer
+        )
         spec = pond_and_lake.find_or_make(path, spec)
         replay = cls(spec, capacity, alpha=alpha, threads=threads)
         lake_writer = LakeWriter(

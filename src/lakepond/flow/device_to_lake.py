@@ -22,9 +22,9 @@ from lakepond.errors import SpecError
 from lakepond.lake import description
 from lakepond.lake import writer as lake_writer
 from lakepond.lake.background import Background
-from lakepond.lake.commits import Commit
+from lakepond.lake.commits import Commit, Start
 from lakepond.lake.handover import HandOver, Layout, Windows
-from lakepond.lake.lake import Lake, newest_whole
+from lakepond.lake.lake import commit_to_follow
 from lakepond.types import Array, Spec
 
 PIECE_BYTES = 8 << 20
@@ -51,9 +51,9 @@ class DeviceLake:
     """A lake that device ponds are poured into: the one writer of it."""
 
     def __init__(
-        self, path: str | Path, spec: Spec, *, commit: int | None = None, codec: str = "zstd"
+        self, path: str | Path, spec: Spec, *, commit: int | Start | None = None, codec: str = "zstd"
     ) -> None:
-        """A new lake, or one that goes on from its newest commit, or from the one with that number."""
+        """A new lake, or one that resumes from its newest commit or from commit number `commit`."""
         path = Path(path)
         if (path / description.NAME).exists():
             if description.read(path) != spec:
@@ -63,7 +63,7 @@ class DeviceLake:
         self.path, self.spec = path, spec
         writer = lake_writer.LakeWriter(path, 1, codec=codec)
         try:
-            last = Lake.open(path, commit).commit if commit is not None else newest_whole(path)
+            last = commit_to_follow(path, commit)
             if last is not None:
                 writer.go_on_from(last)
         except BaseException:
@@ -73,6 +73,7 @@ class DeviceLake:
         self.recorded = 0 if last is None else last.recorded
         """steps poured so far"""
         self._background = Background(writer)
+        self._resumed_from = last
         self.last: Future[Commit] | None = None
 
     def pour(self, ponds: Sequence[Lanes], note: dict[str, Any] | None = None) -> Future[Commit]:
@@ -133,8 +134,8 @@ class DeviceLake:
         return self._background.waiting
 
     def wait(self) -> Commit | None:
-        """The newest commit, once all that was poured is durable; raises why it could not be."""
-        return None if self.last is None else self.last.result()
+        """Wait until all that was poured is durable and return the newest commit; None if there is none."""
+        return self._resumed_from if self.last is None else self.last.result()
 
     def close(self) -> None:
         """Finish writing and let others."""

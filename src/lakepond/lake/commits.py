@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +20,13 @@ from lakepond.lake.files import write_bytes
 from lakepond.lake.names import COMMIT, DIGEST, entries
 from lakepond.lake.sealed import seal, unseal
 from lakepond.lake.steps import StepsInfo
+
+
+class Start(Enum):
+    """Given in place of a commit number to a writer that follows no commit."""
+
+    EMPTY = "empty"
+    """start with no steps under the next unused number; commits already on disk stay there"""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from lakepond.lake import description
 from lakepond.lake.files import write_bytes
 from lakepond.lake.links import check_folders, target_in
 from lakepond.runs.checkpoints import STATE
+from lakepond.runs.resume import OLD
 from lakepond.runs.run import CONFIG, Run
 from lakepond.runs.status import UPLOAD
 
@@ -35,7 +36,7 @@ LAST = ("metrics.jsonl", CONFIG)
 """files at the top of a run, which come after all that they speak of"""
 KNOWN = (CONFIG, "metrics.jsonl", "checkpoints/", "lake/", *layout.KNOWN)
 """what makes a run, or a lake, in the cloud"""
-LEFT_OUT = ("lock", UPLOAD, "*.dropped/*", "wandb/*", "tensorboard/*")
+LEFT_OUT = ("lock", UPLOAD, "*.dropped/*", "wandb/*", "tensorboard/*", f"{OLD}*/*")
 
 
 def push_run(folder: Path, cloud: Cloud, *, timeout: float = 3600.0) -> UploadStatus | None:

@@ -34,11 +34,14 @@ from lakepond.agents.dqn import DQN
 from lakepond.agents.fleet import over_agents, pick
 from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState
 from lakepond.errors import ConfigError
+from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
+from lakepond.lake.commits import Commit, Start
 from lakepond.lake.lake import Lake
 from lakepond.pond.device import DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
+from lakepond.runs.resume import Resume
 from lakepond.trainers import arena, big_agent, ponds
 
 
@@ -205,20 +208,27 @@ def run(
     folder: str | Path,
     *,
     loggers: Sequence[Logger] = (),
+    start_over: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics."""
+    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics.
+
+    `start_over`: move what the folder holds to a dated folder first.
+    """
+    how = Resume(start_over=start_over)
     mixture = build(config)
     if config.share:
         arena.check_memory((mixture.pond, config.agents), (mixture.big_pond, 1))
-    with Run.create(folder, "mixture", config, loggers=loggers, keep_every=config.keep_every) as kept:
-        return _Training(mixture, kept, tell).go_on()
+    with Run.create(
+        folder, "mixture", config, loggers=loggers, keep_every=config.keep_every, prepare=how.prepare
+    ) as kept:
+        return _Training(mixture, kept, how, tell).go_on()
 
 
 class _Training:
     """A run in progress: what the pure functions above are called with, and the files beside it."""
 
-    def __init__(self, mixture: Mixture, kept: Run, tell: Callable[[str], None]) -> None:
+    def __init__(self, mixture: Mixture, kept: Run, how: Resume, tell: Callable[[str], None]) -> None:
         config, pqn = mixture.config, mixture.pqn
         self.mixture, self.kept, self.tell = mixture, kept, tell
         self.guard = Guard(kept.folder, unit="evaluation")
@@ -243,23 +253,23 @@ class _Training:
         self.big = big_agent.BigAgent(mixture, key_big)
         self.scores = np.zeros(config.agents)
         self.seconds = dict.fromkeys(("train", "pour", "fill", "learn", "evaluate"), 0.0)
-        like = {"agents": self.agents, "big": self.big.params}
-        checkpoint = kept.load(like=like) if kept.checkpoints() else None
-        kept.rewind(checkpoint)
-        commit = None
+        checkpoint, lake = how.take_up(kept, self._arrays(), self._state(None), self._open_lake)
         if checkpoint is not None:
             self.agents = arena.restored(self.agents, checkpoint.arrays["agents"], pqn.env)
             state = checkpoint.state
             self.big.restore(checkpoint.arrays["big"], state["resets"], state["big_samples"])
             self.scores = np.array(state["scores"])
             self.seconds = state["seconds"]
-            commit = state["lake_commit"]
-            tell(f"going on from checkpoint {checkpoint.number}, {state['frames']:,} frames")
+            tell(f"resuming from checkpoint {checkpoint.number}, {state['frames']:,} frames")
         self.ponds: ponds.Ponds | None = None
-        if config.share:
-            fresh = checkpoint is None
-            obs = self.agents.env.obs
-            self.ponds = ponds.Ponds(mixture.pond, obs, kept.lake_folder, commit=commit, fresh=fresh)
+        if lake is not None:
+            self.ponds = ponds.Ponds(mixture.pond, self.agents.env.obs, lake)
+
+    def _open_lake(self, commit: int | Start) -> DeviceLake | None:
+        """The Lake as it was at a commit, or empty; none if the agents share nothing."""
+        if not self.mixture.config.share:
+            return None
+        return ponds.open_lake(self.mixture.pond, self.kept.lake_folder, commit)
 
     @property
     def updates(self) -> int:
@@ -386,7 +396,16 @@ class _Training:
 
     def _save(self, number: int) -> None:
         commit = None if self.ponds is None else self.ponds.durable({"frames": self.frames})
-        state = {
+        self.kept.save(number, self._arrays(), self._state(commit))
+
+    def _arrays(self) -> dict[str, Any]:
+        """What a checkpoint holds of the agents; the policy is the best one's."""
+        best = pick(self.agents.params, int(self.scores.argmax()))
+        return {"agents": self.agents, "big": self.big.params, "policy": best}
+
+    def _state(self, commit: Commit | None) -> dict[str, Any]:
+        """The counters of a checkpoint, and the commit of the Lake that it belongs to."""
+        return {
             "frames": self.frames,
             "scores": self.scores.tolist(),
             "resets": self.big.resets,
@@ -394,5 +413,3 @@ class _Training:
             "seconds": self.seconds,
             "lake_commit": None if commit is None else commit.number,
         }
-        best = pick(self.agents.params, int(self.scores.argmax()))
-        self.kept.save(number, {"agents": self.agents, "big": self.big.params, "policy": best}, state)
