@@ -144,6 +144,15 @@ def test_a_checkpoint_of_another_network_is_refused_by_name_and_shape(tmp_path):
             run.load(1, like={"agent": {"kernel": np.ones((3, 4))}})
 
 
+def test_a_live_checkpoint_of_an_earlier_version_loads_without_its_retired_column(tmp_path):
+    """Earlier versions saved `pond.span`."""
+    saved = {"pond": {"steps": np.arange(3), "span": np.ones(3, np.uint8)}}
+    with Run.create(tmp_path, "live", Config()) as run:
+        run.save(1, arrays={"all": saved}, state={})
+        loaded = run.load(1, like={"all": {"pond": {"steps": np.zeros(3, int)}}})
+    assert loaded.arrays["all"]["pond"]["steps"].tolist() == [0, 1, 2]
+
+
 def test_no_run_a_run_that_is_training_and_one_opened_to_read(tmp_path):
     with pytest.raises(RunNotFound, match=r"no config\.json"):
         Run.open(tmp_path)

@@ -1,12 +1,12 @@
-"""device pond ──pour──▶ lake: rows as they lie in the lanes, steps as a table; nothing is expanded or hashed.
+"""device pond ──pour──▶ lake: the rows of each lane in order, and the steps as a table; nothing is hashed.
 
-The pond's arrays come as NumPy, so JAX is not known here. A lane's rows become rows of the lake, in order; a
-step's windows become places in that order. Streams are lanes, so that n-step returns and sequences can be
-followed in the lake as anywhere else::
+The arrays of the pond come as NumPy, so this module does not import JAX. The rows of a lane become rows of
+the lake in the same order, and the windows of a step become offsets into them. Each lane is a stream, so that
+n-step returns and sequences can be followed in the lake::
 
-    agent 0: lanes 0..31  ▶  streams 0..31        agent 1: lanes 0..31  ▶  streams 32..63        ...
+    agent 0, environments 0..31  ▶  streams 0..31     agent 1, environments 0..31  ▶  streams 32..63     ...
 
-Writing happens on the lake's own thread, while the agents go on.
+Writing happens on the lake's own thread, while the agents continue.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from lakepond.lake.lake import commit_to_follow
 from lakepond.types import Array, Spec
 
 PIECE_BYTES = 8 << 20
-"""rows written at a time"""
+"""bytes of rows written at a time"""
 
 
 class Lanes(NamedTuple):
-    """The steps of one device pond that are to be poured, as NumPy arrays."""
+    """The steps of one device pond to pour, as NumPy arrays."""
 
     rows: Array
     """(lanes, rows, *row): the ring of each lane"""
     steps: int
-    """steps ever added to each lane"""
+    """steps added so far to each lane"""
     oldest: Array
-    """(lanes,): the first to pour"""
+    """(lanes,): the first step to pour"""
     at: Array
     """(lanes, capacity)"""
     next_at: Array
@@ -48,12 +48,12 @@ class Lanes(NamedTuple):
 
 
 class DeviceLake:
-    """A lake that device ponds are poured into: the one writer of it."""
+    """A lake that device ponds are poured into; its only writer."""
 
     def __init__(
         self, path: str | Path, spec: Spec, *, commit: int | Start | None = None, codec: str = "zstd"
     ) -> None:
-        """A new lake, or one that resumes from its newest commit or from commit number `commit`."""
+        """Create a lake, or continue one from its newest commit or from the commit with that number."""
         path = Path(path)
         if (path / description.NAME).exists():
             if description.read(path) != spec:
@@ -77,7 +77,10 @@ class DeviceLake:
         self.last: Future[Commit] | None = None
 
     def pour(self, ponds: Sequence[Lanes], note: dict[str, Any] | None = None) -> Future[Commit]:
-        """Hand the steps of some ponds over; the arrays must not change until the future is done."""
+        """Hand over the steps of some ponds; the arrays must not change until the future is done.
+
+        Raises `SpecError` if a ring no longer holds all of these steps or their rows.
+        """
         length = self.spec.obs.shape[0] if self.spec.obs.rows == 0 else 1
         starts: list[Array] = []
         columns: list[dict[str, Array]] = []
@@ -90,6 +93,11 @@ class DeviceLake:
                     place = steps % pond.at.shape[1]
                     at, next_at = pond.at[lane, place], pond.next_at[lane, place]
                     first, stop = int(at[0]) - length + 1, int(next_at[-1]) + 1
+                    if len(steps) > pond.at.shape[1] or stop - first > pond.rows.shape[1]:
+                        raise SpecError(
+                            f"lane {lane} no longer has its {len(steps):,} steps and {stop - first:,} rows, "
+                            f"only {pond.at.shape[1]:,} and {pond.rows.shape[1]:,}; pour more often."
+                        )
                     pieces += _ring(pond.rows[lane], first, stop)
                     windows = np.stack([at, next_at], axis=1).astype(np.int64) - (length - 1)
                     starts.append(windows - first + row_at - self._next_row)
@@ -102,7 +110,7 @@ class DeviceLake:
                     )
                 stream += 1
         if not columns:
-            raise SpecError("there is nothing to pour: the ponds hold no step.")
+            raise SpecError("the ponds hold no steps to pour.")
         row_bytes = int(pieces[0][0].nbytes)
         windows_of = Windows(
             layout=Layout(length, row_bytes, 0 if self.spec.obs.rows == 0 else None),
@@ -130,15 +138,18 @@ class DeviceLake:
 
     @property
     def waiting(self) -> int:
-        """Pours that are not durable yet, whose arrays may not change."""
+        """Number of pours that are not durable yet; their arrays must not change."""
         return self._background.waiting
 
     def wait(self) -> Commit | None:
-        """Wait until all that was poured is durable and return the newest commit; None if there is none."""
+        """The newest commit, after all poured steps are durable; None if there is none.
+
+        Raises the error of a failed write.
+        """
         return self._resumed_from if self.last is None else self.last.result()
 
     def close(self) -> None:
-        """Finish writing and let others."""
+        """Finish writing and release the lake."""
         self._background.close()
 
     def __enter__(self) -> Self:

@@ -25,6 +25,8 @@ from lakepond.errors import RunCorrupt, RunMismatch, RunNotFound
 from lakepond.lake.files import ASIDE, sync_folder
 
 STATE = "state.json"
+RETIRED = frozenset({"pond.span"})
+"""leaves that earlier versions saved and that are no longer needed; they are skipped"""
 DROPPED = ".dropped"
 """the ending of a checkpoint that a run left behind by going on from an earlier one"""
 
@@ -190,7 +192,7 @@ def _deserialise(data: bytes, like: Any, path: Path) -> Any:
     import numpy as np
     from safetensors.numpy import load
 
-    held = load(data)
+    held = {name: values for name, values in load(data).items() if name not in RETIRED}
     names, leaves, structure = _named_leaves(like)
     if set(names) != set(held):
         odd = sorted(set(names) ^ set(held))

@@ -174,11 +174,7 @@ class Live:
         key_next, key_act, key_learn = jax.random.split(state.key, 3)
         agents, rollouts, seen = over_agents(self.pqn.update, state.agents, jnp.arange(config.agents))
         big_env, own, score, episodes = self._act(state, key_act)
-        # (agents, steps, envs, ...) ▶ (steps, agents * envs, ...): one lane for each environment
-        theirs = jax.tree.map(
-            lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), arena.as_added(rollouts)
-        )
-        both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), theirs, own)
+        both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), arena.as_lanes(rollouts), own)
         pond = self.pond.add(state.pond, both)
         big, pond, learned = self._learn(state.big, pond, key_learn)
         after = LiveState(

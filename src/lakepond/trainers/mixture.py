@@ -1,10 +1,10 @@
 """`mixture`: four agents learn alone; now and then all begin again from one that learned from them all (B).
 
-The Lake is huge and on disk; each agent has a Pond on the device.
+The Lake is on disk; the agents' Pond is on the device, with one lane for each environment of each agent.
 
     while frames < N:
-        1  each agent trains by itself with PQN, and adds what it sees to its own Pond
-        2  a Pond that is full is poured into the Lake
+        1  each agent trains by itself with PQN, and adds its steps to the Pond
+        2  when the Pond is full, it is poured into the Lake
         3  stop after a portion
         4  fill one BigPond from the Lake, uniformly
         5  train one BigAgent on it with DQN, each transition so many times
@@ -13,7 +13,7 @@ The Lake is huge and on disk; each agent has a Pond on the device.
 
 Frames are counted over all agents, evaluations and resets are logged against them. With `agents=1` this is
 one agent with resets from its own Lake, with `share=False` four agents that never meet: the two controls.
-Steps 1 to 3 are one jitted function, `train(agents, ponds, updates)`, so a run stops, goes on, is saved and
+Steps 1 to 3 are one jitted function, `train(agents, pond, updates)`, so a run stops, goes on, is saved and
 resumed anywhere; pouring and committing go on in the background meanwhile.
 """
 
@@ -32,7 +32,7 @@ import numpy as np
 
 from lakepond.agents.dqn import DQN
 from lakepond.agents.fleet import over_agents, pick
-from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState
+from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState, Rollout
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
@@ -56,7 +56,7 @@ class MixtureConfig(arena.FleetConfig):
     share: bool = True
     """False: no Lake and no resets, the agents never meet"""
     pond: int = 16_384
-    """steps of an agent's Pond; when it is full it is poured"""
+    """steps of each agent in the Pond; when it is full, it is poured"""
     big_start: Literal["best", "fresh", "last"] = "best"
     """where the BigAgent starts from: the best agent by evaluation, new weights, or itself as it last was"""
     big_shrink: float = 1.0
@@ -141,7 +141,7 @@ def build(config: MixtureConfig) -> Mixture:
         config,
         PQN(env, network, epsilon, config.pqn, config.frames // update),
         big_agent.make_dqn(config, network),
-        ponds.make_pond(env.obs, config.pqn.envs, config.pond),
+        ponds.make_pond(env.obs, config.agents * config.pqn.envs, config.agents * config.pond),
         big_agent.make_pond(config, env.obs),
     )
 
@@ -177,27 +177,29 @@ PRESETS = {
 
 @partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
 def train(
-    mixture: Mixture, agents: PQNState, ponds: PondState | None, updates: jax.Array
+    mixture: Mixture, agents: PQNState, pond: PondState | None, updates: jax.Array
 ) -> tuple[PQNState, PondState | None, PQNMetrics]:
-    """So many updates of every agent; metrics are summed up over them, one for each agent."""
-    pqn, pond = mixture.pqn, mixture.pond
+    """Run `updates` updates of every agent; metrics are summed over them, one entry per agent."""
+    pqn, numbers = mixture.pqn, jnp.arange(mixture.config.agents)
 
-    def one(state: PQNState, seen: PondState | None, number: jax.Array) -> Any:
-        def update(
-            _: int, carry: tuple[PQNState, PondState | None, PQNMetrics]
-        ) -> tuple[PQNState, PondState | None, PQNMetrics]:
-            state, held, sums = carry
-            state, rollout, metrics = pqn.update(state, number)
-            if held is not None:
-                held = pond.add(held, arena.as_added(rollout))
-            return state, held, jax.tree.map(jnp.add, sums, metrics)
+    def one(state: PQNState, number: jax.Array) -> tuple[PQNState, Rollout | None, PQNMetrics]:
+        state, rollout, metrics = pqn.update(state, number)
+        return state, None if pond is None else rollout, metrics
 
-        return jax.lax.fori_loop(0, updates, update, (state, seen, PQNMetrics.zero()))
+    def update(
+        _: int, carry: tuple[PQNState, PondState | None, PQNMetrics]
+    ) -> tuple[PQNState, PondState | None, PQNMetrics]:
+        agents, held, sums = carry
+        agents, rollouts, metrics = over_agents(one, agents, numbers)
+        if held is not None:
+            held = mixture.pond.add(held, arena.as_lanes(rollouts))
+        return agents, held, jax.tree.map(jnp.add, sums, metrics)
 
-    found: tuple[PQNState, PondState | None, PQNMetrics] = over_agents(
-        one, agents, ponds, jnp.arange(mixture.config.agents)
+    zero = jax.tree.map(lambda x: jnp.zeros(len(numbers), x.dtype), PQNMetrics.zero())
+    result: tuple[PQNState, PondState | None, PQNMetrics] = jax.lax.fori_loop(
+        0, updates, update, (agents, pond, zero)
     )
-    return found
+    return result
 
 
 # --- the run -------------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ def run(
     how = Resume(start_over=start_over)
     mixture = build(config)
     if config.share:
-        arena.check_memory((mixture.pond, config.agents), (mixture.big_pond, 1))
+        arena.check_memory(mixture.pond, mixture.big_pond)
     with Run.create(
         folder, "mixture", config, loggers=loggers, keep_every=config.keep_every, prepare=how.prepare
     ) as kept:
@@ -387,7 +389,7 @@ class _Training:
                 "cloned": int(who.sum()),
                 "samples": self.samples,
                 "lake_steps": self.ponds.lake.recorded,
-                **found.told,
+                **found.metrics,
             },
         )
         self.tell(
