@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from lakepond.closing import close_after
 from lakepond.errors import SpecError
 from lakepond.lake import description
 from lakepond.lake import writer as lake_writer
@@ -66,17 +67,18 @@ class DeviceLake:
             last = Lake.open(path, commit).commit if commit is not None else newest_whole(path)
             if last is not None:
                 writer.go_on_from(last)
+            self._background = Background(writer)
         except BaseException:
             writer.close()
             raise
         self._next_row = writer.next_rows()[0]
         self.recorded = 0 if last is None else last.recorded
         """steps poured so far"""
-        self._background = Background(writer)
-        self.last: Future[Commit] | None = None
+        self._background.drop_with(self)
 
     def pour(self, ponds: Sequence[Lanes], note: dict[str, Any] | None = None) -> Future[Commit]:
-        """Hand the steps of some ponds over; the arrays must not change until the future is done."""
+        """Hand the steps of some ponds over; the arrays must not change while `waiting` is not 0."""
+        self._background.check()
         length = self.spec.obs.shape[0] if self.spec.obs.rows == 0 else 1
         starts: list[Array] = []
         columns: list[dict[str, Array]] = []
@@ -122,10 +124,10 @@ class DeviceLake:
             alpha=None,
             release=lambda: None,
         )
+        done = self._background.submit(new, note or {})
         self._next_row = row_at
         self.recorded += new.steps
-        self.last = self._background.submit(new, note or {})
-        return self.last
+        return done
 
     @property
     def waiting(self) -> int:
@@ -133,18 +135,24 @@ class DeviceLake:
         return self._background.waiting
 
     def wait(self) -> Commit | None:
-        """The newest commit, once all that was poured is durable; raises why it could not be."""
-        return None if self.last is None else self.last.result()
+        """The newest commit, once all that was poured is durable; what failed before is tried again.
 
-    def close(self) -> None:
-        """Finish writing and let others."""
-        self._background.close()
+        Raises why it could not be: what was poured stays in memory and is tried again with the next pour.
+        """
+        return self._background.flush()
+
+    def close(self, *, discard: bool = False) -> None:
+        """Write what was poured and release the lake; if that raises, the lake stays open, with nothing lost.
+
+        With `discard`, what could not be written is given up. In a forked child it does nothing.
+        """
+        self._background.discard() if discard else self._background.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        close_after(error, self.close)
 
 
 def _ring(rows: Array, first: int, stop: int) -> list[Array]:
