@@ -51,7 +51,7 @@ def refused(write):
 """
 
 
-def run(path: Path, code: str, world: str = "frames first") -> None:
+def run(path: Path, code: str, world: str = "market window") -> None:
     """In a process of its own, because this one may hold JAX, which must not be forked."""
     preamble = PREAMBLE.format(tests=str(Path(__file__).parent), path=str(path / "lake"), world=world)
     done = subprocess.run(
@@ -119,10 +119,10 @@ def test_a_child_does_not_hold_the_locks_of_a_parent_that_is_gone(tmp_path):
         if not parent:
             replay = lp.Replay.open(path, spec_of(world), capacity=100)
             with writers.sharing(replay._outflow.path), WriterLock(replay._outflow.path / "other"):
-                child = os.fork()
-                if child:
-                    os.write(write, b"%d " % child)
-                    os.kill(os.getpid(), signal.SIGKILL)
+                if os.fork():
+                    time.sleep(60)
+                os.kill(os.getppid(), signal.SIGKILL)
+                os.write(write, b"%d" % os.getpid())
                 time.sleep(60)
                 os._exit(0)
         os.waitpid(parent, 0)
@@ -227,8 +227,8 @@ def test_a_fork_while_other_threads_record_sample_commit_and_read(tmp_path):
     run(
         tmp_path,
         """
-        replay = lp.Replay.open(path, spec_of(world), capacity=600)
-        memory = lp.Replay(spec_of(world), 600)
+        replay = lp.Replay.open(path, spec_of(world), capacity=200)
+        memory = lp.Replay(spec_of(world), 200)
         record(replay, world, 0, 300)
         record(memory, world, 0, 300)
         replay.commit()
@@ -255,8 +255,8 @@ def test_a_fork_while_other_threads_record_sample_commit_and_read(tmp_path):
             while going:
                 lake.sample(64, rng=own)
 
-        threads = [threading.Thread(target=f) for f in (committer, sampler, reader)]
-        threads += [threading.Thread(target=recorder, args=(each,)) for each in (replay, memory)]
+        threads = [threading.Thread(target=f, daemon=True) for f in (committer, sampler, reader)]
+        threads += [threading.Thread(target=recorder, args=(each,), daemon=True) for each in (replay, memory)]
         for thread in threads:
             thread.start()
 
@@ -266,13 +266,13 @@ def test_a_fork_while_other_threads_record_sample_commit_and_read(tmp_path):
                 right(memory.sample(64, rng=rng))
                 right(lake.sample(64, rng=rng))
             n = memory.stats().recorded
-            record(memory, world, n, n + 700)  # all of it is evicted, and the pond may grow
+            record(memory, world, n, n + 250)  # all of it is evicted, and the pond may grow
             for leaf in memory._pond.leaves:
                 if leaf.store is not None:
                     leaf.store.check()
             refused(replay.commit)
 
-        for _ in range(12):
+        for _ in range(8):
             time.sleep(0.02)
             ended(in_child(look))
         going = False
