@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
-import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from test_lake import agrees, record, spec_of
 
 import lakepond as lp
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
+from lakepond.lake.background import Background
 
 WORLD = "noise"  # 1 kB a step that no codec makes smaller
 
@@ -55,11 +55,14 @@ def all_there(path: Path, count: int) -> None:
             agrees(batch, i, WORLD)
 
 
-def wait_for_commit_threads() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "lakepond-commit":
-            thread.join(60)
-            assert not thread.is_alive()
+def dropped(background: Background) -> None:
+    """Return when the thread of an owner that nobody uses any more has ended."""
+    thread = background._thread
+    del background
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+    gc.collect()
 
 
 def test_a_replay_that_cannot_be_closed_stays_open_and_loses_nothing(disk, rng):
@@ -200,10 +203,10 @@ def test_a_replay_that_is_dropped_after_a_failed_commit_dies(disk, caplog):
             kept = replay.commit(wait=False).exception(60)
             assert isinstance(kept, OSError)
         slab = weakref.ref(replay._pond.leaves[0].store.slab)
+        background = replay._outflow.background
         del replay
-        gc.collect()
-        wait_for_commit_threads()
-        gc.collect()
+        dropped(background)
+        del background
         assert slab() is None
         lost = [r.getMessage() for r in caplog.records if "50 steps were not committed" in r.getMessage()]
         assert len(lost) == attempt + 1
@@ -216,9 +219,7 @@ def test_a_replay_that_is_dropped_after_a_failed_commit_dies(disk, caplog):
 def test_a_device_lake_that_is_dropped_is_free_again(tmp_path):
     spec = lp.Spec(obs=lp.Field((8,), "uint8"), action=lp.Field((), "int32"))
     for _ in range(2):
-        DeviceLake(tmp_path / "lake", spec)
-        gc.collect()
-        wait_for_commit_threads()
+        dropped(DeviceLake(tmp_path / "lake", spec)._background)
 
 
 def test_steps_of_a_replay_that_was_never_closed_are_reported_as_lost(tmp_path, caplog):
@@ -226,16 +227,16 @@ def test_steps_of_a_replay_that_was_never_closed_are_reported_as_lost(tmp_path, 
     record(replay, WORLD, 0, 10)
     replay.commit()
     record(replay, WORLD, 10, 16)
+    background = replay._outflow.background
     del replay
-    gc.collect()
-    wait_for_commit_threads()
+    dropped(background)
     assert "6 steps were not committed" in caplog.text
     caplog.clear()
     saved = lp.Replay(spec_of(WORLD), 100)  # one that keeps what is saved, and says so
     record(saved, WORLD, 0, 10)
     saved.save(tmp_path / "saved")
     record(saved, WORLD, 10, 16)
+    background = saved._outflow.background
     del saved
-    gc.collect()
-    wait_for_commit_threads()
+    dropped(background)
     assert "not committed" not in caplog.text

@@ -103,6 +103,7 @@ class Background:
         done.set_running_or_notify_cancel()  # a job cannot be cancelled
         job = Job(new, note, done)
         with self._lock:
+            self.check()  # a thread that has ended would never take it
             self.submitted += 1
             self._jobs.append(job)  # this is the moment: interrupted before it, nothing has happened
             self.failure = None
