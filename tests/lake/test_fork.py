@@ -21,7 +21,7 @@ rng = np.random.default_rng(0)
 def in_child(work):
     child = os.fork()
     if not child:
-        signal.alarm(30)  # whoever hangs is killed
+        signal.alarm(30)  # a child that hangs is killed
         code = 1
         try:
             work()
