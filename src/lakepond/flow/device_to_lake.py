@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from lakepond.closing import close_after
 from lakepond.errors import SpecError
 from lakepond.lake import description
 from lakepond.lake import writer as lake_writer
@@ -66,21 +67,21 @@ class DeviceLake:
             last = commit_to_follow(path, commit)
             if last is not None:
                 writer.go_on_from(last)
+            self._background = Background(writer)
         except BaseException:
             writer.close()
             raise
         self._next_row = writer.next_rows()[0]
         self.recorded = 0 if last is None else last.recorded
         """steps poured so far"""
-        self._background = Background(writer)
-        self._resumed_from = last
-        self.last: Future[Commit] | None = None
+        self._background.drop_with(self)
 
     def pour(self, ponds: Sequence[Lanes], note: dict[str, Any] | None = None) -> Future[Commit]:
-        """Hand over the steps of some ponds; the arrays must not change until the future is done.
+        """Hand over the steps of some ponds; the arrays must not change while `waiting` is not 0.
 
         Raises `SpecError` if a ring no longer holds all of these steps or their rows.
         """
+        self._background.check()
         length = self.spec.obs.shape[0] if self.spec.obs.rows == 0 else 1
         starts: list[Array] = []
         columns: list[dict[str, Array]] = []
@@ -131,10 +132,10 @@ class DeviceLake:
             alpha=None,
             release=lambda: None,
         )
+        done = self._background.submit(new, note or {})
         self._next_row = row_at
         self.recorded += new.steps
-        self.last = self._background.submit(new, note or {})
-        return self.last
+        return done
 
     @property
     def waiting(self) -> int:
@@ -142,21 +143,24 @@ class DeviceLake:
         return self._background.waiting
 
     def wait(self) -> Commit | None:
-        """The newest commit, after all poured steps are durable; None if there is none.
+        """The newest commit, once all that was poured is durable; what failed before is tried again.
 
-        Raises the error of a failed write.
+        Raises why it could not be: what was poured stays in memory and is tried again with the next pour.
         """
-        return self._resumed_from if self.last is None else self.last.result()
+        return self._background.flush()
 
-    def close(self) -> None:
-        """Finish writing and release the lake."""
-        self._background.close()
+    def close(self, *, discard: bool = False) -> None:
+        """Write what was poured and release the lake; if that raises, the lake stays open, with nothing lost.
+
+        With `discard`, what could not be written is given up. In a forked child it does nothing.
+        """
+        self._background.discard() if discard else self._background.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        close_after(error, self.close)
 
 
 def _ring(rows: Array, first: int, stop: int) -> list[Array]:

@@ -10,6 +10,7 @@ the least recently used first; never a file that is in use, or that the list on 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 from collections import Counter
@@ -19,9 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lakepond import forks
 from lakepond.errors import LakeCorrupt
 from lakepond.lake.checksum import Digest
-from lakepond.lake.files import flocked, make_folders, write_all, write_bytes
+from lakepond.lake.files import FileLock, make_folders, write_all, write_bytes
 from lakepond.lake.names import PLACE, SEGMENT, delete, delete_temporary, entries, segment_files
 
 if TYPE_CHECKING:
@@ -44,6 +46,11 @@ class Elsewhere:
         self._file = lake / FOLDER / f"{Digest(url.encode()).hexdigest()[:12]}.txt"
         self._lock = threading.Lock()
         self._names = self._read() or set()
+        forks.register(self)
+
+    def restart_in_child(self) -> None:
+        """No other thread is in here."""
+        self._lock = threading.Lock()
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
@@ -91,7 +98,8 @@ class Elsewhere:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         make_folders(self._file.parent)
-        with flocked(self._file.parent / "lock"):
+        with FileLock(self._file.parent / "lock", create=True) as lock:
+            lock.lock(fcntl.LOCK_EX)
             yield
 
     def _make_intact(self) -> None:
@@ -161,10 +169,15 @@ class Segments:
         self._lake, self.folder = lake, lake / "segments"
         self._bring, self.budget, self._safe = bring, budget, safe
         self._pin, self._confirm = pin, confirm
-        self._lock = threading.Lock()
-        self._held: Counter[str] = Counter()
         self._used: dict[str, int] = {}
         self._clock = 0
+        self.restart_in_child()
+        forks.register(self)
+
+    def restart_in_child(self) -> None:
+        """No file is held; readers in a forked child open theirs again."""
+        self._lock = threading.Lock()
+        self._held: Counter[str] = Counter()
 
     @property
     def open_bytes(self) -> int | None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lakepond.errors import LakeError
+from lakepond.errors import LakeConflict, LakeError
 from lakepond.lake import commits, writers
 from lakepond.lake.blocks import ShardInfo, block_rows_for
 from lakepond.lake.commits import Commit, RowsFile, Segment
@@ -81,12 +81,20 @@ class LakeWriter:
         return [0] * self._leaves if self.last is None else list(self.last.next_rows)
 
     def commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
-        """Make these steps durable, under the next number."""
+        """Make these steps durable, under the next number.
+
+        Publishing is the last step: raises before it, or leaves the new commit as `last`. `clean_up` follows.
+        """
         with writers.sharing(self.path):
-            commit = self._commit(new, note)
-        self._apply_retention()
-        self._merging.begin(commit)
-        return commit
+            return self._commit(new, note)
+
+    def clean_up(self) -> None:
+        """Delete what no commit needs; then start to merge small files, if it is time to."""
+        try:
+            self._apply_retention()
+        finally:
+            if self.last is not None:
+                self._merging.begin(self.last)
 
     def _commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
         began = time.perf_counter()
@@ -180,9 +188,15 @@ class LakeWriter:
         return commit
 
     def _publish(self, commit: Commit, merged: set[str]) -> None:
-        commits.write(self._commits, commit, segments=self._segments)
-        self.last = commit
-        self._number += 1
+        try:
+            commits.write(self._commits, commit, segments=self._segments)
+        except LakeConflict:
+            raise
+        except BaseException:
+            if commits.is_there(self._commits, commit):  # visible, but perhaps not durable
+                self._number += 1
+            raise
+        self.last, self._number = commit, commit.number + 1
         self._guard.written(commit.bytes_written)
         self._retention.wrote(commit, merged)
 
@@ -258,10 +272,12 @@ class LakeWriter:
         return tuple(needed)
 
     def close(self) -> None:
-        """Let others write."""
-        self._merging.close()
-        self._apply_retention(wait=True)
-        self._lock.close()
+        """Release the lake's lock, whatever fails before it."""
+        try:
+            self._merging.close()
+            self._apply_retention(wait=True)
+        finally:
+            self._lock.close()
 
 
 def _now() -> str:
@@ -271,4 +287,4 @@ def _now() -> str:
 def create(path: Path, description: bytes) -> None:
     """Make an empty lake: the folders, and `lake.json`, which is written once."""
     make_folders(path / "segments")
-    write_bytes(path, "lake.json", description, once=True)  # two may begin at the same time
+    write_bytes(path, "lake.json", description, existing="keep")  # two may begin at the same time

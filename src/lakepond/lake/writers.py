@@ -18,8 +18,6 @@ locks end with their process.
 from __future__ import annotations
 
 import fcntl
-import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -28,6 +26,7 @@ from pathlib import Path
 from lakepond.errors import SpecError
 from lakepond.lake.commits import Commit, RowsFile, Segment
 from lakepond.lake.description import NAME
+from lakepond.lake.files import FileLock
 from lakepond.lake.names import WRITER, entries
 
 FOLDER = "writers"
@@ -59,10 +58,10 @@ def sharing(lake: Path) -> Iterator[None]:
 
     Must not be nested: the inner one would wait for a writer that waits for the outer one.
     """
-    with suppress(FileNotFoundError), _opened(lake / TURNSTILE) as turnstile:  # made by the first that waits
-        _lock(turnstile, fcntl.LOCK_SH, PASS_SECONDS)
-    with _opened(lake / NAME) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    with suppress(FileNotFoundError), FileLock(lake / TURNSTILE) as turnstile:  # made by the first that waits
+        turnstile.try_lock(fcntl.LOCK_SH, PASS_SECONDS)
+    with FileLock(lake / NAME) as file:
+        file.lock(fcntl.LOCK_SH)
         yield
 
 
@@ -72,38 +71,12 @@ def alone(lake: Path, wait: float = 0.0) -> Iterator[bool]:
 
     With `wait`, new writes are held back for up to that many seconds, until those under way are finished.
     """
-    with _opened(lake / NAME) as descriptor:
-        free = _lock(descriptor, fcntl.LOCK_EX)
+    with FileLock(lake / NAME) as file:
+        free = file.try_lock(fcntl.LOCK_EX)
         if not free and wait:
-            with _opened(lake / TURNSTILE, os.O_CREAT) as turnstile:
-                free = _lock(turnstile, fcntl.LOCK_EX, wait) and _lock(descriptor, fcntl.LOCK_EX, wait)
+            with FileLock(lake / TURNSTILE, create=True) as turnstile:
+                free = turnstile.try_lock(fcntl.LOCK_EX, wait) and file.try_lock(fcntl.LOCK_EX, wait)
         yield free
-
-
-def _lock(descriptor: int, kind: int, wait: float = 0.0) -> bool:
-    """Take a lock within `wait` seconds; whether it was free."""
-    until, pause = time.monotonic() + wait, 0.0005
-    while True:
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                return False
-        time.sleep(pause)
-        pause = min(2 * pause, 0.004)
-
-
-@contextmanager
-def _opened(file: Path, flags: int = 0) -> Iterator[int]:
-    owner = os.getpid()
-    descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | flags, 0o666)
-    try:
-        yield descriptor
-    finally:
-        if os.getpid() == owner:  # a forked child must not release its parent's lock
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing does not: a forked child may have it open, too
-        os.close(descriptor)
 
 
 def together(heads: Mapping[str, Commit]) -> Commit:
