@@ -73,7 +73,7 @@ class DeviceLake:
         self.recorded = 0 if last is None else last.recorded
         """steps poured so far"""
         self._background = Background(writer)
-        self.last: Future[Commit] | None = None
+        self._pour_bytes = 0
 
     def pour(self, ponds: Sequence[Lanes], note: dict[str, Any] | None = None) -> Future[Commit]:
         """Hand the steps of some ponds over; the arrays must not change until the future is done."""
@@ -124,8 +124,9 @@ class DeviceLake:
         )
         self._next_row = row_at
         self.recorded += new.steps
-        self.last = self._background.submit(new, note or {})
-        return self.last
+        self._pour_bytes = sum(pond.rows.nbytes + pond.at.nbytes + pond.next_at.nbytes for pond in ponds)
+        self._pour_bytes += sum(values.nbytes for values in new.columns.values())
+        return self._background.submit(new, note or {})
 
     @property
     def waiting(self) -> int:
@@ -133,8 +134,32 @@ class DeviceLake:
         return self._background.waiting
 
     def wait(self) -> Commit | None:
-        """The newest commit, once all that was poured is durable; raises why it could not be."""
-        return None if self.last is None else self.last.result()
+        """The newest commit, once all that was poured is durable; what failed before is tried again.
+
+        Raises why it could not be: what was poured stays in memory and is tried again with the next pour.
+        """
+        return self._background.flush()
+
+    def commit_at(self, recorded: int) -> Commit | None:
+        """The commit that holds the first `recorded` steps and no more, once all that was poured is durable.
+
+        None if no pour ended there.
+        """
+        commit = self.wait()
+        while commit is not None and commit.recorded > recorded:
+            commit = None if commit.parent is None else Lake.open(self.path, commit.parent).commit
+        return commit if commit is not None and commit.recorded == recorded else None
+
+    @property
+    def uncommitted(self) -> int:
+        """Steps that were poured and are not durable yet."""
+        last = self._background.writer.last
+        return self.recorded - (0 if last is None else last.recorded)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """About how much memory the pours take that are not durable yet."""
+        return self.waiting * self._pour_bytes
 
     def close(self) -> None:
         """Finish writing and let others."""

@@ -65,6 +65,19 @@ class Background:
             waiting = [job.done for job in self._jobs]
         wait(waiting)
 
+    def flush(self) -> Commit | None:
+        """Have every job on disk, failed ones tried again; returns the newest commit.
+
+        Raises why one could not be written: all that are not done then stay queued.
+        """
+        with self._change:
+            if self.failure is not None:  # the thread waits, and who waited for these has had the error
+                self._jobs = deque(job._replace(done=Future()) for job in self._jobs)
+                self.failure = None
+                self._change.notify_all()
+            last = self._jobs[-1].done if self._jobs else None
+        return self.writer.last if last is None else last.result()
+
     def _work(self) -> None:
         while True:
             with self._change:
