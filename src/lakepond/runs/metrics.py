@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -101,7 +102,7 @@ class Metrics:
         try:
             self.flush()
         except OSError as error:
-            lost = f"{error.strerror}; {self.waiting} lines are lost"
+            lost = f"{error.strerror}; lines that were not written are lost: {self.waiting}"
             raise OSError(error.errno, lost, str(self.path)) from error
         finally:
             self._file.close()
@@ -160,12 +161,13 @@ class _TensorBoard:
     """Writes events itself: at a full disk the thread of tensorboardX's own writer ends, and `add` blocks."""
 
     def __init__(self, folder: Path) -> None:
-        import tensorboardX.event_file_writer
         import tensorboardX.proto.event_pb2
+        import tensorboardX.record_writer
         import tensorboardX.summary
 
         self._board = tensorboardX
         self._folder, self._opened = folder / "tensorboard", 0
+        self._path = folder
         self._writer: Any = None
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -178,19 +180,24 @@ class _TensorBoard:
         except BaseException:  # the file may end with a part of an event: the next step opens a new one
             with suppress(OSError):
                 self.close()
+            with suppress(OSError):
+                if self._path.stat().st_size == 0:
+                    self._path.unlink()
             raise
 
     def _open(self, step: int) -> None:
         self._folder.mkdir(exist_ok=True)
         self._opened += 1
-        suffix = f".{self._opened}"  # or a file opened in the same second would be overwritten
-        self._writer = self._board.event_file_writer.EventsWriter(str(self._folder / "events"), suffix)
+        unique = f"{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{self._opened}"
+        self._path = self._folder / f"events.out.tfevents.{unique}"
+        self._writer = self._board.record_writer.RecordWriter(str(self._path))
         session = self._board.proto.event_pb2.SessionLog
+        self._write(0, file_version="brain.Event:2")
         self._write(step, session_log=session(status=session.START))  # hides later steps of a killed run
 
     def _write(self, step: int, **content: Any) -> None:
         event = self._board.proto.event_pb2.Event(wall_time=time.time(), step=step, **content)
-        self._writer.write_event(event)
+        self._writer.write(event.SerializeToString())
 
     def close(self) -> None:
         writer, self._writer = self._writer, None
