@@ -99,7 +99,7 @@ class Run:
         return cls(folder, _read(folder))
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Append one line to the metrics; one that cannot be written raises, and is kept for `flush`."""
+        """Append one line to the metrics; if the disk does not take it, raise and keep it for `flush`."""
         self._writing().log(step, values)
 
     def flush(self) -> None:
