@@ -16,6 +16,8 @@ that a stranger would catch::
     │   ├── LakeCorrupt    (ValueError)         a file is missing or not what was written
     │   ├── LakeFull       (OSError)            the disk has reached the floor; the last commit is whole
     │   ├── LakeReadOnly   (PermissionError)    this process may read it, and not write it
+    │   ├── LakeConflict   (FileExistsError)    another writer has published that commit number
+    │   ├── ForkedReplay   (RuntimeError)       written to in a forked child
     │   └── LakeTooNew     (ValueError)         written by a later version of the format
     ├── RunError           (ValueError)    something about a run's folder
     │   ├── RunNotFound    (FileNotFoundError)  no run there, or no such checkpoint
@@ -86,6 +88,14 @@ class LakeFull(LakeError, OSError):
 
 class LakeReadOnly(LakeError, PermissionError):
     """The process may read the lake, and not write it."""
+
+
+class LakeConflict(LakeError, FileExistsError):
+    """Another writer has published a commit under the same number; nothing was overwritten."""
+
+
+class ForkedReplay(LakeError, RuntimeError):
+    """A replay that writes a lake was used to write in a child forked from the process that opened it."""
 
 
 class LakeTooNew(LakeError, ValueError):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Collection
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from lakepond.closing import close_after
 from lakepond.errors import ReplayClosed, SampleError, SpecError, TooFewSteps, UnknownStream
 from lakepond.flow import pond_to_agents
 from lakepond.flow.agents_to_pond import MISSING, Intake
+from lakepond.forks import ThreadPool
 from lakepond.pond import Pond
 from lakepond.types import Array, Batch, Spec, Stats, Tree
 
@@ -46,7 +48,7 @@ class Replay:
         self.spec = spec
         self._pond = Pond(spec, int(capacity), alpha=alpha)
         self._intake = Intake(spec)
-        self._pool = ThreadPoolExecutor(1, "lakepond-gather") if threads > 1 else None
+        self._pool = ThreadPool(1, "lakepond-gather") if threads > 1 else None
         self._closed = False
         self._warned = False
         self._outflow: Outflow | None = None  # to the lake, if there is one
@@ -125,7 +127,7 @@ class Replay:
         check_saved(path)
         replay = cls.open(path, capacity=capacity, alpha=alpha, max_steps=capacity, keep_last=KEPT_SAVES)
         assert replay._outflow is not None
-        replay._outflow.keeps_all = False
+        replay._outflow.background.keeps_all = False
         return replay
 
     def save(self, path: str | Path, *, codec: str = "zstd") -> Commit:
@@ -420,26 +422,22 @@ class Replay:
                 layout={leaf.path: leaf.layout for leaf in pond.leaves},
             )
 
-    def close(self) -> None:
-        """Commit what is new and record no more; sampling goes on.
+    def close(self, *, discard: bool = False) -> None:
+        """Commit the rest, release the lake and record no more; sampling still works.
 
-        With a cloud it is pushed, too; that is waited for 30 s at most, less if the cloud is away.
+        If that fails (a full disk), the replay stays open and complete: free some space and close it again,
+        or give up what could not be committed with `discard`. With a cloud it is pushed, too, which is waited
+        for 30 s at most, less if the cloud is away. In a forked child nothing of its parent's is touched.
         """
-        outflow = self._outflow
-        if outflow is not None and not self._closed:
-            try:
-                outflow.commit_the_rest()
-            finally:
-                self._closed = True
-                self._outflow = None
-                outflow.close()
-        self._closed = True
+        if self._outflow is not None:
+            self._outflow.close(discard=discard)
+        self._outflow, self._closed = None, True
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        close_after(error, self.close)
 
     def __repr__(self) -> str:
         return f"Replay({self.stats()})"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lakepond import forks
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.pace import patiently
 from lakepond.cloud.place import Cloud
@@ -41,10 +42,15 @@ class Fetcher:
 
     def __init__(self, path: Path, store: Store) -> None:
         self._folder, self._store = path / "segments", store
-        self._lock = threading.Lock()
-        self._busy: dict[str, threading.Lock] = {}
+        self.restart_in_child()
         self.segments: Segments | None = None
         """asked to make room before something is brought"""
+        forks.register(self)
+
+    def restart_in_child(self) -> None:
+        """Nothing is being fetched by another thread."""
+        self._lock = threading.Lock()
+        self._busy: dict[str, threading.Lock] = {}
 
     def __call__(self, name: str) -> None:
         """Have this segment here."""

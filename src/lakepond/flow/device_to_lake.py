@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from lakepond.closing import close_after
 from lakepond.errors import SpecError
 from lakepond.lake import description
 from lakepond.lake import writer as lake_writer
@@ -66,17 +67,19 @@ class DeviceLake:
             last = Lake.open(path, commit).commit if commit is not None else newest_whole(path)
             if last is not None:
                 writer.go_on_from(last)
+            self._background = Background(writer)
         except BaseException:
             writer.close()
             raise
         self._next_row = writer.next_rows()[0]
         self.recorded = 0 if last is None else last.recorded
         """steps poured so far"""
-        self._background = Background(writer)
+        self._background.drop_with(self)
         self._pour_bytes = 0
 
     def pour(self, ponds: Sequence[Lanes], note: dict[str, Any] | None = None) -> Future[Commit]:
-        """Hand the steps of some ponds over; the arrays must not change until the future is done."""
+        """Hand the steps of some ponds over; the arrays must not change while `waiting` is not 0."""
+        self._background.check()
         length = self.spec.obs.shape[0] if self.spec.obs.rows == 0 else 1
         starts: list[Array] = []
         columns: list[dict[str, Array]] = []
@@ -122,11 +125,12 @@ class DeviceLake:
             alpha=None,
             release=lambda: None,
         )
+        done = self._background.submit(new, note or {})
         self._next_row = row_at
         self.recorded += new.steps
         self._pour_bytes = sum(pond.rows.nbytes + pond.at.nbytes + pond.next_at.nbytes for pond in ponds)
         self._pour_bytes += sum(values.nbytes for values in new.columns.values())
-        return self._background.submit(new, note or {})
+        return done
 
     @property
     def waiting(self) -> int:
@@ -161,15 +165,18 @@ class DeviceLake:
         """About how much memory the pours take that are not durable yet."""
         return self.waiting * self._pour_bytes
 
-    def close(self) -> None:
-        """Finish writing and let others."""
-        self._background.close()
+    def close(self, *, discard: bool = False) -> None:
+        """Write what was poured and release the lake; if that raises, the lake stays open, with nothing lost.
+
+        With `discard`, what could not be written is given up. In a forked child it does nothing.
+        """
+        self._background.discard() if discard else self._background.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        close_after(error, self.close)
 
 
 def _ring(rows: Array, first: int, stop: int) -> list[Array]:

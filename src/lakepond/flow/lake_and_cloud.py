@@ -36,6 +36,7 @@ class CloudCopy:
         self.segments = Segments(path, bring=fetcher, budget=budget, safe=self.pusher.elsewhere)
         fetcher.segments = self.segments
         self.pusher.segments = self.segments
+        self._closing = False
 
     def begin(self, pull: Literal["lazy", "all"] | None, commit: int | None) -> None:
         """Before the lake is opened: bring what is to be brought, and refuse to begin a second lake there.
@@ -130,6 +131,8 @@ class CloudCopy:
             return self.pusher.wait(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Push what is new, wait a while for it, and say what did not arrive."""
-        self.pusher.push()
+        """Push all commits, wait a while for them, and log what did not arrive. May be called again."""
+        if not self._closing:
+            self.pusher.push()
+            self._closing = True
         self.pusher.close() if timeout is None else self.pusher.close(timeout)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from lakepond.errors import LakeCorrupt
+from lakepond.errors import LakeConflict, LakeCorrupt
 from lakepond.lake.blocks import ShardInfo
 from lakepond.lake.checksum import DIGEST_BYTES
-from lakepond.lake.files import write_bytes
+from lakepond.lake.files import sync_folder, write_bytes
 from lakepond.lake.sealed import seal, unseal
 from lakepond.lake.steps import StepsInfo
 
@@ -191,5 +191,24 @@ def read(folder: Path, number: int) -> Commit:
 
 
 def write(folder: Path, commit: Commit, *, segments: Path) -> None:
-    """Make a commit durable, after the folder of the segments it names."""
-    write_bytes(folder, file_name(commit.number), commit.to_json(), needs=segments)
+    """Make a commit durable, after the folder of the segments it names.
+
+    `LakeConflict` if another commit has its number: a commit that was acknowledged is never overwritten.
+    """
+    try:
+        write_bytes(folder, file_name(commit.number), commit.to_json(), needs=segments, existing="refuse")
+    except FileExistsError:
+        if not is_there(folder, commit):  # a network file system may report the repetition of a success
+            raise LakeConflict(
+                f"another writer has published commit {commit.number} in {folder}; it was not overwritten; "
+                "the steps since are held in memory. End one of the two writers, then open the lake again."
+            ) from None
+        sync_folder(folder)
+
+
+def is_there(folder: Path, commit: Commit) -> bool:
+    """Whether a folder has this very commit, byte for byte."""
+    try:
+        return (folder / file_name(commit.number)).read_bytes() == commit.to_json()
+    except OSError:
+        return False

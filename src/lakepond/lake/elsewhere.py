@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from lakepond import forks
 from lakepond.errors import LakeCorrupt
 from lakepond.lake.checksum import Digest
 
@@ -33,6 +34,11 @@ class Elsewhere:
         self._file = lake / FOLDER / f"{Digest(url.encode()).hexdigest()[:12]}.txt"
         self._lock = threading.Lock()
         self._names = _read(self._file)[1] if self._file.exists() else set()
+        forks.register(self)
+
+    def restart_in_child(self) -> None:
+        """No other thread is in here."""
+        self._lock = threading.Lock()
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
@@ -92,10 +98,15 @@ class Segments:
         """`bring` fetches a file. `budget`: bytes on this disk; what is `safe` elsewhere may leave."""
         self._lake, self.folder = lake, lake / "segments"
         self._bring, self.budget, self._safe = bring, budget, safe
-        self._lock = threading.Lock()
-        self._held: Counter[str] = Counter()
         self._used: dict[str, int] = {}
         self._clock = 0
+        self.restart_in_child()
+        forks.register(self)
+
+    def restart_in_child(self) -> None:
+        """No file is held; readers in a forked child open theirs again."""
+        self._lock = threading.Lock()
+        self._held: Counter[str] = Counter()
 
     @property
     def open_bytes(self) -> int | None:

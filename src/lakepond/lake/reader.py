@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from lakepond import forks
 from lakepond.errors import LakeCorrupt
 from lakepond.lake.commits import Commit, RowsFile, Segment
 from lakepond.lake.elsewhere import Segments
@@ -22,7 +22,7 @@ from lakepond.types import leaves as leaves_of
 HELD_BYTES = 128 << 20
 """files of rows that are kept in memory, compressed as they are: what is read again is not fetched again"""
 OPEN_SHARDS = 64
-"""files of rows that are kept open"""
+"""files of rows whose index is kept; how many descriptors are open is bounded for all readers together"""
 
 
 class LeafPart(NamedTuple):
@@ -59,7 +59,14 @@ class LakeReader:
         ]
         self._row_firsts = [np.array([file.first for file in files], np.int64) for files in self._rows]
         self._shards: OrderedDict[str, Shard] = OrderedDict()
-        self.pool = ThreadPoolExecutor(2, "lakepond-read")
+        self.pool = forks.ThreadPool(2, "lakepond-read")
+        forks.register(self)
+
+    def restart_in_child(self) -> None:
+        """In a forked child open files again: another thread of the parent may have been opening one."""
+        shards, self._shards = self._shards, OrderedDict()
+        for shard in shards.values():
+            shard.close()
 
     def parts(self, ids: Array, most: int) -> list[tuple[Segment, Array]]:
         """Sorted ids by segment, at most so many at a time."""

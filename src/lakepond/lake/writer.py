@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lakepond.errors import LakeConflict
 from lakepond.lake import commits, writers
 from lakepond.lake.blocks import ShardInfo, block_rows_for
 from lakepond.lake.commits import Commit, RowsFile, Segment
@@ -86,12 +87,20 @@ class LakeWriter:
         return [0] * self._leaves if self.last is None else list(self.last.next_rows)
 
     def commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
-        """Make these steps durable, under the next number."""
+        """Make these steps durable, under the next number.
+
+        Publishing is the last step: raises before it, or leaves the new commit as `last`. `clean_up` follows.
+        """
         with writers.sharing(self.path):
-            commit = self._commit(new, note)
-        self._tidy()
-        self._merging.begin(commit)
-        return commit
+            return self._commit(new, note)
+
+    def clean_up(self) -> None:
+        """Delete what no commit needs; then start to merge small files, if it is time to."""
+        try:
+            self._tidy()
+        finally:
+            if self.last is not None:
+                self._merging.begin(self.last)
 
     def _commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
         began = time.perf_counter()
@@ -152,8 +161,8 @@ class LakeWriter:
             bytes_written=written,
             seconds=time.perf_counter() - began,
         )
-        self._publish(commit)
         self._unneeded |= merged - set(commit.files())
+        self._publish(commit)
         return commit
 
     def compact(self) -> Commit | None:
@@ -188,9 +197,17 @@ class LakeWriter:
         return commit
 
     def _publish(self, commit: Commit) -> None:
-        commits.write(self._commits, commit, segments=self._segments)
-        self.last = commit
-        self._number += 1
+        try:
+            commits.write(self._commits, commit, segments=self._segments)
+        except LakeConflict:
+            raise
+        except BaseException:
+            if commits.is_there(
+                self._commits, commit
+            ):  # visible, but perhaps not durable: its number is used
+                self._number += 1
+            raise
+        self.last, self._number = commit, commit.number + 1
         self._guard.written(commit.bytes_written)
 
     def _tidy(self) -> None:
@@ -271,10 +288,12 @@ class LakeWriter:
         return tuple(needed)
 
     def close(self) -> None:
-        """Let others write."""
-        self._merging.close()
-        self._tidy()
-        self._lock.close()
+        """Release the lake's lock, whatever fails before it."""
+        try:
+            self._merging.close()
+            self._tidy()
+        finally:
+            self._lock.close()
 
 
 def _now() -> str:
@@ -284,7 +303,7 @@ def _now() -> str:
 def create(path: Path, description: bytes) -> None:
     """Make an empty lake: the folders, and `lake.json`, which is written once."""
     make_folders(path / "segments")
-    write_bytes(path, "lake.json", description, once=True)  # two may begin at the same time
+    write_bytes(path, "lake.json", description, existing="keep")  # two may begin at the same time
 
 
 def make_folders(path: Path) -> None:

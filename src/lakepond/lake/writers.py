@@ -13,7 +13,6 @@ it alone. Nobody waits to delete: the next commit tidies up.
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from pathlib import Path
 from lakepond.errors import SpecError
 from lakepond.lake.commits import Commit, RowsFile, Segment
 from lakepond.lake.description import NAME
+from lakepond.lake.files import FileLock
 
 FOLDER = "writers"
 
@@ -46,31 +46,21 @@ def names(lake: Path) -> list[str]:
 @contextmanager
 def sharing(lake: Path) -> Iterator[None]:
     """Until this ends no writer deletes a file, and files may be written that no commit names yet."""
-    with _opened(lake) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    with FileLock(lake / NAME) as file:
+        file.lock(fcntl.LOCK_SH)
         yield
 
 
 @contextmanager
 def alone(lake: Path) -> Iterator[bool]:
     """Whether nobody writes files: then none is begun until this ends."""
-    with _opened(lake) as descriptor:
+    with FileLock(lake / NAME) as file:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
             free = True
         except BlockingIOError:
             free = False
         yield free
-
-
-@contextmanager
-def _opened(lake: Path) -> Iterator[int]:
-    descriptor = os.open(lake / NAME, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may hold the descriptor, too
-        os.close(descriptor)
 
 
 def together(heads: Mapping[str, Commit]) -> Commit:
