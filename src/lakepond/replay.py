@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lakepond.cloud.status import UploadStatus
     from lakepond.flow.lake_and_cloud import CloudCopy
     from lakepond.flow.pond_and_lake import Outflow
-    from lakepond.lake.commits import Commit
+    from lakepond.lake.commits import Commit, Start
     from lakepond.lake.lake import Lake
 
 
@@ -63,7 +63,7 @@ class Replay:
         spec: Spec | None = None,
         capacity: int = 50_000,
         *,
-        commit: int | None = None,
+        commit: int | Start | None = None,
         alpha: float | None = None,
         threads: int = 2,
         codec: str = "zstd",
@@ -93,6 +93,7 @@ class Replay:
         steps, commits and lock; `Lake.open` reads them together.
         """
         from lakepond.flow import pond_and_lake
+        from lakepond.lake.commits import Start
         from lakepond.lake.guard import parse_bytes
         from lakepond.lake.retention import check_kept
         from lakepond.lake.writer import LakeWriter
@@ -101,7 +102,9 @@ class Replay:
         if max_steps is not None and max_steps < capacity:
             raise SpecError(f"max_steps={max_steps:,} must be at least the capacity of {capacity:,} steps.")
         check_kept(keep_last, keep_every)
-        copy = pond_and_lake.cloud_copy(path, cloud, pull, local_budget, commit, writer)
+        copy = pond_and_lake.cloud_copy(
+            path, cloud, pull, local_budget, None if isinstance(commit, Start) else commit, writer
+        )
         spec = pond_and_lake.find_or_make(path, spec)
         replay = cls(spec, capacity, alpha=alpha, threads=threads)
         lake_writer = LakeWriter(
@@ -126,8 +129,7 @@ class Replay:
 
         check_saved(path)
         replay = cls.open(path, capacity=capacity, alpha=alpha, max_steps=capacity, keep_last=KEPT_SAVES)
-        assert replay._outflow is not None
-        replay._outflow.background.keeps_all = False
+        replay._on_disk().background.keeps_all = False
         return replay
 
     def save(self, path: str | Path, *, codec: str = "zstd") -> Commit:

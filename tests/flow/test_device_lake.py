@@ -10,10 +10,11 @@ import pytest
 from lakepond.errors import SpecError, TooFewSteps
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
 from lakepond.flow.lake_to_device import pieces
+from lakepond.lake.commits import Start
 from lakepond.lake.lake import Lake
 from lakepond.lake.writer import LakeWriter
 from lakepond.pond.device import Added, DevicePond, Loaded
-from lakepond.trainers.ponds import Ponds
+from lakepond.trainers.ponds import Ponds, open_lake
 from lakepond.types import Field, Spec
 
 LANES, CHUNK = 3, 6
@@ -169,7 +170,7 @@ def test_ponds_use_the_memory_of_a_pour_again_but_not_while_it_is_written(tmp_pa
         return commit(*args)
 
     monkeypatch.setattr(LakeWriter, "commit", commit_later)
-    some = Ponds(shape, jnp.asarray(begin)[None], tmp_path / "lake", commit=None, fresh=True)
+    some = Ponds(shape, jnp.asarray(begin)[None], open_lake(shape, tmp_path / "lake", Start.EMPTY))
     add, memory = jax.jit(jax.vmap(shape.add)), []
     for c in range(chunks):
         part = steps[c * CHUNK : (c + 1) * CHUNK]

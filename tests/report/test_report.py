@@ -269,7 +269,7 @@ def test_the_command_writes_beside_the_run_unless_told(runs, tmp_path, monkeypat
 
 def test_no_run_no_page(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 1
-    assert "is no run" in capsys.readouterr().err
+    assert "is not a run" in capsys.readouterr().err
     assert main(["report"]) == 2
 
 

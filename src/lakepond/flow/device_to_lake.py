@@ -23,9 +23,9 @@ from lakepond.errors import SpecError
 from lakepond.lake import description
 from lakepond.lake import writer as lake_writer
 from lakepond.lake.background import Background
-from lakepond.lake.commits import Commit
+from lakepond.lake.commits import Commit, Start
 from lakepond.lake.handover import HandOver, Layout, Windows
-from lakepond.lake.lake import Lake, newest_whole
+from lakepond.lake.lake import Lake, commit_to_follow
 from lakepond.types import Array, Spec
 
 PIECE_BYTES = 8 << 20
@@ -52,9 +52,9 @@ class DeviceLake:
     """A lake that device ponds are poured into: the one writer of it."""
 
     def __init__(
-        self, path: str | Path, spec: Spec, *, commit: int | None = None, codec: str = "zstd"
+        self, path: str | Path, spec: Spec, *, commit: int | Start | None = None, codec: str = "zstd"
     ) -> None:
-        """A new lake, or one that goes on from its newest commit, or from the one with that number."""
+        """A new lake, or one that resumes from its newest commit or from commit number `commit`."""
         path = Path(path)
         if (path / description.NAME).exists():
             if description.read(path) != spec:
@@ -64,7 +64,7 @@ class DeviceLake:
         self.path, self.spec = path, spec
         writer = lake_writer.LakeWriter(path, 1, codec=codec)
         try:
-            last = Lake.open(path, commit).commit if commit is not None else newest_whole(path)
+            last = commit_to_follow(path, commit)
             if last is not None:
                 writer.go_on_from(last)
             self._background = Background(writer)

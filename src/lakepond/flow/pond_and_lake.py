@@ -17,9 +17,9 @@ from lakepond.flow import lake_to_pond
 from lakepond.flow.pond_to_lake import Handed, hand_over
 from lakepond.lake import description
 from lakepond.lake.background import Background
-from lakepond.lake.commits import Commit
+from lakepond.lake.commits import Commit, Start
 from lakepond.lake.guard import parse_bytes
-from lakepond.lake.lake import Lake, newest_whole
+from lakepond.lake.lake import Lake, commit_to_follow
 from lakepond.lake.writer import LakeWriter, create
 from lakepond.pond import Pond
 from lakepond.types import Spec
@@ -147,11 +147,11 @@ def find_or_make(path: Path, spec: Spec | None) -> Spec:
     return known
 
 
-def go_on(pond: Pond, writer: LakeWriter, commit: int | None, cloud: CloudCopy | None) -> Outflow:
-    """Fill a new pond with what its writer committed last, or with one commit, and go on from there."""
+def go_on(pond: Pond, writer: LakeWriter, commit: int | Start | None, cloud: CloudCopy | None) -> Outflow:
+    """Fill a new pond from the commit that its writer follows, and return where it pours to."""
     path, name = writer.path, writer.name
     try:
-        last = newest_whole(path, name) if commit is None else Lake.open(path, commit, writer=name).commit
+        last = commit_to_follow(path, commit, name)
         if last is not None:
             writer.go_on_from(last)
             with Lake(path, pond.spec, last, None if cloud is None else cloud.segments) as lake:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +23,13 @@ from lakepond.lake.steps import StepsInfo
 
 NAME = f"[0-9a-f]{{{2 * DIGEST_BYTES}}}"
 """a file's digest: the only names that are ever put together to a path"""
+
+
+class Start(Enum):
+    """Given in place of a commit number to a writer that follows no commit."""
+
+    EMPTY = "empty"
+    """start with no steps under the next unused number; commits already on disk stay there"""
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,14 @@ from lakepond.flow.lake_to_cloud import push
 from lakepond.lake import description
 from lakepond.lake.files import write_bytes
 from lakepond.runs.checkpoints import STATE
+from lakepond.runs.resume import OLD
 from lakepond.runs.run import CONFIG, Run
 from lakepond.runs.status import UPLOAD
 
 log = logging.getLogger("lakepond")
 LAST = ("metrics.jsonl", CONFIG)
 """files at the top of a run, which come after all that they speak of"""
-LEFT_OUT = ("lock", UPLOAD, "*.dropped/*", "wandb/*", "tensorboard/*")
+LEFT_OUT = ("lock", UPLOAD, "*.dropped/*", "wandb/*", "tensorboard/*", f"{OLD}*/*")
 
 
 def push_run(folder: Path, cloud: Cloud, *, timeout: float = 3600.0) -> UploadStatus | None:

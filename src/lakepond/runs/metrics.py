@@ -6,6 +6,7 @@ as on a full disk, are kept in memory.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -18,9 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
-from lakepond.errors import RunError
+from lakepond.errors import RunCorrupt, RunError
 
 log = logging.getLogger("lakepond")
+LINE_BYTES = 16 << 20
+"""length from which a line is not taken for one that a trainer wrote"""
 Logger = Literal["tensorboard", "wandb"]
 
 
@@ -92,10 +95,44 @@ class Metrics:
         os.fsync(self._file.fileno())
         return self.end
 
+    def checked(self, mark: Any, named: str) -> int:
+        """The length to `cut` to for a mark that `named` saved; `RunCorrupt` if it is not the end of a line.
+
+        A log that was removed or emptied is accepted with a warning: the lines before the mark are missing.
+        """
+        self._file.flush()
+        size = os.fstat(self._file.fileno()).st_size
+        if type(mark) is not int or mark < 0:
+            raise RunCorrupt(f"{named} says that {self.path} had {mark!r} bytes, which is not a length.")
+        if mark and not size:
+            log.warning(
+                "%s is empty, %s was saved at %d bytes of it: those lines are missing.",
+                self.path,
+                named,
+                mark,
+            )
+            return 0
+        if mark > size:
+            raise RunCorrupt(
+                f"{named} was saved when {self.path} had {mark:,} bytes, now it has {size:,}; restore that "
+                "file, or remove it to resume without its lines."
+            )
+        with self.path.open("rb") as file:
+            file.seek(max(0, mark - 1))
+            if mark and file.read(1) != b"\n":
+                raise RunCorrupt(
+                    f"{self.path} has no line that ends at byte {mark:,}, where {named} was saved; restore "
+                    "that file, or remove it to resume without its lines."
+                )
+        return mark
+
     def cut(self, mark: int) -> None:
-        """Forget the lines after `mark`: the run goes on from there."""
-        self._file.truncate(mark)
-        self._file.seek(mark)
+        """Delete the lines after `mark`, durably; never makes the file longer."""
+        self._file.flush()
+        descriptor = self._file.fileno()
+        if mark < os.fstat(descriptor).st_size:
+            os.ftruncate(descriptor, mark)
+            os.fsync(descriptor)
 
     def close(self) -> None:
         """Write the lines that wait and close the file and its copies; raises if lines are lost."""
@@ -119,13 +156,26 @@ class Metrics:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a metrics file, one at a time; a last line that is still being written is left out."""
+    """The lines of a metrics file, one at a time; a last line that is still being written is left out.
+
+    `RunCorrupt` at the first line that is not a JSON object of at most `LINE_BYTES`.
+    """
     if not path.exists():
         return
     with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield json.loads(line)
+        for number in itertools.count(1):
+            line = file.readline(LINE_BYTES)
+            if not line.endswith(b"\n"):
+                if len(line) == LINE_BYTES:
+                    raise RunCorrupt(f"line {number:,} of {path} is longer than {LINE_BYTES:,} bytes.")
+                return
+            try:
+                values = json.loads(line)
+            except (ValueError, RecursionError):
+                values = None
+            if not isinstance(values, dict):
+                raise RunCorrupt(f"line {number:,} of {path} is not JSON as a trainer writes it.")
+            yield values
 
 
 def _plain(value: Any) -> Any:

@@ -6,11 +6,9 @@ counted neither in frames nor in the learning.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import jax
@@ -27,7 +25,6 @@ from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
 from lakepond.pond.device import Added, DevicePond, PondState
 from lakepond.pond.device_memory import check_fits
-from lakepond.types import Spec
 
 Suite = Literal["minatar", "atari", "gymnasium"]
 EVALUATION_SEED = 20_240_704
@@ -250,13 +247,6 @@ def as_added(rollout: Rollout) -> Added:
         rollout.truncated,
         rollout.begun,
     )
-
-
-def open_lake(path: Path, spec: Spec, *, commit: int | None, fresh: bool) -> DeviceLake:
-    """The lake of a run, gone on with from the commit of its checkpoint; a fresh run begins a fresh lake."""
-    if fresh and path.exists():  # of a run that was killed before its first checkpoint
-        shutil.rmtree(path)
-    return DeviceLake(path, spec, commit=commit)
 
 
 def pour_new(shape: DevicePond, pond: PondState, poured: int, lake: DeviceLake, note: dict[str, Any]) -> None:

@@ -41,16 +41,9 @@ from lakepond.lake.commits import Commit
 from lakepond.replay import Replay
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
+from lakepond.runs.resume import Resume
 from lakepond.trainers.erl_metrics import clock, describe, learner_place
-from lakepond.trainers.erl_state import (
-    Counters,
-    Evolving,
-    begin,
-    hand_over,
-    learner_settings,
-    open_replay,
-    save,
-)
+from lakepond.trainers.erl_state import Counters, Evolving, begin, hand_over, learner_settings, save
 from lakepond.trainers.market_rollout import Episodes, Player, play, score
 from lakepond.trainers.market_stage import NAMES, Market, check, open_market, write_names
 from lakepond.trainers.pushing import Pushing
@@ -151,7 +144,7 @@ class Config:
     at_floor: AtFloor = "warn"
     """what it does there: warn; stop_saving: go on without saving; stop: end after the generation, saved"""
     push_to: str | None = None
-    """where in the cloud the run goes, in the background, like gs://bucket/demo; nowhere if not given"""
+    """where in the cloud the run goes, in the background, like gs://bucket/demo; none: nowhere"""
     push_every: int = 5
     """generations between two pushes; there is always one at the end"""
 
@@ -200,14 +193,23 @@ def train(
     *,
     resume: bool = False,
     resume_from: int | None = None,
+    start_over: bool = False,
     loggers: Sequence[Logger] = (),
     on_generation: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Train into `folder`; returns the metrics of the last generation.
 
-    `resume`: go on from the newest whole checkpoint, if there is one; `resume_from`: from that one. Without
-    either a folder that holds a checkpoint is refused. `on_generation` is told the metrics of each.
+    `resume`: continue the run in `folder` from its newest checkpoint that can be used; `resume_from`: from
+    that one. Without either a folder that holds a run, or other experience, is refused; `start_over` moves
+    those files to a dated folder first. `on_generation` is called with the metrics of each generation.
     """
+    how = Resume(
+        required=resume or resume_from is not None,
+        allowed=resume or resume_from is not None,
+        number=resume_from,
+        start_over=start_over,
+    )
+    how.find(folder)
     check(config)
     market = open_market(config)
     settings = learner_settings(config)
@@ -222,10 +224,10 @@ def train(
                 loggers=loggers,
                 keep_last=config.keep_last,
                 keep_every=config.keep_every,
+                prepare=how.prepare,
             )
         )
-        now, counters, commit = begin(config, run, market, settings, key, resume, resume_from)
-        replay = open_replay(config, market, run.lake_folder, commit)
+        now, counters, replay = begin(config, run, market, settings, key, how)
         committed = replay.flush()
         saver = Saver(run, lambda: replay.stats().recorded - (0 if committed is None else committed.recorded))
         stack.callback(saver.close, replay)
@@ -236,7 +238,6 @@ def train(
             run.folder, min_free=config.warn_free, at_floor=config.at_floor, last=config.generations
         )
         new_steps = config.sizes.total * config.episodes * config.rules.trading_days
-        most_steps = (1 + MOST_WAITING) * config.capacity
         committing: Future[Commit] | None = None
         saving: Future[Path] | None = None
         last: dict[str, Any] = {}
@@ -253,7 +254,7 @@ def train(
         while counters.generation < config.generations:
             stopping.check()
             began, number = time.perf_counter(), counters.generation + 1
-            if saver.uncommitted() + new_steps > most_steps:
+            if saver.uncommitted() + new_steps > (1 + MOST_WAITING) * config.capacity:
                 why = f"because {saver.uncommitted():,} steps are held in memory"
                 committed = saver.require(LAKE, replay.flush, why)
             last, held = {"generation": number}, 0.0
@@ -319,7 +320,7 @@ def train(
                 save_again()
             saver.finish(save_again)
             pushing.finish()
-        return last or list(run.history())[-1]  # all generations were there already
+        return last or run.last_line()  # all generations were there already
 
 
 # --- a generation ----------------------------------------------------------------------------------

@@ -34,9 +34,11 @@ from lakepond.envs.vector import EnvState
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
+from lakepond.lake.commits import Start
 from lakepond.pond.device import Added, DevicePond, PondState
-from lakepond.runs import Checkpoint, Run
+from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
+from lakepond.runs.resume import Resume
 from lakepond.trainers import arena
 from lakepond.trainers.saving import LAKE, LOG, Saver
 from lakepond.types import Field, Spec
@@ -300,9 +302,14 @@ def run(
     folder: str | Path,
     *,
     loggers: Sequence[Logger] = (),
+    start_over: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics."""
+    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics.
+
+    `start_over`: move what the folder holds to a dated folder first.
+    """
+    how = Resume(start_over=start_over)
     live = build(config)
     evaluate = arena.make_evaluate(
         arena.make_env(config.suite, config.game, evaluates=True),
@@ -315,15 +322,22 @@ def run(
     told: dict[str, Any] = {}
     step = max(1, config.portion // (live.agents_frames + live.big_frames))
     with Run.create(
-        folder, "live", config, loggers=loggers, keep_last=1, keep_every=config.keep_every
+        folder,
+        "live",
+        config,
+        loggers=loggers,
+        keep_last=1,
+        keep_every=config.keep_every,
+        prepare=how.prepare,
     ) as kept:
-        checkpoint = kept.load(like={"all": state}) if kept.checkpoints() else None
-        kept.rewind(checkpoint)
+        arrays = {"all": state, "policy": state.big.params}
+        noted = {"frames": 0, "lake_commit": None}
+        checkpoint, lake = how.take_up(kept, arrays, noted, partial(_open_lake, live, kept))
+        del arrays
         guard = Guard(kept.folder, unit="evaluation")
         if checkpoint is not None:
             state = live.restored(state, checkpoint.arrays["all"])
-            tell(f"going on from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
-        lake = _open_lake(live, kept, checkpoint)
+            tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
         saver = Saver(kept, lambda: 0 if lake is None else lake.uncommitted)
         with saver.closing(lake):
             while (done := int(state.iterations)) < live.iterations:
@@ -362,13 +376,12 @@ def _save(
         saver.checkpoint(partial(kept.save, number, {"all": state, "policy": state.big.params}, noted))
 
 
-def _open_lake(live: Live, kept: Run, checkpoint: Checkpoint | None) -> DeviceLake | None:
-    """The lake as it was at the checkpoint, or none."""
+def _open_lake(live: Live, kept: Run, commit: int | Start) -> DeviceLake | None:
+    """The lake as it was at a commit, or empty; none if the settings say so."""
     if not live.config.lake:
         return None
     spec = Spec(obs=live.pqn.env.obs, action=Field((), "int32"))
-    commit = None if checkpoint is None else checkpoint.state["lake_commit"]
-    return arena.open_lake(kept.lake_folder, spec, commit=commit, fresh=checkpoint is None)
+    return DeviceLake(kept.lake_folder, spec, commit=commit)
 
 
 def _portion(

@@ -35,13 +35,16 @@ from lakepond.agents.dqn import DQN
 from lakepond.agents.fleet import over_agents, pick
 from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState
 from lakepond.errors import ConfigError
+from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
+from lakepond.lake.commits import Start
 from lakepond.lake.lake import Lake
 from lakepond.pond.device import DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
+from lakepond.runs.resume import Resume
 from lakepond.trainers import arena, big_agent, ponds
-from lakepond.trainers.saving import LAKE, LOG, Saver
+from lakepond.trainers.saving import LAKE, LOG, Saver, Unsaved
 
 
 @dataclass(frozen=True)
@@ -208,20 +211,27 @@ def run(
     folder: str | Path,
     *,
     loggers: Sequence[Logger] = (),
+    start_over: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics."""
+    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics.
+
+    `start_over`: move what the folder holds to a dated folder first.
+    """
+    how = Resume(start_over=start_over)
     mixture = build(config)
     if config.share:
         arena.check_memory((mixture.pond, config.agents), (mixture.big_pond, 1))
-    with Run.create(folder, "mixture", config, loggers=loggers, keep_every=config.keep_every) as kept:
-        return _Training(mixture, kept, tell).go_on()
+    with Run.create(
+        folder, "mixture", config, loggers=loggers, keep_every=config.keep_every, prepare=how.prepare
+    ) as kept:
+        return _Training(mixture, kept, how, tell).go_on()
 
 
 class _Training:
     """A run in progress: what the pure functions above are called with, and the files beside it."""
 
-    def __init__(self, mixture: Mixture, kept: Run, tell: Callable[[str], None]) -> None:
+    def __init__(self, mixture: Mixture, kept: Run, how: Resume, tell: Callable[[str], None]) -> None:
         config, pqn = mixture.config, mixture.pqn
         self.mixture, self.kept, self.tell = mixture, kept, tell
         self.guard = Guard(kept.folder, unit="evaluation")
@@ -246,26 +256,26 @@ class _Training:
         self.big = big_agent.BigAgent(mixture, key_big)
         self.scores = np.zeros(config.agents)
         self.seconds = dict.fromkeys(("train", "pour", "fill", "learn", "evaluate"), 0.0)
-        like = {"agents": self.agents, "big": self.big.params}
-        checkpoint = kept.load(like=like) if kept.checkpoints() else None
-        kept.rewind(checkpoint)
-        commit = None
+        state = self._state() | {"lake_commit": None}
+        checkpoint, self.lake = how.take_up(kept, self._arrays(), state, self._open_lake)
         if checkpoint is not None:
             self.agents = arena.restored(self.agents, checkpoint.arrays["agents"], pqn.env)
             state = checkpoint.state
             self.big.restore(checkpoint.arrays["big"], state["resets"], state["big_samples"])
             self.scores = np.array(state["scores"])
             self.seconds = state["seconds"]
-            commit = state["lake_commit"]
-            tell(f"going on from checkpoint {checkpoint.number}, {state['frames']:,} frames")
+            tell(f"resuming from checkpoint {checkpoint.number}, {state['frames']:,} frames")
         self.ponds: ponds.Ponds | None = None
-        if config.share:
-            fresh = checkpoint is None
-            obs = self.agents.env.obs
-            self.ponds = ponds.Ponds(mixture.pond, obs, kept.lake_folder, commit=commit, fresh=fresh)
-        self.lake = None if self.ponds is None else self.ponds.lake
+        if self.lake is not None:
+            self.ponds = ponds.Ponds(mixture.pond, self.agents.env.obs, self.lake)
         self.saver = Saver(kept, lambda: 0 if self.lake is None else self.lake.uncommitted)
-        self._unsaved: _Unsaved | None = None
+        self._unsaved: Unsaved | None = None
+
+    def _open_lake(self, commit: int | Start) -> DeviceLake | None:
+        """The Lake as it was at a commit, or empty; none if the agents share nothing."""
+        if not self.mixture.config.share:
+            return None
+        return ponds.open_lake(self.mixture.pond, self.kept.lake_folder, commit)
 
     @property
     def updates(self) -> int:
@@ -401,17 +411,9 @@ class _Training:
         """
         if self.ponds is not None:
             self.ponds.pour({"frames": self.frames})
-        state = {
-            "frames": self.frames,
-            "scores": self.scores.tolist(),
-            "resets": self.big.resets,
-            "big_samples": self.big.samples,
-            "seconds": dict(self.seconds),
-            "metrics_bytes": self.kept.metrics_bytes,
-        }
-        best = pick(self.agents.params, int(self.scores.argmax()))
-        arrays = {"agents": self.agents, "big": self.big.params, "policy": best}
-        self._unsaved = _Unsaved(number, arrays, state, 0 if self.lake is None else self.lake.recorded)
+        arrays, recorded = self._arrays(), 0 if self.lake is None else self.lake.recorded
+        state = self._state() | {"metrics_bytes": self.kept.metrics_bytes}
+        self._unsaved = Unsaved(number, arrays, state, recorded)
         self._save_again()
         if self._unsaved is not None:
             self._unsaved = self._unsaved._replace(arrays=jax.tree.map(np.array, arrays))
@@ -429,12 +431,17 @@ class _Training:
         if self.saver.checkpoint(partial(self.kept.save, number, arrays, state)):
             self._unsaved = None
 
+    def _arrays(self) -> dict[str, Any]:
+        """What a checkpoint holds of the agents; the policy is the best one's."""
+        best = pick(self.agents.params, int(self.scores.argmax()))
+        return {"agents": self.agents, "big": self.big.params, "policy": best}
 
-class _Unsaved(NamedTuple):
-    """A checkpoint that is not on disk."""
-
-    number: int
-    arrays: dict[str, Any]
-    state: dict[str, Any]
-    recorded: int
-    """steps that its commit of the lake holds"""
+    def _state(self) -> dict[str, Any]:
+        """The counters of a checkpoint."""
+        return {
+            "frames": self.frames,
+            "scores": self.scores.tolist(),
+            "resets": self.big.resets,
+            "big_samples": self.big.samples,
+            "seconds": dict(self.seconds),
+        }

@@ -11,10 +11,9 @@ import numpy as np
 
 from lakepond.agents.fleet import over_agents
 from lakepond.errors import ConfigError
-from lakepond.flow.device_to_lake import Lanes
-from lakepond.lake.commits import Commit
+from lakepond.flow.device_to_lake import DeviceLake, Lanes
+from lakepond.lake.commits import Commit, Start
 from lakepond.pond.device import DevicePond, PondState
-from lakepond.trainers import arena
 from lakepond.types import Field, Spec
 
 
@@ -27,18 +26,20 @@ def make_pond(obs: Field, envs: int, steps: int) -> DevicePond:
     return DevicePond(obs, envs, steps, rows=rows)
 
 
+def open_lake(shape: DevicePond, path: Path, commit: int | Start) -> DeviceLake:
+    """The Lake of such Ponds at a commit, or empty."""
+    return DeviceLake(path, Spec(obs=shape.obs, action=Field((), "int32")), commit=commit)
+
+
 class Ponds:
     """One Pond an agent, and one Lake; `state` is what the jitted functions take and give."""
 
-    def __init__(
-        self, shape: DevicePond, obs: jax.Array, path: Path, *, commit: int | None, fresh: bool
-    ) -> None:
-        """Empty Ponds of agents that see `obs`, (agents, envs, ...); the Lake goes on from `commit`."""
+    def __init__(self, shape: DevicePond, obs: jax.Array, lake: DeviceLake) -> None:
+        """Empty Ponds of agents that see `obs`, (agents, envs, ...), and the Lake they are poured into."""
         self.shape = shape
         empty = shape.init(ponds=len(obs))
         self.state: PondState = over_agents(lambda each: shape.begin(empty, each), obs)
-        spec = Spec(obs=shape.obs, action=Field((), "int32"))
-        self.lake = arena.open_lake(path, spec, commit=commit, fresh=fresh)
+        self.lake = lake
         self._host: Any = None  # what was handed over last; the next takes its memory
 
     def pour(self, note: dict[str, Any]) -> None:

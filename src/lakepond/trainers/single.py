@@ -23,6 +23,7 @@ from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState
 from lakepond.guards import Guard
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
+from lakepond.runs.resume import Resume
 from lakepond.trainers import arena
 from lakepond.trainers.saving import LOG, Saver
 
@@ -86,9 +87,14 @@ def run(
     folder: str | Path,
     *,
     loggers: Sequence[Logger] = (),
+    start_over: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, float]:
-    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics."""
+    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics.
+
+    `start_over`: move what the folder holds to a dated folder first.
+    """
+    how = Resume(start_over=start_over)
     pqn = build(config)
     evaluate = arena.make_evaluate(
         arena.make_env(config.suite, config.game, evaluates=True),
@@ -99,13 +105,15 @@ def run(
     )
     state = pqn.init(jax.random.PRNGKey(config.seed))
     told: dict[str, Any] = {}
-    with Run.create(folder, "single", config, loggers=loggers, keep_every=config.keep_every) as kept:
-        checkpoint = kept.load(like={"agent": state}) if kept.checkpoints() else None
-        kept.rewind(checkpoint)
+    with Run.create(
+        folder, "single", config, loggers=loggers, keep_every=config.keep_every, prepare=how.prepare
+    ) as kept:
+        arrays = {"agent": state, "policy": state.params}
+        checkpoint, _ = how.take_up(kept, arrays, {"frames": 0}, lambda _: None)
         guard = Guard(kept.folder, unit="evaluation")
         if checkpoint is not None:
             state = arena.restored(state, checkpoint.arrays["agent"], pqn.env)
-            tell(f"going on from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
+            tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
         step = config.portion // config.pqn.frames
         saver = Saver(kept)
         while (done := int(state.updates)) < pqn.total_updates:
