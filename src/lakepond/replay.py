@@ -124,8 +124,7 @@ class Replay:
 
         check_saved(path)
         replay = cls.open(path, capacity=capacity, alpha=alpha, max_steps=capacity, keep_last=KEPT_SAVES)
-        assert replay._outflow is not None
-        replay._outflow.keeps_all = False
+        replay._on_disk().keeps_all = False
         return replay
 
     def save(self, path: str | Path, *, codec: str = "zstd") -> Commit:

@@ -236,7 +236,6 @@ def train(
             run.folder, min_free=config.warn_free, at_floor=config.at_floor, last=config.generations
         )
         new_steps = config.sizes.total * config.episodes * config.rules.trading_days
-        most_steps = (1 + MOST_WAITING) * config.capacity
         committing: Future[Commit] | None = None
         saving: Future[Path] | None = None
         last: dict[str, Any] = {}
@@ -253,7 +252,7 @@ def train(
         while counters.generation < config.generations:
             stopping.check()
             began, number = time.perf_counter(), counters.generation + 1
-            if saver.uncommitted() + new_steps > most_steps:
+            if saver.uncommitted() + new_steps > (1 + MOST_WAITING) * config.capacity:
                 why = f"because {saver.uncommitted():,} steps are held in memory"
                 committed = saver.require(LAKE, replay.flush, why)
             last, held = {"generation": number}, 0.0

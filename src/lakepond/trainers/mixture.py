@@ -41,7 +41,7 @@ from lakepond.pond.device import DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.trainers import arena, big_agent, ponds
-from lakepond.trainers.saving import LAKE, LOG, Saver
+from lakepond.trainers.saving import LAKE, LOG, Saver, Unsaved
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class _Training:
             self.ponds = ponds.Ponds(mixture.pond, obs, kept.lake_folder, commit=commit, fresh=fresh)
         self.lake = None if self.ponds is None else self.ponds.lake
         self.saver = Saver(kept, lambda: 0 if self.lake is None else self.lake.uncommitted)
-        self._unsaved: _Unsaved | None = None
+        self._unsaved: Unsaved | None = None
 
     @property
     def updates(self) -> int:
@@ -411,7 +411,7 @@ class _Training:
         }
         best = pick(self.agents.params, int(self.scores.argmax()))
         arrays = {"agents": self.agents, "big": self.big.params, "policy": best}
-        self._unsaved = _Unsaved(number, arrays, state, 0 if self.lake is None else self.lake.recorded)
+        self._unsaved = Unsaved(number, arrays, state, 0 if self.lake is None else self.lake.recorded)
         self._save_again()
         if self._unsaved is not None:
             self._unsaved = self._unsaved._replace(arrays=jax.tree.map(np.array, arrays))
@@ -428,13 +428,3 @@ class _Training:
         state = {**state, "lake_commit": None if commit is None else commit.number}
         if self.saver.checkpoint(partial(self.kept.save, number, arrays, state)):
             self._unsaved = None
-
-
-class _Unsaved(NamedTuple):
-    """A checkpoint that is not on disk."""
-
-    number: int
-    arrays: dict[str, Any]
-    state: dict[str, Any]
-    recorded: int
-    """steps that its commit of the lake holds"""
