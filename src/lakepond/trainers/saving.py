@@ -18,11 +18,11 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from lakepond import stopping
-from lakepond.errors import LakepondError, RunNotSaved
+from lakepond.errors import RunNotSaved
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.runs import Run
 
@@ -163,5 +163,4 @@ class Saver:
                 error.strerror,
                 f"{self.uncommitted():,}",
             )
-            with suppress(OSError, TypeError, LakepondError):  # TypeError: a close() that gave up already
-                lake.close(discard=True)
+            lake.close(discard=True)
