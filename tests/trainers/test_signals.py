@@ -80,7 +80,7 @@ def test_erl_finishes_and_saves_the_generation_in_which_a_signal_came(tmp_path):
 
     for _ in range(3):
         with pytest.raises(Terminated):
-            erl.train(config, tmp_path / "run", resume=True, on_generation=on_generation)
+            erl.train(config, tmp_path / "run", resume=bool(generations), on_generation=on_generation)
     assert generations == [1, 2, 3]  # none was done twice
     erl.train(config, tmp_path / "run", resume=True)
     same = kill_and_resume.fingerprint
