@@ -23,7 +23,8 @@ that a stranger would catch::
     │   ├── RunNotFound    (FileNotFoundError)  no run there, or no such checkpoint
     │   ├── RunLocked      (BlockingIOError)    another process is training it
     │   ├── RunMismatch                         begun by another trainer or with other settings
-    │   └── RunCorrupt                          a checkpoint is missing a part or is not what was written
+    │   ├── RunCorrupt                          a checkpoint is missing a part or is not what was written
+    │   └── RunNotSaved    (OSError)            training has ended, and the disk does not take its results
     ├── ConfigError        (ValueError)    settings of a trainer that cannot be
     ├── CloudError
     │   ├── CloudUnreachable    (ConnectionError)    no network, no server, or no answer in time
@@ -119,6 +120,10 @@ class RunMismatch(RunError):
 
 class RunCorrupt(RunError):
     """A checkpoint is missing a part, or is not what was written."""
+
+
+class RunNotSaved(RunError, OSError):
+    """Training has ended, and its results could not be saved."""
 
 
 class ConfigError(LakepondError, ValueError):

@@ -129,8 +129,7 @@ class Replay:
 
         check_saved(path)
         replay = cls.open(path, capacity=capacity, alpha=alpha, max_steps=capacity, keep_last=KEPT_SAVES)
-        assert replay._outflow is not None
-        replay._outflow.background.keeps_all = False
+        replay._on_disk().background.keeps_all = False
         return replay
 
     def save(self, path: str | Path, *, codec: str = "zstd") -> Commit:
@@ -147,8 +146,7 @@ class Replay:
             self._outflow = save_to(self._pond, path, codec, MERGE_AFTER)
         elif self._outflow.path != path:
             raise SpecError(f"this replay is saved to {self._outflow.path}, not to {path}.")
-        priorities = self._pond.priorities
-        alpha = None if priorities is None else priorities.alpha
+        alpha = getattr(self._pond.priorities, "alpha", None)
         return self.commit({"saved": True, "capacity": self.capacity, "alpha": alpha})
 
     @overload
@@ -162,10 +160,17 @@ class Replay:
         background, and a future is returned. What cannot be written is kept and tried again with the next.
         """
         json.dumps(note)  # refuse now what cannot be written later
+        done = self._on_disk().commit(note or {})
+        return done.result() if wait else done
+
+    def flush(self) -> Commit | None:
+        """Return the newest commit, if any, once all are durable; failed ones are tried again."""
+        return self._on_disk().background.flush()
+
+    def _on_disk(self) -> Outflow:
         if self._outflow is None:
             raise ReplayClosed("this replay is in memory only, or closed; Replay.open keeps one on disk.")
-        done = self._outflow.commit(note or {})
-        return done.result() if wait else done
+        return self._outflow
 
     # --- in the cloud ------------------------------------------------------------------------------
 
@@ -192,9 +197,7 @@ class Replay:
 
         Segments that are in the cloud alone come when they are touched.
         """
-        if self._outflow is None:
-            raise ReplayClosed("this replay is in memory only, or closed; Lake.open reads what is on disk.")
-        return self._outflow.lake(commit)
+        return self._on_disk().lake(commit)
 
     def _in_cloud(self) -> CloudCopy:
         if self._cloud is None:

@@ -31,7 +31,7 @@ def test_it_warns_and_goes_on(disk, tmp_path, caplog):
     erl.train(CONFIG, tmp_path / "run")
     lines = list(Run.open(tmp_path / "run").history())
     assert [line["disk_free_bytes"] // GB for line in lines] == [30, 15, 15, 30, 30]
-    assert "training and saving go on" in caplog.text
+    assert "training and saving continue" in caplog.text
     assert checkpoints(tmp_path / "run") == [3, 4, 5]
 
 

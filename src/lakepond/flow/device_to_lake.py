@@ -25,7 +25,7 @@ from lakepond.lake import writer as lake_writer
 from lakepond.lake.background import Background
 from lakepond.lake.commits import Commit, Start
 from lakepond.lake.handover import HandOver, Layout, Windows
-from lakepond.lake.lake import commit_to_follow
+from lakepond.lake.lake import Lake, commit_to_follow
 from lakepond.types import Array, Spec
 
 PIECE_BYTES = 8 << 20
@@ -75,6 +75,7 @@ class DeviceLake:
         self.recorded = 0 if last is None else last.recorded
         """steps poured so far"""
         self._background.drop_with(self)
+        self._pour_bytes = 0
 
     def pour(self, ponds: Sequence[Lanes], note: dict[str, Any] | None = None) -> Future[Commit]:
         """Hand over the steps of some ponds; the arrays must not change while `waiting` is not 0.
@@ -135,6 +136,8 @@ class DeviceLake:
         done = self._background.submit(new, note or {})
         self._next_row = row_at
         self.recorded += new.steps
+        self._pour_bytes = sum(pond.rows.nbytes + pond.at.nbytes + pond.next_at.nbytes for pond in ponds)
+        self._pour_bytes += sum(values.nbytes for values in new.columns.values())
         return done
 
     @property
@@ -148,6 +151,27 @@ class DeviceLake:
         Raises why it could not be: what was poured stays in memory and is tried again with the next pour.
         """
         return self._background.flush()
+
+    def commit_at(self, recorded: int) -> Commit | None:
+        """The commit that holds the first `recorded` steps and no more, once all that was poured is durable.
+
+        None if no pour ended there.
+        """
+        commit = self.wait()
+        while commit is not None and commit.recorded > recorded:
+            commit = None if commit.parent is None else Lake.open(self.path, commit.parent).commit
+        return commit if commit is not None and commit.recorded == recorded else None
+
+    @property
+    def uncommitted(self) -> int:
+        """Steps that were poured and are not durable yet."""
+        last = self._background.writer.last
+        return self.recorded - (0 if last is None else last.recorded)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """About how much memory the pours take that are not durable yet."""
+        return self.waiting * self._pour_bytes
 
     def close(self, *, discard: bool = False) -> None:
         """Write what was poured and release the lake; if that raises, the lake stays open, with nothing lost.

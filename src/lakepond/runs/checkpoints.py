@@ -67,20 +67,11 @@ class Checkpoints:
         home = self._home(number)
         aside = home.with_suffix(ASIDE)
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        files = {f"{name}.safetensors": _serialise(tree) for name, tree in arrays.items()}
-        for name, data in files.items():
-            _write(aside / name, data)
-        told = {
-            "number": number,
-            "state": dict(state),
-            "files": {
-                name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-                for name, data in files.items()
-            },
-        }
-        _write(aside / STATE, json.dumps(told, indent=1).encode())
-        sync_folder(aside)
+        try:
+            _fill(aside, number, arrays, state)
+        except BaseException:  # a full disk, say: it needs the space
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
         if home.exists():  # the same number again, after going on from an earlier checkpoint
             self._drop(home)
         aside.rename(home)
@@ -162,6 +153,24 @@ class Checkpoints:
                 shutil.rmtree(unneeded, ignore_errors=True)
                 self._home(number).rename(unneeded)  # or a kill leaves a checkpoint without its arrays
                 shutil.rmtree(unneeded)
+
+
+def _fill(folder: Path, number: int, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Write the files of a checkpoint to a new folder, durably."""
+    folder.mkdir()
+    files = {f"{name}.safetensors": _serialise(tree) for name, tree in arrays.items()}
+    for name, data in files.items():
+        _write(folder / name, data)
+    about = {
+        "number": number,
+        "state": dict(state),
+        "files": {
+            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for name, data in files.items()
+        },
+    }
+    _write(folder / STATE, json.dumps(about, indent=1).encode())
+    sync_folder(folder)
 
 
 def _write(path: Path, data: bytes) -> None:

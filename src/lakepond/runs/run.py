@@ -96,8 +96,22 @@ class Run:
         return cls(folder, _read(folder))
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Append one line to the metrics."""
+        """Append one line to the metrics; if the disk does not take it, raise and keep it for `flush`."""
         self._writing().log(step, values)
+
+    def flush(self) -> None:
+        """Write the lines of the metrics that could not be written before; raises if they still cannot."""
+        self._writing().flush()
+
+    @property
+    def unwritten(self) -> int:
+        """Lines of the metrics that are only in memory."""
+        return self._writing().waiting
+
+    @property
+    def metrics_bytes(self) -> int:
+        """Length of the metrics, with the lines that are only in memory: what a checkpoint notes."""
+        return self._writing().end
 
     def history(self) -> Iterator[dict[str, Any]]:
         """The lines of the metrics so far, one at a time."""
@@ -115,8 +129,11 @@ class Run:
         return last
 
     def save(self, number: int, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
-        """Write checkpoint `number`: pytrees of arrays by name, and what else is needed to go on, as JSON."""
-        return self._checkpoints.save(number, arrays, {**state, "metrics_bytes": self._writing().mark()})
+        """Write checkpoint `number`: pytrees of arrays by name, and what else is needed to resume, as JSON.
+
+        `metrics_bytes` in `state`: the property of that name when the state was taken, if that is earlier.
+        """
+        return self._checkpoints.save(number, arrays, {"metrics_bytes": self._writing().mark(), **state})
 
     def load(self, number: int | None = None, *, like: Mapping[str, Any]) -> Checkpoint:
         """The newest intact checkpoint, or one by number; `like` names the pytrees to read, in their form."""
@@ -169,19 +186,26 @@ class Run:
         return self._lock is not None or machine.lock_holder(self.folder / LOCK) is not None
 
     def close(self) -> None:
-        """Close the metrics and let others write."""
-        if self._metrics is not None:
-            self._metrics.close()
-            self._metrics = None
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        """Close the metrics and release the lock; raises if lines of the metrics are lost."""
+        metrics, self._metrics = self._metrics, None
+        lock, self._lock = self._lock, None
+        try:
+            if metrics is not None:
+                metrics.close()
+        finally:
+            if lock is not None:
+                lock.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            self.close()
+        except OSError as failed:
+            if error is None:
+                raise
+            log.error("%s", failed)
 
     def _write_config(self) -> None:
         write_bytes(self.folder, CONFIG, json.dumps(self.told, indent=1).encode())

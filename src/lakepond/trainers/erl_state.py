@@ -8,9 +8,10 @@ begin ◀── checkpoint, with the lake's commit ◀── save
 from __future__ import annotations
 
 import math
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -106,6 +107,11 @@ def open_replay(config: Config, market: Market, folder: Path, commit: int | Star
         extras={"day": Field((), "int32"), "next_day": Field((), "int32")},
     )
     return Replay.open(folder, spec, config.capacity, commit=commit, min_free=config.min_free)
+
+
+def hand_over(replay: Replay, generation: int) -> Future[Commit]:
+    """Commit all steps, in the background."""
+    return cast("Future[Commit]", replay.commit({"generation": generation}, wait=False))
 
 
 def save(run: Run, now: Evolving, counters: Counters, commit: Commit, key: Array) -> Path:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lakepond import stopping
 from lakepond.agents.dqn import DQN, DQNMetrics, DQNSettings, DQNState
 from lakepond.agents.epsilon import Epsilon, EpsilonState
 from lakepond.agents.fleet import over_agents
@@ -40,6 +40,7 @@ from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers import arena
+from lakepond.trainers.saving import LAKE, LOG, Saver
 from lakepond.types import Field, Spec
 
 
@@ -291,6 +292,7 @@ def train(live: Live, state: LiveState, iterations: jax.Array) -> tuple[LiveStat
     return found
 
 
+@stopping.deferring("portion")
 def run(
     config: LiveConfig,
     folder: str | Path,
@@ -326,17 +328,19 @@ def run(
     ) as kept:
         arrays = {"all": state, "policy": state.big.params}
         noted = {"frames": 0, "lake_commit": None}
-        checkpoint, opened = how.take_up(kept, arrays, noted, partial(_open_lake, live, kept))
+        checkpoint, lake = how.take_up(kept, arrays, noted, partial(_open_lake, live, kept))
         del arrays
         guard = Guard(kept.folder, unit="evaluation")
         if checkpoint is not None:
             state = live.restored(state, checkpoint.arrays["all"])
             tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
-        with opened or nullcontext() as lake:
+        saver = Saver(kept, lambda: 0 if lake is None else lake.uncommitted)
+        with saver.closing(lake):
             while (done := int(state.iterations)) < live.iterations:
+                stopping.check()
                 count = min(step, live.iterations - done)
                 began = time.perf_counter()
-                state, sums = _portion(live, state, count, lake)
+                state, sums = _portion(live, state, count, lake, saver)
                 told = _told(live, state, sums, count)
                 frames = told["agents_frames"] + told["big_frames"]
                 told["frames_per_second"] = (
@@ -344,15 +348,28 @@ def run(
                 )
                 told |= arena.evaluated(evaluate, state.big.params, frames, greedy=config.evaluation_greedy)
                 number = -(-int(state.iterations) // step)
-                kept.log(frames, told | guard.check(number))
+                saver.attempt(LOG, partial(kept.log, frames, told | guard.check(number)))
                 tell(
                     f"{frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}"
                 )
-                if number % config.checkpoint_every == 0 or int(state.iterations) == live.iterations:
-                    commit = None if lake is None else lake.wait()
-                    noted = {"frames": frames, "lake_commit": None if commit is None else commit.number}
-                    kept.save(number, {"all": state, "policy": state.big.params}, noted)
+                save = partial(_save, kept, saver, number, state, frames, lake)
+                at_end = int(state.iterations) == live.iterations
+                if number % config.checkpoint_every == 0 or at_end or saver.failing:
+                    save()
+                saver.report()
+            if told:
+                saver.finish(save)
     return told
+
+
+def _save(
+    kept: Run, saver: Saver, number: int, state: LiveState, frames: int, lake: DeviceLake | None
+) -> None:
+    """A checkpoint, once the lake has all steps, which it names a commit of."""
+    commit = None if lake is None else saver.attempt(LAKE, lake.wait)
+    if LAKE not in saver.failing:
+        noted = {"frames": frames, "lake_commit": None if commit is None else commit.number}
+        saver.checkpoint(partial(kept.save, number, {"all": state, "policy": state.big.params}, noted))
 
 
 def _open_lake(live: Live, kept: Run, commit: int | Start) -> DeviceLake | None:
@@ -364,18 +381,20 @@ def _open_lake(live: Live, kept: Run, commit: int | Start) -> DeviceLake | None:
 
 
 def _portion(
-    live: Live, state: LiveState, iterations: int, lake: DeviceLake | None
+    live: Live, state: LiveState, iterations: int, lake: DeviceLake | None, saver: Saver
 ) -> tuple[LiveState, LiveMetrics]:
     """So many iterations, in parts that the BigPond still holds when they are poured; waits for them."""
     rollout = live.config.pqn.rollout
     most = iterations if lake is None else max(1, live.pond.capacity // 2 // rollout)
     sums: Any = None
     for at in range(0, iterations, most):
+        stopping.check()
         poured = int(state.pond.steps)
         state, new = train(live, state, min(most, iterations - at))
         sums = new if sums is None else jax.tree.map(jnp.add, sums, new)
         if lake is not None:
             frames = int(state.agents_frames) + int(state.big_frames)
+            saver.make_room(lake)
             arena.pour_new(live.pond, state.pond, poured, lake, {"frames": frames})
     return state, jax.tree.map(np.asarray, sums)
 

@@ -30,19 +30,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lakepond import stopping
 from lakepond.agents.dqn import DQN
 from lakepond.agents.fleet import over_agents, pick
 from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState, Rollout
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
-from lakepond.lake.commits import Commit, Start
+from lakepond.lake.commits import Start
 from lakepond.lake.lake import Lake
 from lakepond.pond.device import DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers import arena, big_agent, ponds
+from lakepond.trainers.saving import LAKE, LOG, Saver, Unsaved
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ def train(
 # --- the run -------------------------------------------------------------------------------------
 
 
+@stopping.deferring("portion")
 def run(
     config: MixtureConfig,
     folder: str | Path,
@@ -255,7 +258,8 @@ class _Training:
         self.big = big_agent.BigAgent(mixture, key_big)
         self.scores = np.zeros(config.agents)
         self.seconds = dict.fromkeys(("train", "pour", "fill", "learn", "evaluate"), 0.0)
-        checkpoint, lake = how.take_up(kept, self._arrays(), self._state(None), self._open_lake)
+        state = self._state() | {"lake_commit": None}
+        checkpoint, self.lake = how.take_up(kept, self._arrays(), state, self._open_lake)
         if checkpoint is not None:
             self.agents = arena.restored(self.agents, checkpoint.arrays["agents"], pqn.env)
             state = checkpoint.state
@@ -264,8 +268,10 @@ class _Training:
             self.seconds = state["seconds"]
             tell(f"resuming from checkpoint {checkpoint.number}, {state['frames']:,} frames")
         self.ponds: ponds.Ponds | None = None
-        if lake is not None:
-            self.ponds = ponds.Ponds(mixture.pond, self.agents.env.obs, lake)
+        if self.lake is not None:
+            self.ponds = ponds.Ponds(mixture.pond, self.agents.env.obs, self.lake)
+        self.saver = Saver(kept, lambda: 0 if self.lake is None else self.lake.uncommitted)
+        self._unsaved: Unsaved | None = None
 
     def _open_lake(self, commit: int | Start) -> DeviceLake | None:
         """The Lake as it was at a commit, or empty; none if the agents share nothing."""
@@ -293,8 +299,9 @@ class _Training:
         told: dict[str, Any] = {}
         sums, since = None, self.updates
         config = self.mixture.config
-        try:
+        with self.saver.closing(self.lake):
             while self.updates < self.ends.total:
+                stopping.check()
                 new = self._train(self.ends.next(self.updates))
                 sums = new if sums is None else jax.tree.map(np.add, sums, new)
                 at_end = self.updates == self.ends.total
@@ -308,9 +315,10 @@ class _Training:
                     number = -(-self.updates // self.ends.evaluation)
                     if resets or at_end or number % config.checkpoint_every == 0:
                         self._save(number)
-        finally:
-            if self.ponds is not None:
-                self.ponds.close()
+                    else:
+                        self._save_again()
+                    self.saver.report()
+            self.saver.finish(self._save_again)
         return told
 
     def _train(self, count: int) -> PQNMetrics:
@@ -324,6 +332,7 @@ class _Training:
             self.ponds.state = held
             if self.updates % self.ends.pond == 0:
                 began = time.perf_counter()
+                self.saver.make_room(self.ponds.lake)
                 self.ponds.pour({"frames": self.frames})
                 self.seconds["pour"] += time.perf_counter() - began
         return found
@@ -347,7 +356,8 @@ class _Training:
             "big_samples": self.big.samples,
             **{f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()},
         }
-        self.kept.log(self.frames, told | self.guard.check(-(-self.updates // self.ends.evaluation)))
+        line = told | self.guard.check(-(-self.updates // self.ends.evaluation))
+        self.saver.attempt(LOG, partial(self.kept.log, self.frames, line))
         self.tell(
             f"{self.frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}"
             f"  best {told['evaluation_best']:6.2f}"
@@ -369,7 +379,8 @@ class _Training:
         mixture, config = self.mixture, self.mixture.config
         assert self.ponds is not None
         began = time.perf_counter()
-        commit = self.ponds.durable({"frames": self.frames})
+        durable = partial(self.ponds.durable, {"frames": self.frames})
+        commit = self.saver.require(LAKE, durable, "because a reset reads all steps from the lake")
         assert commit is not None
         self.seconds["pour"] += time.perf_counter() - began
         best = pick(self.agents.params, int(self.scores.argmax()))
@@ -380,38 +391,59 @@ class _Training:
         who = np.ones(config.agents, bool) if config.clone_to == "all" else self.scores < after
         self.agents = big_agent.clone(mixture, self.agents, found.agent, who)
         before = float(self.scores.mean())
-        self.kept.log(
-            self.frames,
-            {
-                "reset": self.big.resets,
-                "evaluation_before": before,
-                **told,
-                "cloned": int(who.sum()),
-                "samples": self.samples,
-                "lake_steps": self.ponds.lake.recorded,
-                **found.metrics,
-            },
-        )
+        line = {
+            "reset": self.big.resets,
+            "evaluation_before": before,
+            **told,
+            "cloned": int(who.sum()),
+            "samples": self.samples,
+            "lake_steps": self.ponds.lake.recorded,
+            **found.metrics,
+        }
+        self.saver.attempt(LOG, partial(self.kept.log, self.frames, line))
         self.tell(
             f"{self.frames:>10,} frames  reset {self.big.resets}: {before:.2f} before, {after:.2f} after"
         )
 
     def _save(self, number: int) -> None:
-        commit = None if self.ponds is None else self.ponds.durable({"frames": self.frames})
-        self.kept.save(number, self._arrays(), self._state(commit))
+        """A checkpoint of this moment; what cannot be written is kept, and tried again at each evaluation.
+
+        A later moment would not do: the ponds are poured at a checkpoint, and where steps are in the lake
+        decides what the BigAgent learns from.
+        """
+        if self.ponds is not None:
+            self.ponds.pour({"frames": self.frames})
+        arrays, recorded = self._arrays(), 0 if self.lake is None else self.lake.recorded
+        state = self._state() | {"metrics_bytes": self.kept.metrics_bytes}
+        self._unsaved = Unsaved(number, arrays, state, recorded)
+        self._save_again()
+        if self._unsaved is not None:
+            self._unsaved = self._unsaved._replace(arrays=jax.tree.map(np.array, arrays))
+
+    def _save_again(self) -> None:
+        if self._unsaved is None:
+            return
+        number, arrays, state, recorded = self._unsaved
+        commit = None
+        if self.lake is not None:
+            commit = self.saver.attempt(LAKE, partial(self.lake.commit_at, recorded))
+            if LAKE in self.saver.failing:
+                return
+        state = {**state, "lake_commit": None if commit is None else commit.number}
+        if self.saver.checkpoint(partial(self.kept.save, number, arrays, state)):
+            self._unsaved = None
 
     def _arrays(self) -> dict[str, Any]:
         """What a checkpoint holds of the agents; the policy is the best one's."""
         best = pick(self.agents.params, int(self.scores.argmax()))
         return {"agents": self.agents, "big": self.big.params, "policy": best}
 
-    def _state(self, commit: Commit | None) -> dict[str, Any]:
-        """The counters of a checkpoint, and the commit of the Lake that it belongs to."""
+    def _state(self) -> dict[str, Any]:
+        """The counters of a checkpoint."""
         return {
             "frames": self.frames,
             "scores": self.scores.tolist(),
             "resets": self.big.resets,
             "big_samples": self.big.samples,
-            "seconds": self.seconds,
-            "lake_commit": None if commit is None else commit.number,
+            "seconds": dict(self.seconds),
         }

@@ -18,12 +18,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from lakepond import stopping
 from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState
 from lakepond.guards import Guard
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers import arena
+from lakepond.trainers.saving import LOG, Saver
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ def train(pqn: PQN, state: PQNState, updates: jax.Array) -> tuple[PQNState, PQNM
     return found
 
 
+@stopping.deferring("portion")
 def run(
     config: SingleConfig,
     folder: str | Path,
@@ -112,7 +115,9 @@ def run(
             state = arena.restored(state, checkpoint.arrays["agent"], pqn.env)
             tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
         step = config.portion // config.pqn.frames
+        saver = Saver(kept)
         while (done := int(state.updates)) < pqn.total_updates:
+            stopping.check()
             count = min(step, pqn.total_updates - done)
             began = time.perf_counter()
             state, sums = train(pqn, state, count)
@@ -125,8 +130,14 @@ def run(
                 "frames_per_second": count * config.pqn.frames / seconds,
             }
             number = -(-int(state.updates) // step)
-            kept.log(frames, told | guard.check(number))
+            saver.attempt(LOG, partial(kept.log, frames, told | guard.check(number)))
             tell(f"{frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}")
-            if number % config.checkpoint_every == 0 or int(state.updates) == pqn.total_updates:
-                kept.save(number, {"agent": state, "policy": state.params}, {"frames": frames})
+            arrays = {"agent": state, "policy": state.params}
+            save = partial(saver.checkpoint, partial(kept.save, number, arrays, {"frames": frames}))
+            at_end = int(state.updates) == pqn.total_updates
+            if number % config.checkpoint_every == 0 or at_end or saver.failing:
+                save()
+            saver.report()
+        if told:
+            saver.finish(save)
     return told
