@@ -146,7 +146,7 @@ def test_any_kept_checkpoint_can_be_gone_on_from_with_its_buffer(run, tmp_path):
 
 
 def test_a_folder_with_a_run_is_not_overwritten(run):
-    with pytest.raises(ConfigError, match=r"holds a run of 25 generations.*--resume"):
+    with pytest.raises(ConfigError, match=r"holds a run with checkpoints up to 25; resume it \(--resume\)"):
         erl.train(TINY, run)
 
 

@@ -213,16 +213,18 @@ def _tail(file: Path) -> list[dict[str, Any]]:
 
 
 def parse_log(data: bytes) -> list[dict[str, Any]]:
-    """The lines of a log that are whole."""
-    whole = data[: data.rfind(b"\n") + 1]  # a line may be in the middle of being written
+    """The complete lines of a log that have a step and a time."""
+    complete = data[: data.rfind(b"\n") + 1]  # a line may be in the middle of being written
     found = []
-    for line in whole.splitlines():
+    for line in complete.splitlines():
         try:
-            told = json.loads(line)
-        except ValueError:  # torn by a crash; the trainer cuts it when it goes on
+            values = json.loads(line)
+        except (ValueError, RecursionError):  # torn by a crash; the trainer cuts it when it resumes
             continue
-        if isinstance(told, dict) and {"step", "time"} <= told.keys():
-            found.append(told)
+        if isinstance(values, dict) and all(
+            type(values.get(name)) in (int, float) for name in ("step", "time")
+        ):
+            found.append(values)
     return found
 
 
@@ -259,12 +261,13 @@ def _upload(folder: Path, lake: Path, newest: Commit) -> UploadStatus | None:
     """What the lake's list of files that are elsewhere says, and the last push; None if there was none."""
     try:
         noted = json.loads((folder / UPLOAD).read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
+        noted = {}
+    if not isinstance(noted, dict):
         noted = {}
     there = elsewhere.known(lake)
     if not there and not noted:
         return None
     missing = {name: size for name, size in newest.files().items() if name not in there}
-    urls = sorted(set(there.values()))
-    url = noted.get("url") or urls[0]
-    return UploadStatus(url, len(missing), sum(missing.values()), noted.get("last_error"))
+    url = noted.get("url") or next(iter(sorted(set(there.values()))), "")
+    return UploadStatus(str(url), len(missing), sum(missing.values()), noted.get("last_error"))
