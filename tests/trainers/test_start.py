@@ -12,7 +12,7 @@ from test_games import SINGLE
 from tiny_market import TINY
 
 import lakepond as lp
-from faults.training import ERL
+from faults import training
 from lakepond.cli import main, overview
 from lakepond.errors import ConfigError
 from lakepond.runs import Run, settings
@@ -164,7 +164,7 @@ def test_with_all_checkpoints_cut_each_advice_works(run, capsys):
     assert resume(run) == 3
     assert "--start-over" in capsys.readouterr().err
     out = ["train", "erl", "--out", str(run), "--evaluate", "nothing", "--generations", "1"]
-    settings = {name: value for name, value in ERL.items() if name != "generations"}
+    settings = {name: value for name, value in training.ERL.items() if name != "generations"}
     tiny = [str(word) for name, value in settings.items() for word in (f"--{name}", value)]
     assert main([*out, *tiny]) == 2
     assert "--start-over" in capsys.readouterr().err
