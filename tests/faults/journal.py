@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import fcntl
 import io
 import os
 import shutil
@@ -154,7 +155,10 @@ class _Recorder:
 
     def _write(self, descriptor: int, data: Any) -> int:
         with self.lock:
-            offset = os.lseek(descriptor, 0, os.SEEK_CUR) if descriptor in self.handles else 0
+            offset = 0
+            if descriptor in self.handles:
+                appends = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND
+                offset = os.lseek(descriptor, 0, os.SEEK_END if appends else os.SEEK_CUR)
             count: int = self.real["write"](descriptor, data)
             self.wrote(descriptor, offset, data, count)
             return count

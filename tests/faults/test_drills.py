@@ -63,8 +63,13 @@ def test_a_file_that_is_written_in_place_is_found(tmp_path, monkeypatch):
     """Temporary names are never used: a file has its last name from the start."""
 
     def in_place(changes: list[Change]) -> list[Change]:
-        last = {change.path: change.to for change in changes if change.kind == "rename"}
-        kept = [change for change in changes if change.kind != "rename"]
+        named = ("rename", "link")
+        last = {change.path: change.to for change in changes if change.kind in named}
+        kept = [
+            change
+            for change in changes
+            if change.kind not in named and not (change.kind == "unlink" and change.path in last)
+        ]
         return [change._replace(path=last.get(change.path, change.path)) for change in kept]
 
     plant(monkeypatch, in_place)
