@@ -102,7 +102,7 @@ class _Recorder:
     def __init__(self, journal: Journal) -> None:
         self._journal, self._root = journal, f"{journal.root}{os.sep}"
         self.lock = threading.RLock()
-        self.handles: dict[int, int] = {}  # of a file descriptor
+        self._handles: dict[int, tuple[int, int, int]] = {}  # of a file descriptor, with its device and inode
         self._next = 0
         self.real = {name: getattr(module, name) for module, name in PATCHED}
         self._real_io_open = io.open
@@ -123,20 +123,30 @@ class _Recorder:
     def note(self, *change: Any, **more: Any) -> None:
         self._journal.changes.append(Change(*change, **more))
 
+    def handle(self, descriptor: int) -> int | None:
+        """The number of an open file; C code may have closed it and opened another under its descriptor."""
+        number, *file = self._handles.get(descriptor, (0, 0, 0))
+        found = os.fstat(descriptor)
+        return number if file == [found.st_dev, found.st_ino] else None
+
+    def forget(self, descriptor: int) -> None:
+        self._handles.pop(descriptor, None)
+
     def opened(self, descriptor: int, path: str | None, existed: bool, truncates: bool) -> None:
         if path is None:
-            self.handles.pop(descriptor, None)
+            self.forget(descriptor)
             return
         self._next += 1
-        self.handles[descriptor] = self._next
+        found = os.fstat(descriptor)
+        self._handles[descriptor] = self._next, found.st_dev, found.st_ino
         self.note("open", path, "" if existed else "created", self._next)
         if existed and truncates:
             self.note("truncate", path, handle=self._next)
 
     def wrote(self, descriptor: int, offset: int, data: Any, count: int) -> None:
-        if descriptor in self.handles and count:
+        if (handle := self.handle(descriptor)) is not None and count:
             content = bytes(memoryview(data).cast("B")[:count])
-            self.note("write", handle=self.handles[descriptor], offset=offset, data=content)
+            self.note("write", handle=handle, offset=offset, data=content)
 
     # --- os ------------------------------------------------------------------------------------------
 
@@ -150,13 +160,13 @@ class _Recorder:
 
     def _close(self, descriptor: int) -> None:
         with self.lock:
-            self.handles.pop(descriptor, None)
+            self.forget(descriptor)
             self.real["close"](descriptor)
 
     def _write(self, descriptor: int, data: Any) -> int:
         with self.lock:
             offset = 0
-            if descriptor in self.handles:
+            if self.handle(descriptor) is not None:
                 appends = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND
                 offset = os.lseek(descriptor, 0, os.SEEK_END if appends else os.SEEK_CUR)
             count: int = self.real["write"](descriptor, data)
@@ -183,18 +193,16 @@ class _Recorder:
     def _ftruncate(self, descriptor: int, length: int) -> None:
         with self.lock:
             self.real["ftruncate"](descriptor, length)
-            if descriptor in self.handles:
-                self.note("truncate", handle=self.handles[descriptor], offset=length)
+            if (handle := self.handle(descriptor)) is not None:
+                self.note("truncate", handle=handle, offset=length)
 
     def _sync(self, name: str, descriptor: Any) -> None:
         with self.lock:
             self.real[name](descriptor)
             number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
-            if number not in self.handles:  # a file that was opened to read may be synced, too
+            if (handle := self.handle(number)) is None:  # a file that was opened to read may be synced, too
                 self.opened(number, self.inside(os.readlink(f"/proc/self/fd/{number}")), True, False)
-                handle = self.handles.pop(number, None)
-            else:
-                handle = self.handles[number]
+                handle = self.handle(number)
             if handle is not None:
                 self.note("fsync", handle=handle)
 
@@ -281,15 +289,14 @@ class _RawFile(io.FileIO):
         with self._recorder.lock:
             size = self.tell() if size is None else size
             super().truncate(size)
-            number = self._recorder.handles.get(self.fileno())
-            if number is not None:
-                self._recorder.note("truncate", handle=number, offset=size)
+            if (handle := self._recorder.handle(self.fileno())) is not None:
+                self._recorder.note("truncate", handle=handle, offset=size)
             return size
 
     def close(self) -> None:
         with self._recorder.lock:
             if not self.closed:
-                self._recorder.handles.pop(self.fileno(), None)
+                self._recorder.forget(self.fileno())
             super().close()
 
 
