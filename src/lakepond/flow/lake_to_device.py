@@ -16,6 +16,7 @@ from lakepond.errors import SpecError, TooFewSteps
 from lakepond.lake.commits import Segment
 from lakepond.lake.lake import Lake
 from lakepond.lake.reader import LeafPart
+from lakepond.lake.tracks import covered
 from lakepond.types import Array
 
 
@@ -119,11 +120,8 @@ def _piece(
 ) -> Piece:
     length, field = leaf.layout.length, lake.spec.obs
     windows = np.stack([leaf.starts[start, 0], leaf.starts[last, 1]], axis=1)
-    used = np.zeros(len(leaf.track), bool)
-    for i in range(length):
-        used[windows + i] = True
-    positions = np.flatnonzero(used)
-    slot = np.cumsum(used) - 1  # windows stay in one part: all of their places are used
+    positions = covered(windows, length)
+    slot = np.searchsorted(positions, windows)  # where each window starts among the rows that are sent
     numbers, place = np.unique(leaf.track[positions], return_inverse=True)
     row_shape = field.shape[1:] if length > 1 else field.shape
     plain = lake.reader.rows(0, numbers, leaf.layout.row_bytes)[place]
@@ -136,8 +134,8 @@ def _piece(
     return Piece(
         rows=rows,
         rows_count=len(positions),
-        at=pad(slot[windows[:, 0] + length - 1].astype(np.int32)),
-        next_at=pad(slot[windows[:, 1] + length - 1].astype(np.int32)),
+        at=pad((slot[:, 0] + length - 1).astype(np.int32)),
+        next_at=pad((slot[:, 1] + length - 1).astype(np.int32)),
         action=pad(columns["action"][start]),
         reward=pad(reward),
         terminated=pad(columns["terminated"][last]),

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lakepond.errors import RecordError, SpecError
+from lakepond.errors import LakeCorrupt, RecordError, SpecError
 from lakepond.flow import lake_to_pond
 from lakepond.flow.pond_to_lake import Handed, hand_over
-from lakepond.lake import description
+from lakepond.lake import commits, description, writers
 from lakepond.lake.background import Background
 from lakepond.lake.commits import Commit
 from lakepond.lake.guard import parse_bytes
@@ -135,6 +135,8 @@ def go_on(pond: Pond, writer: LakeWriter, commit: int | None, cloud: CloudCopy |
     path, name = writer.path, writer.name
     try:
         last = newest_whole(path, name) if commit is None else Lake.open(path, commit, writer=name).commit
+        if last is None and commits.numbers(writers.home(path, name) / "commits"):
+            raise LakeCorrupt(f"{path} has commits and none of them is intact; see `repair`.")
         if last is not None:
             writer.go_on_from(last)
             with Lake(path, pond.spec, last, None if cloud is None else cloud.segments) as lake:

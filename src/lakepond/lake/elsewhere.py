@@ -74,7 +74,7 @@ def known(lake: Path) -> dict[str, str]:
 
 
 def _read(file: Path) -> tuple[str, set[str]]:
-    url, *names = file.read_text().split("\n")
+    url, *names = file.read_text(errors="replace").split("\n")
     return url, set(names[:-1])  # what follows the last newline was cut off by a crash
 
 
