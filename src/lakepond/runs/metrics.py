@@ -12,11 +12,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeGuard, cast
 
+from lakepond import untrusted
 from lakepond.errors import RunError
 
 Logger = Literal["tensorboard", "wandb"]
+LINE_BYTES = 16 << 20
+"""of the longest line that is read"""
+TIME_LIMIT = 2e11
+"""steps, and seconds since 1970, are fewer: dates end with the year 9999"""
+LARGEST = 1e300
+"""larger numbers are not drawn: sums and ratios of them would overflow"""
 
 
 class Metrics:
@@ -58,13 +65,34 @@ class Metrics:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a metrics file, one at a time; a last line that is still being written is left out."""
+    """The lines of a metrics file, one at a time; a last line that is still being written is left out.
+
+    ValueError for a line that is not a line of metrics.
+    """
     if not path.exists():
         return
     with path.open("rb") as file:
-        for line in file:
+        while line := file.readline(LINE_BYTES):
             if line.endswith(b"\n"):
-                yield json.loads(line)
+                yield parse_line(line)
+            elif len(line) == LINE_BYTES:
+                raise ValueError(f"a line is longer than {LINE_BYTES:,} bytes")
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """One line of metrics; ValueError unless it is a JSON object with the numbers `step` and `time`."""
+    values = untrusted.parse_json(line)
+    if not isinstance(values, dict):
+        raise ValueError(f"a line holds a JSON {type(values).__name__} where an object is expected")
+    for name in ("step", "time"):
+        if not is_number(values.get(name)) or not 0 <= values[name] < TIME_LIMIT:
+            raise ValueError(f"a line has {str(values.get(name))[:60]!r} as its {name}")
+    return values
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value from JSON is a finite number, and not a bool."""
+    return type(value) in (int, float) and -LARGEST < value < LARGEST  # type: ignore[operator]
 
 
 def _plain(value: Any) -> Any:

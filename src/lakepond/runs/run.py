@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
-from lakepond import machine
+from lakepond import machine, untrusted
 from lakepond._version import __version__
 from lakepond.errors import LakeLocked, RunLocked, RunMismatch, RunNotFound
 from lakepond.lake.files import WriterLock, write_whole
@@ -181,8 +181,8 @@ def _about(trainer: str, config: dict[str, Any]) -> dict[str, Any]:
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        told = json.loads((folder / CONFIG).read_bytes())
-        if not isinstance(told["trainer"], str) or not isinstance(told["config"], dict):
+        config = untrusted.read_json(folder / CONFIG)
+        if not isinstance(config["trainer"], str) or not isinstance(config["config"], dict):
             raise TypeError
     except (FileNotFoundError, NotADirectoryError):
         raise RunNotFound(
@@ -190,7 +190,7 @@ def _read(folder: Path) -> dict[str, Any]:
         ) from None
     except (ValueError, KeyError, TypeError):
         raise RunNotFound(f"{folder / CONFIG} cannot be read as a run's settings.") from None
-    return dict(told)
+    return config
 
 
 def _same_or_raise(
