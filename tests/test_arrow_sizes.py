@@ -73,7 +73,10 @@ def test_the_pages_of_a_parquet_file_are_all_found(compression, version, tmp_pat
         for group in range(metadata.num_row_groups):
             for column in range(metadata.num_columns):
                 chunk = metadata.row_group(group).column(column)
-                declared = sum(arrow_sizes._pages(opened.fileno(), chunk, file.stat().st_size))
+                where = {7: chunk.total_compressed_size, 9: chunk.data_page_offset}
+                if chunk.dictionary_page_offset is not None:
+                    where[11] = chunk.dictionary_page_offset
+                declared = sum(arrow_sizes._pages(opened.fileno(), where, file.stat().st_size))
                 assert declared >= 8 * chunk.num_values
                 assert declared >= 0.9 * chunk.total_uncompressed_size - 4096
 
@@ -91,5 +94,5 @@ def test_a_file_that_is_cut_or_changed_at_any_byte_never_gives_another_error_tha
                 if changed:
                     changed[rng.integers(len(changed))] = rng.integers(256)
             (tmp_path / "changed").write_bytes(bytes(changed))
-            with suppress(ValueError, OSError, pa.ArrowException):
+            with suppress(ValueError):
                 check(tmp_path / "changed", 1000)

@@ -21,6 +21,7 @@ ReadAt = Callable[[int, int], bytes]
 """`read_at(size, offset)`, as Arrow's files have it"""
 HEADER_BYTES = 1 << 20
 """the largest page header that is read: a few numbers and the statistics of one page"""
+MOST_DEPTH = 32
 FREE_BYTES = 64 << 20
 """a file may always expand to this many bytes"""
 
@@ -110,22 +111,27 @@ def check_ipc(path: str | os.PathLike[str], ratio: int) -> int:
 
 
 def check_parquet(path: str | os.PathLike[str], ratio: int) -> int:
-    """The rows of a Parquet file; ValueError if it declares more bytes than `ratio` times its size."""
-    import pyarrow.parquet as pq
+    """The rows of a Parquet file; ValueError if it declares more bytes than `ratio` times its size.
 
-    size = os.stat(path).st_size
-    # limits on what the footer itself may allocate; both are far above what a footer of this size can hold
-    with pq.ParquetFile(
-        path, thrift_string_size_limit=max(1, size), thrift_container_size_limit=max(1, size)
-    ) as opened:
-        metadata = opened.metadata
-    total = 0
+    Its metadata is read here and not by Arrow, which ends the process where some of it is damaged.
+    """
     with open(path, "rb") as file:
-        for group in range(metadata.num_row_groups):
-            for column in range(metadata.num_columns):
-                total += sum(_pages(file.fileno(), metadata.row_group(group).column(column), size))
+        size = os.fstat(file.fileno()).st_size
+        tail = os.pread(file.fileno(), 8, max(0, size - 8))
+        length = int.from_bytes(tail[:4], "little")
+        if size < 12 or tail[4:] != b"PAR1" or length > size - 12:
+            raise ValueError("it is not a Parquet file")
+        metadata = _Thrift(os.pread(file.fileno(), length, size - 8 - length)).struct()
+        try:
+            rows = int(metadata[3])
+            chunks = [column[3] for group in metadata[4] for column in group[1]]
+            total = 0
+            for chunk in chunks:
+                total += sum(_pages(file.fileno(), chunk, size))
                 _check_total(total, size, ratio)
-    return int(metadata.num_rows)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"its metadata is damaged ({error!r})") from None
+    return rows
 
 
 def _check_total(total: int, size: int, ratio: int) -> None:
@@ -133,20 +139,20 @@ def _check_total(total: int, size: int, ratio: int) -> None:
         raise ValueError(f"its {size:,} bytes declare {total:,} bytes of data")
 
 
-def _pages(descriptor: int, chunk: Any, size: int) -> Iterator[int]:
+def _pages(descriptor: int, chunk: dict[int, Any], size: int) -> Iterator[int]:
     """The bytes that each page of a column chunk declares: of the page, or of its values."""
-    at = chunk.data_page_offset
-    if chunk.dictionary_page_offset is not None:
-        at = min(at, chunk.dictionary_page_offset)
-    stop = at + chunk.total_compressed_size
+    at = min(chunk[9], chunk.get(11, chunk[9]))  # the first data page, or the dictionary before it
+    stop = at + chunk[7]
     if not 0 <= at <= stop <= size:
         raise ValueError("it names a column outside of the file")
     while at < stop:
-        page = _PageHeader(os.pread(descriptor, min(HEADER_BYTES, stop - at), at))
-        if page.compressed < 0 or page.uncompressed < 0 or page.values < 0:
+        header = _Thrift(os.pread(descriptor, min(HEADER_BYTES, stop - at), at))
+        page = header.struct()
+        values = max(page[kind][1] for kind in (5, 7, 8) if kind in page)  # data, dictionary, data version 2
+        if min(page[2], page[3], values) < 0:
             raise ValueError("the header of a page has a negative size")
-        yield max(page.uncompressed, 8 * page.values)
-        at += page.length + page.compressed
+        yield max(page[2], 8 * values)
+        at += header.length + page[3]
 
 
 class _Table:
@@ -195,52 +201,43 @@ class _Table:
         return range(at + 4, at + 4 + count * width, width)
 
 
-class _PageHeader:
-    """The header of a Parquet page: its own length, the sizes of the page, and the number of values."""
+class _Thrift:
+    """A struct in Thrift's compact protocol; `length` is how many bytes it took."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self.length = data, 0
-        self.uncompressed = self.compressed = self.values = 0
-        try:
-            self._struct(0)
-        except IndexError:
-            raise ValueError("the header of a page is cut off") from None
 
-    def _struct(self, depth: int, parent: int = 0) -> None:
-        if depth > 16:
-            raise ValueError("the header of a page is nested too deeply")
+    def struct(self, depth: int = 0) -> dict[int, Any]:
+        """The fields of a struct by their numbers; texts are left out. ValueError if it is damaged."""
+        if depth > MOST_DEPTH:
+            raise ValueError("its metadata is nested too deeply")
+        found: dict[int, Any] = {}
         field = 0
-        while kind := self._byte():
-            field = field + (kind >> 4) if kind >> 4 else self._zigzag()
-            value = self._value(kind & 15, depth, field)
-            if depth == 0 and field == 2:
-                self.uncompressed = value
-            elif depth == 0 and field == 3:
-                self.compressed = value
-            elif (
-                depth == 1 and field == 1 and parent in (5, 7, 8)
-            ):  # data page, dictionary page, data page v2
-                self.values = value
+        try:
+            while kind := self._byte():
+                field = field + (kind >> 4) if kind >> 4 else self._zigzag()
+                found[field] = self._value(kind & 15, depth)
+        except IndexError:
+            raise ValueError("its metadata is cut off") from None
+        return found
 
-    def _value(self, kind: int, depth: int, field: int) -> int:
+    def _value(self, kind: int, depth: int) -> Any:
         if kind in (1, 2):  # a bool, which is in the kind itself
-            return kind
+            return kind == 1
         if kind == 3:
             return self._byte()
         if kind in (4, 5, 6):
             return self._zigzag()
         if kind in (7, 8):  # a double, or bytes
-            self._skip(8 if kind == 7 else self._varint())
-        elif kind in (9, 10):
+            return self._skip(8 if kind == 7 else self._varint())
+        if kind in (9, 10):  # a list, or a set
             head = self._byte()
             count = self._varint() if head >> 4 == 15 else head >> 4
-            for _ in range(count):
-                self._value(3 if head & 15 in (1, 2) else head & 15, depth + 1, 0)
-        elif kind == 12:
-            self._struct(depth + 1, field)
-        else:
-            raise ValueError(f"the header of a page has a field of unknown type {kind}")
-        return 0
+            inner = 3 if head & 15 in (1, 2) else head & 15
+            return [self._value(inner, depth + 1) for _ in range(count)]
+        if kind == 12:
+            return self.struct(depth + 1)
+        raise ValueError(f"its metadata has a field of unknown type {kind}")
 
     def _skip(self, count: int) -> None:
         self.length += count
@@ -261,7 +258,7 @@ class _PageHeader:
             if byte < 128:
                 return value
             if shift > 63:
-                raise ValueError("the header of a page has a number of more than 64 bits")
+                raise ValueError("its metadata has a number of more than 64 bits")
 
     def _zigzag(self) -> int:
         value = self._varint()

@@ -77,6 +77,8 @@ def cases() -> list[Case]:
             found.append(Case(f"{kind}: {name}", build, words, codes, heavy))
 
     lakes = hostile_lakes.VERIFIED
+    wide = {"an observation of 2^31 columns": hostile_lakes.WIDE}
+    add("export a lake", wide, lambda f: ["export", f"{f}/lake", f"{f}/out.parquet"])
     add("verify a lake", lakes, lambda folder: ["verify", f"{folder}/lake"])
     add("open a lake", {n: lakes[n] for n in hostile_lakes.OPENED}, lambda folder: ["open", f"{folder}/lake"])
     new = "imported"

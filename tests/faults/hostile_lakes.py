@@ -299,6 +299,7 @@ VERIFIED: dict[str, Callable[[Path], None]] = {
         lambda columns, notes: notes.update({"layout[0]": b'["4", 64, 0]'})
     ),
     "an observation of 512 GB": lake_says(set_at(*OBS, "shape", to=[1 << 33, 8, 8])),
+    "an observation of infinite length": lake_says(set_at(*OBS, "shape", to=[float("inf"), 8, 8])),
     "an observation of 100 axes": lake_says(set_at(*OBS, "shape", to=[1] * 100)),
     "an observation of Python objects": lake_says(set_at(*OBS, "dtype", to="O")),
     "a buffer that says 2^40 bytes": steps_file(lying_buffer(HUGE)),
@@ -324,3 +325,5 @@ VERIFIED: dict[str, Callable[[Path], None]] = {
 }
 OPENED = [name for name in VERIFIED if "priorit" in name]
 """lakes that are also refused when a replay resumes from them"""
+WIDE = lake_says(set_at(*OBS, "shape", 1, to=(1 << 31) - 1))
+"""a lake that says that its observations are wider than Arrow's lists"""

@@ -17,6 +17,8 @@ from lakepond.errors import SpecError
 
 BATCH_STEPS, BATCH_BYTES = 8192, 2 << 20
 NOTE = b"lakepond.note."
+ARROW_MAX = 2**31 - 1
+"""values of a list, or bytes of a value"""
 _TYPED = {"|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"}
 
 Array = NDArray[Any]
@@ -53,7 +55,12 @@ class Column:
         """The Arrow type."""
         import pyarrow as pa
 
-        if self.dtype.str not in _TYPED:
+        typed = self.dtype.str in _TYPED
+        if self.size * (1 if typed else self.dtype.itemsize) > ARROW_MAX:
+            raise SpecError(
+                f"column {self.name!r} has {self.size:,} values per step; Arrow has no such type."
+            )
+        if not typed:
             return pa.binary(self.dtype.itemsize * self.size)
         value = pa.from_numpy_dtype(self.dtype)
         return pa.list_(value, self.size) if self.shape else value
