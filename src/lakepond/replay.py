@@ -274,7 +274,7 @@ class Replay:
                 f"update_priorities takes one priority for each step id, but got the shapes "
                 f"{list(ids.shape)} and {list(values.shape)}."
             )
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             weights = values**pond.priorities.alpha
         if not np.isfinite(weights).all() or not np.isfinite(values).all() or (values < 0).any():
             raise SampleError("priorities must be finite and at least 0; take the absolute TD error.")

@@ -57,9 +57,7 @@ class Column:
 
         typed = self.dtype.str in _TYPED
         if self.size * (1 if typed else self.dtype.itemsize) > ARROW_MAX:
-            raise SpecError(
-                f"column {self.name!r} has {self.size:,} values per step; Arrow has no such type."
-            )
+            raise SpecError(f"column {self.name!r} has {self.size:,} values per step, too many for Arrow.")
         if not typed:
             return pa.binary(self.dtype.itemsize * self.size)
         value = pa.from_numpy_dtype(self.dtype)
