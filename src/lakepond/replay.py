@@ -282,7 +282,9 @@ class Replay:
                 f"update_priorities takes one priority for each step id, but got the shapes "
                 f"{list(ids.shape)} and {list(values.shape)}."
             )
-        if not np.isfinite(values).all() or (values < 0).any():
+        with np.errstate(over="ignore", invalid="ignore"):
+            weights = values**pond.priorities.alpha
+        if not np.isfinite(weights).all() or not np.isfinite(values).all() or (values < 0).any():
             raise SampleError("priorities must be finite and at least 0; take the absolute TD error.")
         with pond.reading():
             if len(ids) and ids.max() >= pond.recorded:

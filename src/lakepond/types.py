@@ -49,7 +49,7 @@ class Field:
         try:
             shape = tuple(int(n) for n in self.shape)
             dtype = np.dtype(self.dtype)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise SpecError(
                 f"Field({self.shape!r}, {self.dtype!r}) is no shape and dtype: {error}."
             ) from None

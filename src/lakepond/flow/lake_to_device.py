@@ -34,7 +34,7 @@ from lakepond.lake.commits import Segment
 from lakepond.lake.handover import Layout
 from lakepond.lake.lake import Lake
 from lakepond.lake.reader import LeafPart
-from lakepond.lake.tracks import distinct
+from lakepond.lake.tracks import Track, distinct
 from lakepond.types import Array
 
 BLOCK = 32
@@ -202,7 +202,7 @@ def _read(lake: Lake, segment: Segment, chosen: Array, rows_before: int) -> _Par
     )
 
 
-def _equal(track: Array, one: Array, other: Array, length: int) -> Array:
+def _equal(track: Track, one: Array, other: Array, length: int) -> Array:
     """Whether the windows of a track that start at these positions hold the same rows."""
     equal: Array = one == other
     rest = np.flatnonzero(~equal)

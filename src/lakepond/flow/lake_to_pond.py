@@ -11,8 +11,8 @@ from lakepond.errors import LakeCorrupt
 from lakepond.lake.assemble import PART_STEPS
 from lakepond.lake.lake import PART_BYTES, Lake
 from lakepond.lake.reader import LeafPart, Part
-from lakepond.lake.steps import read_notes, read_steps
 from lakepond.lake.tracks import covered, distinct
+from lakepond.lake.weights import read_weights
 from lakepond.pond import Pond, Spelled, column_fields
 from lakepond.types import Array
 
@@ -76,25 +76,20 @@ def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
 
 def restore_priorities(lake: Lake, pond: Pond) -> None:
     """Give the steps of a pond the priorities they had when the lake was committed."""
-    saved = lake.commit.weights
-    if pond.priorities is None or not saved:
+    if pond.priorities is None or not lake.commit.weights:
         return
-    with lake.reader.segments.using(f"{saved[0].digest}.steps") as file:
-        whole = read_steps(file)["weight"]
-        first = int(read_notes(file).get("first", lake.commit.recorded - len(whole)))
-    steps = [np.arange(first, first + len(whole))]
-    weights = [whole]
-    for info in saved[1:]:
-        with lake.reader.segments.using(f"{info.digest}.steps") as file:
-            changed = read_steps(file)
-        steps.append(changed["step"])
-        weights.append(changed["weight"])
-    ids, weight = np.concatenate(steps), np.concatenate(weights)
+    ids, weight = read_weights(lake.commit, lake.reader.segments)
     live = (ids >= pond.oldest) & (ids < pond.recorded)
-    ids, weight = ids[live], weight[live]  # what came later wins
+    ids, weight = ids[live], weight[live]
     alpha = lake.commit.alpha
     if alpha and alpha != pond.priorities.alpha:
-        weight = weight ** (pond.priorities.alpha / alpha)
+        with np.errstate(over="ignore"):
+            weight = weight ** (pond.priorities.alpha / alpha)
+        if not np.isfinite(weight).all():
+            raise LakeCorrupt(
+                f"the priorities of {lake.path} overflow with alpha={pond.priorities.alpha}; they were "
+                f"saved with alpha={alpha}: open it with that."
+            )
     pond.priorities.restore(pond.places(ids), weight, lake.commit.largest_priority)
 
 
@@ -149,11 +144,10 @@ class _Rows:
     def __init__(self, lake: Lake, pond: Pond, *, ours: bool) -> None:
         """`ours`: the pond is poured into this lake, and its rows are to be found when they come again."""
         self._lake, self._pond, self._ours = lake, pond, ours
-        # a row that came with an earlier part is known by its number: its steps hold it, or we do
-        spans = [lake.reader.row_span(i) for i in range(len(pond.leaves))]
-        self._first = [start for start, _ in spans]
-        try:
-            self._slots = [np.full(stop - start, -1, np.int32) for start, stop in spans]
+        # a row that came with an earlier part is known by its place: its steps hold it, or we do
+        self._places = [lake.reader.row_places(i) for i in range(len(pond.leaves))]
+        try:  # slot + 1 of each row, 0 if it has not come yet: zeros take no memory until they are used
+            self._slots = [np.zeros(places.count, np.int32) for places in self._places]
         except (MemoryError, ValueError) as error:
             raise LakeCorrupt(
                 f"{lake.path} cannot have as many rows as it says: {error}; see `repair`."
@@ -191,16 +185,20 @@ class _Rows:
         positions = covered(leaf.starts, layout.length)
         numbers, place = distinct(leaf.track[positions])
         known = self._slots[i]
-        places = numbers - self._first[i]
-        if len(places) and (places[0] < 0 or places[-1] >= len(known)):
-            raise LakeCorrupt(f"a window of {self._lake.path} names a row that is in no file; see `repair`.")
-        new = numbers[known[places] < 0]
+        try:
+            places = self._places[i].of(numbers)
+        except LookupError:
+            raise LakeCorrupt(
+                f"a window of {self._lake.path} names a row that is in no file; see `repair`."
+            ) from None
+        missing = known[places] == 0
+        new = numbers[missing]
         reader, size = self._lake.reader, layout.row_bytes
         if self.straight:
             held = self._pond.read_rows(i, len(new), lambda out: reader.rows(i, new, size, out.reshape(-1)))
         else:
             rows = reader.rows(i, new, size, self._scratch)
             held = self._pond.load_rows(i, rows, new if self._ours else None)
-        known[new - self._first[i]] = held
-        slots = known[places]
+        known[places[missing]] = held + 1
+        slots = known[places] - 1
         return Spelled(slots[place], np.searchsorted(positions, leaf.starts), held)

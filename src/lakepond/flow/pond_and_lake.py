@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from lakepond import forks
-from lakepond.errors import RecordError, SpecError
+from lakepond.errors import LakeCorrupt, RecordError, SpecError
 from lakepond.flow import lake_to_pond
 from lakepond.flow.pond_to_lake import Handed, hand_over
-from lakepond.lake import description
+from lakepond.lake import commits, description, writers
 from lakepond.lake.background import Background
 from lakepond.lake.commits import Commit, Start
 from lakepond.lake.guard import parse_bytes
@@ -152,6 +152,8 @@ def go_on(pond: Pond, writer: LakeWriter, commit: int | Start | None, cloud: Clo
     path, name = writer.path, writer.name
     try:
         last = commit_to_follow(path, commit, name)
+        if last is None and commit is None and commits.numbers(writers.home(path, name) / "commits"):
+            raise LakeCorrupt(f"{path} has commits and none of them is intact; see `repair`.")
         if last is not None:
             writer.go_on_from(last)
             if cloud is not None:

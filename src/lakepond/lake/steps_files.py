@@ -21,7 +21,7 @@ from lakepond.lake.commits import Segment
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.handover import Layout
 from lakepond.lake.steps import read_layout, read_steps
-from lakepond.lake.tracks import decode_track
+from lakepond.lake.tracks import Track
 from lakepond.types import Array, Field, Spec, leaves
 
 KEPT_BYTES = 64 << 20
@@ -36,7 +36,7 @@ class Known(NamedTuple):
     file: arrow.Layout
     layouts: tuple[Layout | None, ...]
     """for each leaf; None where its values are kept plainly"""
-    tracks: tuple[Array | None, ...]
+    tracks: tuple[Track | None, ...]
 
     @property
     def nbytes(self) -> int:
@@ -127,7 +127,7 @@ class StepsFiles:
         wanted: dict[str, Any] = {n: (np.dtype(f.dtype), f.shape) for n, f in self._columns.items()}
         notes = dict(layout.notes)
         layouts: list[Layout | None] = []
-        tracks: list[Array | None] = []
+        tracks: list[Track | None] = []
         for i, field in enumerate(self._leaves):
             if f"values[{i}]" in found:
                 wanted[f"values[{i}]"] = (np.dtype(field.dtype), (2, *field.shape))
@@ -143,8 +143,7 @@ class StepsFiles:
             ):
                 raise ValueError(f"windows of {told} cannot be observations of {field}")
             layouts.append(told)
-            track = decode_track(notes[f"track[{i}]"])
-            tracks.append(track + segment.shift[i] if segment.shift else track)
+            tracks.append(Track(notes[f"track[{i}]"], segment.shift[i] if segment.shift else 0))
         if found != wanted:
             raise ValueError(f"it has the columns {found}, the lake {wanted}")
         return Known(layout, tuple(layouts), tuple(tracks))
