@@ -109,7 +109,7 @@ def test_a_resumed_replay_samples_as_one_that_never_stopped(tmp_path, world, alp
     assert len(again) == 50
     for each in (plain, again):
         record(each, world, 120, 130)
-    for kind in ({}, {"n_step": 3, "gamma": 0.9}, {"length": 3}, {"replace": False}):
+    for kind in ({}, {"n_step": 3, "gamma": 0.9}, {"sequence_length": 3}, {"replace": False}):
         a, b = (each.sample(16, rng=np.random.default_rng(7), **kind) for each in (plain, again))
         assert same_batch(a, b)
     assert same_batch(plain.recent(50), again.recent(50))

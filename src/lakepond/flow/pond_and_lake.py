@@ -160,7 +160,7 @@ def go_on(pond: Pond, writer: LakeWriter, commit: int | Start | None, cloud: Clo
                 cloud.continue_from(last)
             with Lake(path, pond.spec, last, None if cloud is None else cloud.segments) as lake:
                 begin = max(last.oldest, last.recorded - pond.capacity)
-                pond.begin_at(begin)
+                pond.start_at(begin)
                 lake_to_pond.resume(lake, pond, np.arange(begin, last.recorded))
                 lake_to_pond.restore_priorities(lake, pond)
         return Outflow(pond, writer, cloud=cloud)
