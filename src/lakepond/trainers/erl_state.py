@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lakepond import untrusted
 from lakepond.agents import ddpg, population
 from lakepond.agents.market_network import POSITION, Array, Params, init_actor
-from lakepond.errors import ConfigError
+from lakepond.errors import ConfigError, RunCorrupt
 from lakepond.lake.commits import Commit
 from lakepond.replay import Replay
 from lakepond.runs import Run
@@ -99,7 +100,9 @@ def begin(
     checkpoint = run.load(resume_from, like=now._asdict())
     run.rewind(checkpoint)
     now = Evolving(**jax.tree.map(jnp.asarray, checkpoint.arrays))
-    return now, Counters(**checkpoint.state["counters"]), checkpoint.state["lake_commit"]
+    with untrusted.blaming(checkpoint.folder / "state.json", RunCorrupt, "resume from another checkpoint"):
+        counters = Counters(**checkpoint.state["counters"])
+    return now, counters, checkpoint.state["lake_commit"]
 
 
 def open_replay(config: Config, market: Market, folder: Path, commit: int | None) -> Replay:
