@@ -49,7 +49,7 @@ bench: .venv-bench/.installed
 
 # The long ones. Each goes on where it was stopped; their pages under docs/results name the command and the machine.
 results: $(VENV)/.installed-test
-	$(BIN)/lakepond train erl --preset eigen2 --out runs/eigen2 --resume
+	$(BIN)/lakepond train erl --preset eigen2 --out runs/eigen2 $(if $(wildcard runs/eigen2/config.json),--resume)
 	$(BIN)/lakepond compare --folder runs/mixture --report docs/results/mixture.md
 
 soak: $(VENV)/.installed-test $(VENV)/.tools

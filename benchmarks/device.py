@@ -72,10 +72,10 @@ def ours(field: Field, capacity: int) -> tuple[int, Calls]:
         next_obs=frames(field, CHUNK),
         terminated=jnp.zeros((CHUNK, LANES), bool).at[7, 3].set(True),
         truncated=jnp.zeros((CHUNK, LANES), bool),
-        begun=frames(field, CHUNK),
+        reset_obs=frames(field, CHUNK),
     )
     add = jax.jit(pond.add, donate_argnums=0)
-    state = pond.begin(pond.init(), new.begun[0])
+    state = pond.begin(pond.init(), new.reset_obs[0])
     for _ in range(capacity // CHUNK + 1):
         state = add(state, new)
     held = {"state": state}
@@ -84,7 +84,7 @@ def ours(field: Field, capacity: int) -> tuple[int, Calls]:
         held["state"] = add(held["state"], new)
         return held["state"].steps
 
-    sample = jax.jit(lambda state, key: pond.sample(state, key, BATCH, n_step=3))
+    sample = jax.jit(lambda state, key: pond.sample(state, key, BATCH, n_step=3, gamma=0.99))
     sample_1 = jax.jit(lambda state, key: pond.sample(state, key, BATCH))
     keys = iter(jax.random.split(jax.random.PRNGKey(0), 100_000))
     return nbytes(state), {

@@ -88,7 +88,7 @@ def test_without_a_last_generation_only_what_is_near_is_warned_of(disk, said, tm
 @pytest.mark.parametrize(
     ("at_floor", "saving", "stopping", "words"),
     [
-        ("warn", True, False, "training and saving go on"),
+        ("warn", True, False, "training and saving continue"),
         ("stop_saving", False, False, "nothing more is saved until there is space again"),
         ("stop", True, True, "the run ends after this generation"),
     ],

@@ -16,12 +16,15 @@ that a stranger would catch::
     │   ├── LakeCorrupt    (ValueError)         a file is missing or not what was written
     │   ├── LakeFull       (OSError)            the disk has reached the floor; the last commit is whole
     │   ├── LakeReadOnly   (PermissionError)    this process may read it, and not write it
+    │   ├── LakeConflict   (FileExistsError)    another writer has published that commit number
+    │   ├── ForkedReplay   (RuntimeError)       written to in a forked child
     │   └── LakeTooNew     (ValueError)         written by a later version of the format
     ├── RunError           (ValueError)    something about a run's folder
     │   ├── RunNotFound    (FileNotFoundError)  no run there, or no such checkpoint
     │   ├── RunLocked      (BlockingIOError)    another process is training it
     │   ├── RunMismatch                         begun by another trainer or with other settings
-    │   └── RunCorrupt                          a checkpoint is missing a part or is not what was written
+    │   ├── RunCorrupt                          a checkpoint is missing a part or is not what was written
+    │   └── RunNotSaved    (OSError)            training has ended, and the disk does not take its results
     ├── ConfigError        (ValueError)    settings of a trainer that cannot be
     ├── CloudError
     │   ├── CloudUnreachable    (ConnectionError)    no network, no server, or no answer in time
@@ -87,6 +90,14 @@ class LakeReadOnly(LakeError, PermissionError):
     """The process may read the lake, and not write it."""
 
 
+class LakeConflict(LakeError, FileExistsError):
+    """Another writer has published a commit under the same number; nothing was overwritten."""
+
+
+class ForkedReplay(LakeError, RuntimeError):
+    """A replay that writes a lake was used to write in a child forked from the process that opened it."""
+
+
 class LakeTooNew(LakeError, ValueError):
     """The lake was written by a later version of the format."""
 
@@ -109,6 +120,10 @@ class RunMismatch(RunError):
 
 class RunCorrupt(RunError):
     """A checkpoint is missing a part, or is not what was written."""
+
+
+class RunNotSaved(RunError, OSError):
+    """Training has ended, and its results could not be saved."""
 
 
 class ConfigError(LakepondError, ValueError):

@@ -11,9 +11,11 @@
 `check` never raises for want of space: it warns in the log, early and with the generation at which it will be
 used up, and returns numbers for the metrics. What happens at the floor is the caller's setting:
 
-    warn          say so and go on
-    stop_saving   `saving` is False until there is space again; training goes on
+    warn          warn only
+    stop_saving   `saving` is False until there is space again; training continues
     stop          `stopping` is True: end after this generation, all of it saved
+
+The floor is above an empty disk. When nothing can be written any more, `trainers/saving.py` decides.
 """
 
 from __future__ import annotations
@@ -124,8 +126,9 @@ class Guard:
         if not self.full:
             return f"{text}; free some space, or give it less to keep (`lakepond plan --from {self.folder}`)."
         done = {
-            "warn": "training and saving go on; at no space left the last commit stays whole",
-            "stop_saving": "nothing more is saved until there is space again; training goes on",
+            "warn": "training and saving continue; when nothing is left, training continues without saving",
+            "stop_saving": "nothing more is saved until there is space again, the replay is full of steps "
+            "that are not saved, or training ends; training continues",
             "stop": f"the run ends after this {self.unit}; free some space and resume it",
         }
         return f"{text}; {done[self.at_floor]}."

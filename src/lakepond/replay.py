@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Collection
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from lakepond.closing import close_after
 from lakepond.errors import ReplayClosed, SampleError, SpecError, TooFewSteps, UnknownStream
 from lakepond.flow import pond_to_agents
 from lakepond.flow.agents_to_pond import MISSING, Intake
+from lakepond.forks import ThreadPool
 from lakepond.pond import Pond
 from lakepond.types import Array, Batch, Spec, Stats, Tree
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from lakepond.cloud.status import UploadStatus
     from lakepond.flow.lake_and_cloud import CloudCopy
     from lakepond.flow.pond_and_lake import Outflow
-    from lakepond.lake.commits import Commit
+    from lakepond.lake.commits import Commit, Start
     from lakepond.lake.lake import Lake
 
 
@@ -46,7 +48,7 @@ class Replay:
         self.spec = spec
         self._pond = Pond(spec, int(capacity), alpha=alpha)
         self._intake = Intake(spec)
-        self._pool = ThreadPoolExecutor(1, "lakepond-gather") if threads > 1 else None
+        self._pool = ThreadPool(1, "lakepond-gather") if threads > 1 else None
         self._closed = False
         self._warned = False
         self._outflow: Outflow | None = None  # to the lake, if there is one
@@ -61,7 +63,7 @@ class Replay:
         spec: Spec | None = None,
         capacity: int = 50_000,
         *,
-        commit: int | None = None,
+        commit: int | Start | None = None,
         alpha: float | None = None,
         threads: int = 2,
         codec: str = "zstd",
@@ -91,6 +93,7 @@ class Replay:
         steps, commits and lock; `Lake.open` reads them together.
         """
         from lakepond.flow import pond_and_lake
+        from lakepond.lake.commits import Start
         from lakepond.lake.guard import parse_bytes
         from lakepond.lake.retention import check_kept
         from lakepond.lake.writer import LakeWriter
@@ -99,7 +102,9 @@ class Replay:
         if max_steps is not None and max_steps < capacity:
             raise SpecError(f"max_steps={max_steps:,} must be at least the capacity of {capacity:,} steps.")
         check_kept(keep_last, keep_every)
-        copy = pond_and_lake.cloud_copy(path, cloud, pull, local_budget, commit, writer)
+        copy = pond_and_lake.cloud_copy(
+            path, cloud, pull, local_budget, None if isinstance(commit, Start) else commit, writer
+        )
         spec = pond_and_lake.find_or_make(path, spec)
         replay = cls(spec, capacity, alpha=alpha, threads=threads)
         lake_writer = LakeWriter(
@@ -124,8 +129,7 @@ class Replay:
 
         check_saved(path)
         replay = cls.open(path, capacity=capacity, alpha=alpha, max_steps=capacity, keep_last=KEPT_SAVES)
-        assert replay._outflow is not None
-        replay._outflow.keeps_all = False
+        replay._on_disk().background.keeps_all = False
         return replay
 
     def save(self, path: str | Path, *, codec: str = "zstd") -> Commit:
@@ -142,8 +146,7 @@ class Replay:
             self._outflow = save_to(self._pond, path, codec, MERGE_AFTER)
         elif self._outflow.path != path:
             raise SpecError(f"this replay is saved to {self._outflow.path}, not to {path}.")
-        priorities = self._pond.priorities
-        alpha = None if priorities is None else priorities.alpha
+        alpha = getattr(self._pond.priorities, "alpha", None)
         return self.commit({"saved": True, "capacity": self.capacity, "alpha": alpha})
 
     @overload
@@ -157,10 +160,17 @@ class Replay:
         background, and a future is returned. What cannot be written is kept and tried again with the next.
         """
         json.dumps(note)  # refuse now what cannot be written later
+        done = self._on_disk().commit(note or {})
+        return done.result() if wait else done
+
+    def flush(self) -> Commit | None:
+        """Return the newest commit, if any, once all are durable; failed ones are tried again."""
+        return self._on_disk().background.flush()
+
+    def _on_disk(self) -> Outflow:
         if self._outflow is None:
             raise ReplayClosed("this replay is in memory only, or closed; Replay.open keeps one on disk.")
-        done = self._outflow.commit(note or {})
-        return done.result() if wait else done
+        return self._outflow
 
     # --- in the cloud ------------------------------------------------------------------------------
 
@@ -187,9 +197,7 @@ class Replay:
 
         Segments that are in the cloud alone come when they are touched.
         """
-        if self._outflow is None:
-            raise ReplayClosed("this replay is in memory only, or closed; Lake.open reads what is on disk.")
-        return self._outflow.lake(commit)
+        return self._on_disk().lake(commit)
 
     def _in_cloud(self) -> CloudCopy:
         if self._cloud is None:
@@ -418,26 +426,22 @@ class Replay:
                 layout={leaf.path: leaf.layout for leaf in pond.leaves},
             )
 
-    def close(self) -> None:
-        """Commit what is new and record no more; sampling goes on.
+    def close(self, *, discard: bool = False) -> None:
+        """Commit the rest, release the lake and record no more; sampling still works.
 
-        With a cloud it is pushed, too; that is waited for 30 s at most, less if the cloud is away.
+        If that fails (a full disk), the replay stays open and complete: free some space and close it again,
+        or give up what could not be committed with `discard`. With a cloud it is pushed, too, which is waited
+        for 30 s at most, less if the cloud is away. In a forked child nothing of its parent's is touched.
         """
-        outflow = self._outflow
-        if outflow is not None and not self._closed:
-            try:
-                outflow.commit_the_rest()
-            finally:
-                self._closed = True
-                self._outflow = None
-                outflow.close()
-        self._closed = True
+        if self._outflow is not None:
+            self._outflow.close(discard=discard)
+        self._outflow, self._closed = None, True
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        close_after(error, self.close)
 
     def __repr__(self) -> str:
         return f"Replay({self.stats()})"

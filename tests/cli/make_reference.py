@@ -25,7 +25,7 @@ one sentence with a next step; `--debug`, or `LAKEPOND_DEBUG=1`, shows where the
 | 2 | wrong usage: an argument that cannot be |
 | 3 | a file is not what was written: see `lakepond repair` |
 | 4 | another process is writing it: try again later |
-| 130, 143 | interrupted (Ctrl-C), terminated: what was committed is whole, and how to go on was said |
+| 130, 143, 129 | stopped by Ctrl-C, SIGTERM, SIGHUP: every commit is intact; how to continue is printed |
 
 The Tab key completes commands, options and files after `source <(lakepond completion bash)`; zsh and fish
 likewise.

@@ -121,7 +121,7 @@ def test_repair_moves_what_is_damaged_aside_and_the_lake_is_whole_again(lake, da
 def test_repair_waits_for_nobody_a_lake_that_is_written_is_exit_code_4(lake, capsys):
     with WriterLock(lake / "lock"):
         assert main(["repair", str(lake)]) == 4
-    assert "is being written by another process" in capsys.readouterr().err
+    assert "is being written by this process" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["show", "verify", "repair", "status"])

@@ -9,6 +9,7 @@ rclone      S3 that ignores conditions                                        rc
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import platform
@@ -18,11 +19,11 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -104,6 +105,28 @@ class Server:
             assert time.monotonic() < end, f"{type(self).__name__} did not start"
             time.sleep(0.05)
 
+    def put_raw(self, key: str, data: bytes) -> None:
+        """Store an object under any key that the server takes, as a client without our checks does."""
+        self.send_raw("PUT", f"/{self.bucket}/{quote(key)}", data)
+
+    def send_raw(self, method: str, path: str, data: bytes, headers: dict[str, str] | None = None) -> bytes:
+        """The answer to one request whose path is sent as it is."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request(method, path, data, headers or {})
+            answer = connection.getresponse()
+            text = answer.read()
+            assert answer.status in (200, 201), (path, answer.status, text[:300])
+            return text
+        finally:
+            connection.close()
+
+    def stored(self, name: str, data: bytes) -> int:
+        """How many objects of a place have the ETag or, where that says nothing, the size of these bytes."""
+        query = f"?list-type=2&prefix={quote(name)}/"
+        text = self.send_raw("GET", f"/{self.bucket}{query}", b"").decode()
+        return text.count(hashlib.md5(data, usedforsecurity=False).hexdigest())
+
     def request(self, method: str, path: str) -> bytes:
         asked = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", method=method)
         with urllib.request.urlopen(asked, timeout=10) as answer:
@@ -150,7 +173,12 @@ class Seaweed(Server):
             "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
             "actions": ["Admin", "Read", "List", "Tagging", "Write"],
         }
-        (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        reader = {
+            "name": "reader",
+            "credentials": [{"accessKey": "AKIAREADER", "secretKey": SECRET}],
+            "actions": ["Read", "List"],
+        }
+        (folder / "s3.json").write_text(json.dumps({"identities": [identity, reader]}))
         (folder / "data").mkdir(exist_ok=True)
 
     def command(self) -> list[str]:
@@ -186,6 +214,12 @@ class Seaweed(Server):
                 self.make_bucket()
             return False
         return True
+
+    def read_only(self, name: str) -> lp.Cloud:
+        """A place for which these credentials may only read."""
+        return lp.Cloud(
+            self.url(name), options={**self.options(), "access_key_id": "AKIAREADER"}, retry_cap=0.3
+        )
 
     def make_bucket(self) -> None:
         import boto3
@@ -233,30 +267,38 @@ class Azurite(Server):
         self.make_container()
 
     def make_container(self) -> None:
-        """Azure's shared-key signature, in the few lines that one request needs."""
+        try:
+            self.send_raw("PUT", f"/{self.account}/{self.bucket}?restype=container", b"", {})
+        except AssertionError as error:
+            if "ContainerAlreadyExists" not in str(error):
+                raise
+
+    def put_raw(self, key: str, data: bytes) -> None:
+        self.send_raw(
+            "PUT", f"/{self.account}/{self.bucket}/{quote(key)}", data, {"x-ms-blob-type": "BlockBlob"}
+        )
+
+    def stored(self, name: str, data: bytes) -> int:
+        query = f"?comp=list&prefix={quote(name)}/&restype=container"
+        text = self.send_raw("GET", f"/{self.account}/{self.bucket}{query}", b"").decode()
+        return text.count(f"<Content-Length>{len(data)}</Content-Length>")
+
+    def send_raw(self, method: str, path: str, data: bytes, headers: dict[str, str] | None = None) -> bytes:
+        """With Azure's shared-key signature, in the few lines that one request needs."""
         import base64
         import hmac
         from email.utils import formatdate
 
-        date, path = formatdate(usegmt=True), f"/{self.account}/{self.bucket}"
-        head = f"x-ms-date:{date}\nx-ms-version:2021-08-06\n"
-        text = "PUT" + "\n" * 12 + head + f"/{self.account}{path}\nrestype:container"
-        signed = hmac.new(base64.b64decode(self.key), text.encode(), hashlib.sha256).digest()
-        asked = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}?restype=container",
-            method="PUT",
-            headers={
-                "x-ms-date": date,
-                "x-ms-version": "2021-08-06",
-                "Content-Length": "0",
-                "Authorization": f"SharedKey {self.account}:{base64.b64encode(signed).decode()}",
-            },
+        headers = {**(headers or {}), "x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+        head = "".join(f"{name}:{value}\n" for name, value in sorted(headers.items()))
+        where, _, query = path.partition("?")
+        asked = f"/{self.account}{where}" + "".join(
+            f"\n{unquote(each).replace('=', ':')}" for each in query.split("&") if each
         )
-        try:
-            urllib.request.urlopen(asked, timeout=10).close()
-        except urllib.error.HTTPError as error:
-            if error.code != 409:  # 409: it is there already
-                raise
+        text = f"{method}\n\n\n{len(data) or ''}" + "\n" * 9 + head + asked
+        signed = hmac.new(base64.b64decode(self.key), text.encode(), hashlib.sha256).digest()
+        headers["Authorization"] = f"SharedKey {self.account}:{base64.b64encode(signed).decode()}"
+        return super().send_raw(method, path, data, headers)
 
     @staticmethod
     def install() -> None:

@@ -205,7 +205,7 @@ def test_4_a_reader_steps_back_to_the_last_whole_commit_and_says_so(name, tmp_pa
         Store(cloud).delete(f"segments/{newest.commit.segments[-1].name}")
     with lp.Replay.open(tmp_path / "there", capacity=200, cloud=cloud, pull="lazy") as replay:
         assert replay.stats().recorded == 80
-        assert "stepping back over commit 2" in caplog.text
+        assert "skipping unreadable commit 2" in caplog.text
         run(replay, commits=1)
         assert replay.push(wait=True).pushed == 3  # not 2: that number is taken
     with lp.pull(tmp_path / "again", cloud) as there:

@@ -1,19 +1,24 @@
-"""From the device to the lake and back: it holds what was added, and what is filled follows from it."""
+"""From the device to the lake and back: it holds the added steps, and a fill delivers its steps."""
 
 import threading
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lakepond.errors import SpecError, TooFewSteps
+from lakepond import Replay
+from lakepond.errors import ConfigError, SpecError, TooFewSteps
+from lakepond.flow import lake_to_device
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
-from lakepond.flow.lake_to_device import pieces
+from lakepond.flow.lake_to_device import BLOCK, plan
+from lakepond.lake.commits import Start
 from lakepond.lake.lake import Lake
 from lakepond.lake.writer import LakeWriter
-from lakepond.pond.device import Added, DevicePond, Loaded
-from lakepond.trainers.ponds import Ponds
+from lakepond.pond.device import Added, DevicePond
+from lakepond.pond.device_load import load
+from lakepond.trainers.ponds import Ponds, make_pond, open_lake
 from lakepond.types import Field, Spec
 
 LANES, CHUNK = 3, 6
@@ -43,7 +48,7 @@ def rollouts(field, chunks, seed=0):
                 next_obs=np.stack(following),
                 terminated=over,
                 truncated=cut & ~over,
-                begun=np.stack([show(t) for t in later]),
+                reset_obs=np.stack([show(t) for t in later]),
             )
         )
         clock = later
@@ -100,13 +105,10 @@ def test_what_is_filled_are_n_step_transitions_of_the_lake(tmp_path, kind):
     field, gamma = SHAPES[kind], 0.5
     path, streams = poured(tmp_path, field)
     total = sum(len(steps) for steps in streams.values())
-    big = DevicePond(field, lanes=1, capacity=total, rows=2 * total * 3)
-    state, load = big.init(), jax.jit(big.load)
     with Lake.open(path) as lake:
-        for piece in pieces(lake, total, rng=np.random.default_rng(0), n_step=3, gamma=gamma, size=16):
-            state = load(state, Loaded(*piece))
+        big, state = filled(lake, total, seed=0)
     assert int(big.held(state)) == total
-    batch = jax.tree.map(np.asarray, big.sample(state, jax.random.PRNGKey(0), 300, gamma=gamma))
+    batch = draw(big.sample, state, batch=300, n_step=3, gamma=gamma)
     wanted = {}
     for steps in streams.values():
         for t, step in enumerate(steps):
@@ -128,20 +130,131 @@ def test_what_is_filled_are_n_step_transitions_of_the_lake(tmp_path, kind):
         assert batch.truncated[i] == truncated
 
 
-def test_a_fill_takes_each_step_at_most_once_and_all_are_as_likely(tmp_path):
+def draw(sample, state, **options):
+    return jax.tree.map(np.asarray, jax.jit(partial(sample, **options))(state, jax.random.PRNGKey(0)))
+
+
+def filled(lake, count, seed, block=BLOCK):
+    """A pond of exactly the size that the plan asks for, filled in small pieces."""
+    fill = plan(lake, count, rng=np.random.default_rng(seed), block=block)
+    assert fill.steps == count
+    shape = DevicePond(lake.spec.obs, lanes=1, capacity=count, rows=max(fill.rows, 7))
+    return shape, load(shape, shape.init(), fill.columns, fill.pieces(16))
+
+
+def test_every_step_is_chosen_with_the_same_probability_whatever_the_sizes_of_the_blocks():
+    sizes, count, draws = np.array([1, 7, 32, 3, 32, 1, 20]), 30, 4000
+    rng = np.random.default_rng(0)
+    chosen = np.zeros(sizes.sum())
+    for _ in range(draws):
+        steps = lake_to_device._choose(sizes, count, rng)
+        assert len(np.unique(steps)) == len(steps) == count
+        chosen[steps] += 1
+    share = count / sizes.sum()
+    error = (chosen - draws * share) / (draws * share * (1 - share)) ** 0.5
+    assert abs(error).max() < 4.5
+
+
+def test_a_fill_takes_blocks_and_every_step_of_the_lake_with_the_same_probability(tmp_path):
     path, streams = poured(tmp_path, SHAPES["board"], chunks=2)
-    total = sum(len(steps) for steps in streams.values())
-    drawn = np.zeros(total)
+    total, count, draws = sum(len(steps) for steps in streams.values()), 20, 600
+    chosen, lasts = np.zeros(total), np.zeros(total)
     with Lake.open(path) as lake:
-        everything = lake.steps(0, total).reward
-        for seed in range(40):
-            some = np.concatenate(
-                [p.reward[: p.steps_count] for p in pieces(lake, 20, rng=np.random.default_rng(seed), size=8)]
+        for seed in range(draws):
+            ids = plan(lake, count, rng=np.random.default_rng(seed), block=4).columns["step_id"]
+            assert len(np.unique(ids)) == len(ids) == count
+            chosen[ids] += 1
+            breaks = np.diff(ids) != 1
+            lasts[ids[:-1][breaks]] += 1
+    share = count / total
+    error = (chosen - draws * share) / (draws * share * (1 - share)) ** 0.5
+    assert abs(error).max() < 4.5
+    assert (lasts[:-CHUNK] > 0).all()  # the cuts between blocks move
+
+
+@pytest.mark.parametrize("kind", ["stack", "board"])
+@pytest.mark.parametrize("count", [1, 20, 41, 144])
+def test_a_filled_pond_links_only_steps_that_followed_each_other(tmp_path, kind, count):
+    path, _ = poured(tmp_path, SHAPES[kind])
+    length = 3 if kind == "stack" else 1
+    with Lake.open(path) as lake:
+        everything = lake.steps(0, len(lake))
+        fill = plan(lake, count, rng=np.random.default_rng(count), block=4)
+        _, state = filled(lake, count, seed=count, block=4)
+        assert (
+            np.asarray(state.rows)[0, fill.columns["at"]] == last_frames(everything.obs, fill, kind)
+        ).all()
+    ids = fill.columns["step_id"]
+    linked = fill.columns["at"][1:] == fill.columns["next_at"][:-1]
+    ended = (everything.terminated | everything.truncated)[ids]
+    stream = everything.stream[ids]
+    segment = ids // (CHUNK * LANES * 2)
+    follows = (np.diff(ids) == 1) & (np.diff(stream) == 0) & (np.diff(segment) == 0) & ~ended[:-1]
+    assert (linked == follows).all()
+    assert fill.rows == count + length * (1 + (~linked).sum())  # the bound of the module's docstring
+
+
+def last_frames(obs, fill, kind):
+    found = obs[fill.columns["step_id"]]
+    return found[:, -1] if kind == "stack" else found
+
+
+def test_sequences_of_a_filled_pond_are_steps_of_one_episode(tmp_path):
+    path, streams = poured(tmp_path, SHAPES["stack"])
+    by_reward = {
+        float(step["reward"]): (s, t) for s, steps in streams.items() for t, step in enumerate(steps)
+    }
+    with Lake.open(path) as lake:
+        shape, state = filled(lake, 60, seed=1, block=8)
+    batch = draw(shape.sample_sequences, state, batch=100, length=5)
+    lengths = (batch.weight > 0).sum(axis=1)
+    assert lengths.max() > 2
+    for i, valid in enumerate(lengths):
+        places = [by_reward[float(reward)] for reward in batch.reward[i, :valid]]
+        stream, first = places[0]
+        assert places == [(stream, first + k) for k in range(valid)]
+        steps = [streams[stream][first + k] for k in range(valid)]
+        assert not any(step["terminated"] or step["truncated"] for step in steps[:-1])
+        for k, step in enumerate(steps):
+            assert (batch.obs[i, k] == step["obs"]).all()
+            assert (batch.next_obs[i, k] == step["next_obs"]).all()
+
+
+def test_a_lake_of_a_replay_is_filled_in_runs_of_each_stream_and_an_unmarked_join_is_not_linked(tmp_path):
+    """Four interleaved streams; stream 2 continues elsewhere at step 50 without an end of its episode."""
+    streams, steps = 4, 100
+    frames = np.random.default_rng(0).integers(0, 255, (streams, 2 * steps, 16, 16), dtype=np.uint8)
+    first = {(s, t): t + 60 * (s == 2 and t >= 50) for s in range(streams) for t in range(steps)}
+    spec = Spec(obs=Field((3, 16, 16), "uint8", rows=0), action=Field((), "int32"))
+    replay = Replay(spec, capacity=1000)
+    for t in range(steps):
+        for s in range(streams):
+            at = first[s, t]
+            replay.record(
+                obs=frames[s, at : at + 3],
+                action=0,
+                reward=float(steps * s + t),
+                next_obs=frames[s, at + 1 : at + 4],
+                terminated=False,
+                truncated=False,
+                stream=s,
             )
-            assert len(some) == 20
-            for reward in some:
-                drawn[np.flatnonzero(everything == reward)] += 1
-    assert (drawn > 0).mean() > 0.95
+    replay.save(tmp_path / "lake")
+    replay.close()
+    with Lake.open(tmp_path / "lake") as lake:
+        fill = plan(lake, len(lake), rng=np.random.default_rng(0))
+        shape, state = filled(lake, len(lake), seed=0)
+    stream, t = np.divmod(fill.columns["reward"].astype(int), steps)
+    linked = fill.columns["at"][1:] == fill.columns["next_at"][:-1]
+    join = (stream == 2) & (t == 49)
+    assert (linked == ((np.diff(stream) == 0) & (np.diff(t) == 1) & ~join[:-1])).all()
+    assert fill.rows == streams * steps + 3 * (streams + 1)
+    batch = draw(shape.sample, state, batch=200)
+    for i in range(200):
+        s, t = divmod(int(batch.reward[i]), steps)
+        at = first[s, t]
+        assert (batch.obs[i] == frames[s, at : at + 3]).all()
+        assert (batch.next_obs[i] == frames[s, at + 1 : at + 4]).all()
 
 
 def test_a_pour_goes_on_from_the_commit_that_was_asked_for(tmp_path):
@@ -153,8 +266,8 @@ def test_a_pour_goes_on_from_the_commit_that_was_asked_for(tmp_path):
         assert lake.recorded == 3 * CHUNK * LANES
     with pytest.raises(SpecError, match="another spec"):
         DeviceLake(path, Spec(obs=SHAPES["board"]))
-    with Lake.open(path) as lake, pytest.raises(TooFewSteps, match="asked for, but"):
-        next(iter(pieces(lake, 10_000, rng=np.random.default_rng(0))))
+    with Lake.open(path) as lake, pytest.raises(TooFewSteps, match="10,000 steps were requested, but"):
+        plan(lake, 10_000, rng=np.random.default_rng(0))
 
 
 def test_ponds_use_the_memory_of_a_pour_again_but_not_while_it_is_written(tmp_path, monkeypatch):
@@ -169,11 +282,11 @@ def test_ponds_use_the_memory_of_a_pour_again_but_not_while_it_is_written(tmp_pa
         return commit(*args)
 
     monkeypatch.setattr(LakeWriter, "commit", commit_later)
-    some = Ponds(shape, jnp.asarray(begin)[None], tmp_path / "lake", commit=None, fresh=True)
-    add, memory = jax.jit(jax.vmap(shape.add)), []
+    some = Ponds(shape, jnp.asarray(begin)[None], open_lake(shape, tmp_path / "lake", Start.EMPTY))
+    add, memory = jax.jit(shape.add), []
     for c in range(chunks):
         part = steps[c * CHUNK : (c + 1) * CHUNK]
-        added = Added(**{n: jnp.stack([jnp.asarray(s[n]) for s in part])[None] for n in Added._fields})
+        added = Added(**{n: jnp.stack([jnp.asarray(s[n]) for s in part]) for n in Added._fields})
         some.state = add(some.state, added)
         some.pour({})
         memory.append(some._host.rows.ctypes.data)
@@ -191,3 +304,21 @@ def test_ponds_use_the_memory_of_a_pour_again_but_not_while_it_is_written(tmp_pa
             assert [float(lake.steps(i, i + 1).reward[0]) for i in ids.tolist()] == [
                 float(step["reward"][lane]) for step in steps
             ]
+
+
+def test_steps_that_were_evicted_before_a_pour_raise_even_if_every_lane_lost_as_many(tmp_path):
+    """Episodes of one step need more rows than a pond of stacks has, in all lanes alike."""
+    field = SHAPES["stack"]
+    shape = make_pond(field, LANES, 12 * LANES)
+    begin, steps = rollouts(field, 2)
+    ends = {"terminated": np.ones(LANES, bool), "truncated": np.zeros(LANES, bool)}
+    added = Added(**{n: jnp.stack([jnp.asarray((s | ends)[n]) for s in steps]) for n in Added._fields})
+    some = Ponds(shape, jnp.asarray(begin)[None], open_lake(shape, tmp_path / "lake", Start.EMPTY))
+    some.state = jax.jit(shape.add)(some.state, added)
+    assert len(set(np.asarray(some.state.oldest).tolist())) == 1
+    with pytest.raises(ConfigError, match="evicted from the Pond before they were poured"):
+        some.pour({})
+    lost = lanes_of(some.state)._replace(oldest=np.zeros(LANES, np.int32))
+    with pytest.raises(SpecError, match="lane 0 no longer has its 12 steps and"):
+        some.lake.pour([lost])
+    some.close()

@@ -196,7 +196,7 @@ def test_readers_are_free_and_writers_are_one(tmp_path):
     record(replay, world, 0, 10)
     replay.commit()
     with lp.Lake.open(tmp_path / "lake") as reader:
-        with pytest.raises(lp.LakeLocked, match="another process"):
+        with pytest.raises(lp.LakeLocked, match="this process"):
             lp.Replay.open(tmp_path / "lake", capacity=100)
         record(replay, world, 10, 20)
         replay.commit()

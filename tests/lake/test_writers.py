@@ -235,13 +235,13 @@ def test_a_merged_file_that_another_deleted_is_not_named(tmp_path):
 def test_opening_leaves_alone_what_another_is_writing(tmp_path):
     path = tmp_path / "lake"
     write(path, "a", [5])
-    begun = path / "segments" / "1-00.aside"
-    begun.write_bytes(b"half")
+    temporary = path / "segments" / "1-00000000.aside"
+    temporary.write_bytes(b"half")
     with writers.sharing(path):
         write(path, "b", [5])
-        assert begun.exists()
+        assert temporary.exists()
     write(path, "b", [5])
-    assert not begun.exists()  # its process was killed
+    assert not temporary.exists()  # its process was killed
 
 
 def test_repair_mends_every_writer_and_touches_no_file_of_another(tmp_path):

@@ -1,4 +1,4 @@
-"""The device pond against a plain list of all steps; each frame is a number that tells on itself."""
+"""The device pond against a list of all steps; each frame is a number of its own."""
 
 import operator
 from functools import partial
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from lakepond.errors import SampleError, SpecError
-from lakepond.pond.device import Added, DevicePond, Loaded
+from lakepond.pond.device import Added, DevicePond
+from lakepond.pond.device_load import load
 from lakepond.types import Field
 
 STACK = Field((3, 2, 2), "int32", rows=0)
@@ -40,7 +41,7 @@ def episode_steps(rng, lanes, steps, field, ends=0.3):
         for lane in range(lanes):
             following = [*now[lane][1:], frame(lane)]
             over, cut = rng.random() < ends / 2, rng.random() < ends / 2
-            begun = first(lane) if over or cut else following
+            reset = first(lane) if over or cut else following
             reward += 1
             row.append(
                 (
@@ -50,18 +51,20 @@ def episode_steps(rng, lanes, steps, field, ends=0.3):
                     show(following),
                     over,
                     cut and not over,
-                    show(begun),
+                    show(reset),
                 )
             )
-            now[lane] = begun
+            now[lane] = reset
         rows.append(row)
     return begin, rows
 
 
 def as_added(rows):
     columns = [np.stack([np.stack([np.asarray(one[i]) for one in row]) for row in rows]) for i in range(7)]
-    _, action, reward, next_obs, terminated, truncated, begun = (jnp.asarray(c) for c in columns)
-    return Added(action.astype(jnp.int32), reward.astype(jnp.float32), next_obs, terminated, truncated, begun)
+    _, action, reward, next_obs, terminated, truncated, reset_obs = (jnp.asarray(c) for c in columns)
+    return Added(
+        action.astype(jnp.int32), reward.astype(jnp.float32), next_obs, terminated, truncated, reset_obs
+    )
 
 
 def expected(rows, lane, t, n_step, gamma, newest):
@@ -76,6 +79,12 @@ def expected(rows, lane, t, n_step, gamma, newest):
             break
     discount = 0.0 if rows[last][lane][4] else gamma ** (last - t + 1)
     return total, rows[last][lane][3], discount
+
+
+def draw(pond, state, batch, **options):
+    """A sample as NumPy arrays."""
+    sample = jax.jit(partial(pond.sample, batch=batch, **options))
+    return jax.tree.map(np.asarray, sample(state, jax.random.PRNGKey(0)))
 
 
 @pytest.mark.parametrize("field", [STACK, BOARD], ids=["stack", "board"])
@@ -124,8 +133,7 @@ def test_every_step_held_is_drawn_as_often_as_any_other():
         state = add(state, as_added(rows[at : at + 8]))
     held = int(pond.held(state))
     assert len(set(np.asarray(state.oldest).tolist())) > 1  # lanes hold different numbers
-    batch = pond.sample(state, jax.random.PRNGKey(0), 40_000)
-    counts = np.bincount(np.asarray(batch.step_id), minlength=64)
+    counts = np.bincount(draw(pond, state, 40_000).step_id, minlength=64)
     assert (counts > 0).sum() == held
     drawn = counts[counts > 0]
     chi2 = ((drawn - 40_000 / held) ** 2 / (40_000 / held)).sum()
@@ -192,35 +200,89 @@ def test_four_ponds_in_one_are_four_ponds():
             assert (np.asarray(a) == np.asarray(b)).all()
 
 
-def test_pieces_loaded_are_what_is_sampled():
-    pond = DevicePond(STACK, lanes=1, capacity=10, rows=40)
-    state, load = pond.init(), jax.jit(pond.load)
-    rows = np.arange(12, dtype=np.int32)[:, None, None] * np.ones((1, 2, 2), np.int32)
-    for base in (0, 100):
-        piece = Loaded(
-            rows=rows + base,
-            rows_count=8,  # the last four are padding
-            at=np.array([2, 3, 6, 0]),
-            next_at=np.array([4, 5, 7, 0]),
-            action=np.array([0, 1, 2, 9]),
-            reward=np.array([base + 2.0, base + 3.0, base + 6.0, -1.0], np.float32),
-            terminated=np.array([False, False, True, False]),
-            truncated=np.zeros(4, bool),
-            span=np.array([2, 2, 1, 1]),
-            steps_count=3,
-        )
-        state = load(state, piece)
-    assert int(pond.held(state)) == 6
-    batch = pond.sample(state, jax.random.PRNGKey(0), 200, gamma=0.5)
-    assert set(np.asarray(batch.reward).tolist()) == {2.0, 3.0, 6.0, 102.0, 103.0, 106.0}
-    newest = np.asarray(batch.obs)[:, -1, 0, 0]
-    assert (newest == np.asarray(batch.reward)).all()
-    assert (np.asarray(batch.obs)[:, 0, 0, 0] == newest - 2).all()
-    gap = np.asarray(batch.next_obs)[:, -1, 0, 0] - newest
-    assert (gap == np.where(newest % 100 == 6, 1, 2)).all()
-    discount = np.where(newest % 100 == 6, 0.0, 0.25)
-    assert np.asarray(batch.discount) == pytest.approx(discount)
-    assert int(pond.held(pond.cleared(state))) == 0
+def loaded(pond, base=0, count=6):
+    """Two blocks of three steps, the first of which ends an episode; rows are numbers."""
+    rows = np.arange(12, dtype=np.int32)[:, None, None] * np.ones((1, 2, 2), np.int32) + base
+    columns = {
+        "at": np.array([2, 3, 4, 8, 9, 10]),
+        "next_at": np.array([3, 4, 5, 9, 10, 11]),
+        "action": np.arange(6),
+        "reward": np.array([2.0, 3.0, 4.0, 8.0, 9.0, 10.0]) + base,
+        "terminated": np.array([False, False, True, False, False, False]),
+        "truncated": np.zeros(6, bool),
+    }
+    columns = {name: values[:count] for name, values in columns.items()}
+    starts = [0, 5, 7] if count == 6 else [0, 1]  # pieces of one size; the last overlaps the one before
+    return load(pond, pond.init(), columns, [(start, rows[start : start + 5]) for start in starts])
+
+
+@pytest.mark.parametrize("alpha", [None, 0.5])
+def test_a_loaded_pond_delivers_its_steps_and_returns_end_with_the_block(alpha):
+    pond = DevicePond(STACK, lanes=1, capacity=10, alpha=alpha, rows=12)
+    state = loaded(pond, base=100, count=3)
+    columns = {"at": np.array([2]), "next_at": np.array([3]), "action": np.array([7])}
+    columns |= {"reward": np.array([1.0]), "terminated": np.array([True]), "truncated": np.array([False])}
+    state = load(pond, state, columns, [(0, np.zeros((4, 2, 2), np.int32))])  # replaces what it held
+    assert draw(pond, state, 20).action.tolist() == [7] * 20
+    batch = draw(pond, loaded(pond), 200, n_step=3, gamma=0.5)
+    obs, next_obs = batch.obs[..., 0, 0], batch.next_obs[..., 0, 0]
+    start, last = obs[:, -1], next_obs[:, -1]
+    assert set(start.tolist()) == {2, 3, 4, 8, 9, 10}
+    assert (obs == start[:, None] + np.arange(-2, 1)).all()
+    assert (next_obs == last[:, None] + np.arange(-2, 1)).all()
+    assert (last == np.where(start < 5, 5, 11)).all()
+    taken = last - start
+    total = [sum(0.5**i * (a + i) for i in range(n)) for a, n in zip(start, taken, strict=True)]
+    assert batch.reward.tolist() == total
+    assert batch.discount.tolist() == np.where(start < 5, 0.0, 0.5**taken).tolist()
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ({"capacity": 10, "rows": 11}, r"6 steps with 12 rows do not fit .* 10 steps and 11 rows"),
+        ({"capacity": 5, "rows": 40}, r"6 steps with 12 rows do not fit .* 5 steps and 40 rows"),
+        ({"capacity": 10, "rows": 40, "lanes": 2}, "2 lanes"),
+    ],
+    ids=["rows", "steps", "lanes"],
+)
+def test_a_load_that_does_not_fit_raises_and_writes_nothing(shape, message):
+    pond = DevicePond(STACK, **{"lanes": 1} | shape)
+    with pytest.raises(SpecError, match=message):
+        loaded(pond)
+
+
+def test_a_load_whose_rows_are_incomplete_or_out_of_place_raises():
+    pond = DevicePond(STACK, lanes=1, capacity=10, rows=12)
+    columns = {"at": np.array([2]), "next_at": np.array([3]), "action": np.array([7])}
+    columns |= {"reward": np.array([1.0]), "terminated": np.array([True]), "truncated": np.array([False])}
+    rows = np.zeros((3, 2, 2), np.int32)
+    with pytest.raises(SpecError, match="3 of 4 rows were loaded"):
+        load(pond, pond.init(), columns, [(0, rows)])
+    with pytest.raises(SpecError, match=r"rows \[2, 5\) do not continue the 3 loaded so far of 4"):
+        load(pond, pond.init(), columns, [(0, rows), (2, rows)])
+    with pytest.raises(SpecError, match=r"rows has shape \(3, 4, 4\)"):
+        load(pond, pond.init(), columns, [(0, np.zeros((3, 4, 4), np.int32))])
+    with pytest.raises(SpecError, match="outside of the 4 rows"):
+        load(pond, pond.init(), columns | {"at": np.array([1])}, [(0, rows)])
+
+
+def test_sequences_are_consecutive_steps_and_padding_has_weight_zero():
+    pond = DevicePond(STACK, lanes=1, capacity=10, rows=12)
+    sample = jax.jit(partial(pond.sample_sequences, batch=300, length=4, gamma=0.5))
+    batch = jax.tree.map(np.asarray, sample(loaded(pond), jax.random.PRNGKey(0)))
+    assert batch.obs.shape == (300, 4, 3, 2, 2)
+    assert set(batch.reward[:, 0].tolist()) == {2, 3, 4, 8, 9, 10}
+    for rewards, weights, obs, following in zip(
+        batch.reward, batch.weight, batch.obs, batch.next_obs, strict=True
+    ):
+        stop = 5 if rewards[0] < 5 else 11
+        wanted = np.minimum(rewards[0] + np.arange(4), stop - 1)
+        assert rewards.tolist() == wanted.tolist()
+        assert weights.tolist() == (rewards[0] + np.arange(4) < stop).astype(float).tolist()
+        assert obs[:, -1, 0, 0].tolist() == rewards.tolist()
+        assert following[:, -1, 0, 0].tolist() == (rewards + 1).tolist()
+    assert (batch.discount == np.where(batch.reward == 4, 0.0, 0.5)).all()
 
 
 def test_emptied_after_a_pour_the_lanes_go_on():
@@ -241,13 +303,29 @@ def test_emptied_after_a_pour_the_lanes_go_on():
         assert (np.asarray(batch.obs[i]) == rows[t][lane][0]).all()
 
 
+def test_one_add_that_wraps_the_ring_of_rows_keeps_the_newest_steps_intact():
+    """Eight episodes of one step in a pond of eight: more rows in one call than the ring has."""
+    begin, rows = episode_steps(np.random.default_rng(5), 1, 8, BOARD, ends=2.0)
+    assert all(row[0][4] or row[0][5] for row in rows)
+    pond = DevicePond(BOARD, lanes=1, capacity=8)
+    assert pond.rows < 2 * 8
+    state = jax.jit(pond.add)(pond.begin(pond.init(), jnp.asarray(begin)), as_added(rows))
+    batch = draw(pond, state, 200)
+    by_reward = {row[0][2]: row[0] for row in rows}
+    for obs, reward, next_obs in zip(batch.obs, batch.reward, batch.next_obs, strict=True):
+        step = by_reward[float(reward)]
+        assert (obs == step[0]).all()
+        assert (next_obs == step[3]).all()
+    assert set(batch.reward.tolist()) == set(list(by_reward)[-int(pond.held(state)) :])
+
+
 def test_a_million_atari_steps_fit_eight_gigabytes():
     atari = DevicePond(Field((4, 84, 84), "uint8", rows=0), lanes=128, capacity=1_000_000 // 128)
     assert atari.nbytes < 8e9
     assert atari.nbytes == pytest.approx(7.53e9, rel=0.01)
 
 
-def test_what_does_not_fit_the_device_is_told_before_it_is_taken():
+def test_invalid_sizes_and_arguments_raise():
     with pytest.raises(SpecError, match=r"takes .* GB, but there is room for .* about [\d,]+ steps fit"):
         DevicePond(Field((4, 84, 84), "uint8", rows=0), lanes=128, capacity=10**9).init()
     pond = DevicePond(BOARD, lanes=1, capacity=2)
@@ -258,3 +336,16 @@ def test_what_does_not_fit_the_device_is_told_before_it_is_taken():
         pond.update_priorities(pond.init(), jnp.zeros(1, jnp.int32), jnp.ones(1))
     with pytest.raises(SampleError, match="at least 1"):
         pond.sample(pond.init(), jax.random.PRNGKey(0), 0)
+    with pytest.raises(SampleError, match="at least 1"):
+        pond.sample_sequences(pond.init(), jax.random.PRNGKey(0), 1, 0)
+    with pytest.raises(SampleError, match="3 steps needs a discount; pass gamma"):
+        pond.sample(pond.init(), jax.random.PRNGKey(0), 1, n_step=3)
+    wrong = as_added(episode_steps(np.random.default_rng(0), 1, 2, BOARD)[1])
+    with pytest.raises(SpecError, match=r"shape \(2, 1\), but this device pond takes \(2, 3\)"):
+        DevicePond(BOARD, lanes=3, capacity=2).add(DevicePond(BOARD, lanes=3, capacity=2).init(), wrong)
+
+
+def test_gamma_is_one_unless_it_is_passed():
+    pond = DevicePond(STACK, lanes=1, capacity=10, rows=12)
+    batch = draw(pond, loaded(pond), 50)
+    assert (batch.discount == np.where(batch.terminated, 0.0, 1.0)).all()

@@ -11,6 +11,7 @@ import report_runs
 
 import lakepond as lp
 from lakepond.cli import main
+from lakepond.lake.elsewhere import Elsewhere
 from lakepond.report import svg
 from lakepond.report.chart import (
     Bars,
@@ -167,11 +168,10 @@ def test_a_run_without_a_line_gets_a_page_that_says_so(runs, tmp_path):
 
 def test_uploads_and_the_last_push_are_told(tmp_path):
     run = report_runs.erl(tmp_path / "run", generations=2)
-    (run / "lake" / "elsewhere").mkdir()
     with lp.Lake.open(run / "lake") as lake:
         sizes = lake.commit.files()
     away = list(sizes)[:1]
-    (run / "lake" / "elsewhere" / "abc.txt").write_text("\n".join(["gs://bucket/run/lake", *away, ""]))
+    Elsewhere(run / "lake", "gs://bucket/run/lake").add(away)
     note = {"url": "gs://bucket/run", "time": 1.7e9, "last_error": "no <network>"}
     (run / "upload.json").write_text(json.dumps(note))
     assert gather(run).uploads == {"gs://bucket/run/lake": (1, sizes[away[0]], len(sizes))}
@@ -269,7 +269,7 @@ def test_the_command_writes_beside_the_run_unless_told(runs, tmp_path, monkeypat
 
 def test_no_run_no_page(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 1
-    assert "is no run" in capsys.readouterr().err
+    assert "is not a run" in capsys.readouterr().err
     assert main(["report"]) == 2
 
 

@@ -15,6 +15,7 @@ import pytest
 import view_lakes
 
 import lakepond as lp
+from lakepond.lake.elsewhere import Elsewhere
 from lakepond.report.view import ViewServer
 from lakepond.report.view.kinds import kind_of
 from lakepond.report.view.pictures import png
@@ -319,8 +320,7 @@ def test_a_file_that_is_elsewhere_is_no_damage(lakes, serve, tmp_path):
     path = view_lakes.copy(lakes / "boards", tmp_path / "lake")
     with lp.Lake.open(path) as lake:
         away = lake.commit.rows[0]
-    (path / "elsewhere").mkdir()
-    (path / "elsewhere" / "abc.txt").write_text(f"gs://bucket/demo\n{away.name}\n")
+    Elsewhere(path, "gs://bucket/demo").add([away.name])
     (path / "segments" / away.name).unlink()
     server = serve(path)
     place = ask(server, "uploads")["places"][0]

@@ -1,5 +1,7 @@
 """A run's folder: what is saved comes back, what is half is not seen, going back goes back in everything."""
 
+import contextlib
+import errno
 import json
 import signal
 import subprocess
@@ -144,6 +146,15 @@ def test_a_checkpoint_of_another_network_is_refused_by_name_and_shape(tmp_path):
             run.load(1, like={"agent": {"kernel": np.ones((3, 4))}})
 
 
+def test_a_live_checkpoint_of_an_earlier_version_loads_without_its_retired_column(tmp_path):
+    """Earlier versions saved `pond.span`."""
+    saved = {"pond": {"steps": np.arange(3), "span": np.ones(3, np.uint8)}}
+    with Run.create(tmp_path, "live", Config()) as run:
+        run.save(1, arrays={"all": saved}, state={})
+        loaded = run.load(1, like={"all": {"pond": {"steps": np.zeros(3, int)}}})
+    assert loaded.arrays["all"]["pond"]["steps"].tolist() == [0, 1, 2]
+
+
 def test_no_run_a_run_that_is_training_and_one_opened_to_read(tmp_path):
     with pytest.raises(RunNotFound, match=r"no config\.json"):
         Run.open(tmp_path)
@@ -187,6 +198,126 @@ def test_tensorboard_and_wandb_get_the_same_numbers_without_login(tmp_path, monk
         1,
         2,
     ]
+
+
+# --- a full disk ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(tmp_path):
+    sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
+    from small_disk import small_disk
+
+    with small_disk(tmp_path / "disk", megabytes=2) as disk:
+        yield disk
+
+
+@pytest.mark.parametrize("leave", [0, 4096])
+def test_lines_that_a_full_disk_does_not_take_are_written_later_in_order_and_none_is_torn(disk, leave):
+    folder = disk.path / "run"
+    with Run.create(folder, "erl", Config()) as run:
+        failed = 0
+        for step in range(60):
+            if step == 5:
+                disk.fill(leave)
+            if step == 50:
+                disk.free()
+            try:
+                run.log(step, {"text": "x" * 300})
+            except OSError as error:
+                failed += error.errno == errno.ENOSPC
+            written = (folder / "metrics.jsonl").read_bytes()
+            assert written.endswith(b"\n")
+            steps = [json.loads(line)["step"] for line in written.splitlines()]
+            assert steps == list(range(len(steps)))
+            assert len(steps) + run.unwritten == step + 1
+        assert 0 < failed <= 45
+        assert run.unwritten == 0
+        assert len(steps) == 60
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_nothing_and_counts_no_line_that_is_not_written(disk):
+    folder = disk.path / "run"
+    with Run.create(folder, "erl", Config()) as run:
+        run.log(1, {"reward": 1})
+        run.save(1, {"agent": _agent(1)}, {})
+        disk.fill(64 << 10)
+        with pytest.raises(OSError, match="No space left"):
+            run.save(2, {"large": np.zeros(1 << 20, np.uint8)}, {})
+        assert [path.name for path in (folder / "checkpoints").iterdir()] == ["00000001"]
+        disk.fill()
+        while not run.unwritten:
+            with contextlib.suppress(OSError):
+                run.log(2, {"text": "x" * 1000})
+        with pytest.raises(OSError, match="No space left"):
+            run.save(2, {}, {})
+        disk.free()
+        run.save(2, {"agent": _agent(2)}, {})
+        assert run.state(2)["metrics_bytes"] == (folder / "metrics.jsonl").stat().st_size == run.metrics_bytes
+
+
+def test_a_log_that_is_closed_on_a_full_disk_raises_or_keeps_the_error_of_the_run(disk, caplog):
+    def fill(run):
+        disk.fill()
+        while not run.unwritten:
+            with contextlib.suppress(OSError):
+                run.log(2, {"text": "x" * 1000})
+
+    with pytest.raises(OSError, match="lines that were not written are lost: 1"), \
+            Run.create(disk.path / "run", "erl", Config()) as run:  # fmt: skip
+        fill(run)
+    disk.free()
+    run = Run.create(disk.path / "run", "erl", Config())
+    fill(run)
+    with pytest.raises(ZeroDivisionError), run:
+        1 / 0  # noqa: B018
+    assert "lines that were not written are lost: 1" in caplog.text
+    disk.free()
+    Run.create(disk.path / "run", "erl", Config()).close()  # the lock was released
+
+
+def test_an_incomplete_last_line_is_cut_before_the_next_is_written(tmp_path):
+    with Run.create(tmp_path, "erl", Config()) as run:
+        run.log(1, {"reward": 1})
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 2, "rew')
+    with Run.create(tmp_path, "erl", Config()) as run:
+        run.log(2, {"reward": 2})
+    assert [line["reward"] for line in Run.open(tmp_path).history()] == [1, 2]
+
+
+def test_tensorboard_on_a_full_disk_neither_blocks_nor_ends_a_run(disk, caplog):
+    folder = disk.path / "run"
+    with Run.create(folder, "erl", Config(), loggers=["tensorboard"]) as run:
+        for step in range(40):
+            if step == 3:
+                disk.fill()
+            if step == 30:
+                disk.free()
+            with contextlib.suppress(OSError):
+                run.log(step, {f"metric {i}": step for i in range(40)})
+    assert [line["step"] for line in Run.open(folder).history()] == list(range(40))
+    assert caplog.text.count("logging to tensorboard failed") == 1
+    steps = {event.step for event in _events(folder) if event.summary.value}
+    assert {0, 1, 2, 30, 39} <= steps
+
+
+def _events(folder):
+    """The events of all complete records."""
+    import struct
+
+    from tensorboardX.proto.event_pb2 import Event
+
+    for file in sorted((folder / "tensorboard").iterdir()):
+        data = file.read_bytes()
+        while len(data) >= 12:
+            (length,) = struct.unpack("Q", data[:8])
+            if len(data) < 16 + length:
+                break
+            event = Event()
+            event.ParseFromString(data[12 : 12 + length])
+            yield event
+            data = data[16 + length :]
 
 
 def test_a_checkpoint_of_another_dtype_is_refused_and_nan_is_loaded(tmp_path):

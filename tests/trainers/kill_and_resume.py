@@ -109,7 +109,7 @@ def kill_and_resume(folder: Path, generations: int, kills: int, seed: int, env: 
         last = len(at) >= kills
         done = len(lines(folder))
         process = subprocess.Popen(
-            command(folder, generations, "--resume"),
+            command(folder, generations, *(["--resume"] if (folder / "config.json").exists() else [])),
             env=env,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

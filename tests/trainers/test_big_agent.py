@@ -1,6 +1,7 @@
-"""The BigAgent of a mixture: where it starts, and how its training goes in stages."""
+"""The BigAgent of a mixture: its pond, its initial weights and the stages of its training."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,11 @@ import pytest
 
 from lakepond.agents.pqn import PQNSettings
 from lakepond.errors import ConfigError
+from lakepond.flow.device_to_lake import DeviceLake, Lanes
+from lakepond.lake.lake import Lake
+from lakepond.pond.device_load import load
 from lakepond.trainers import big_agent, mixture, programs
+from lakepond.types import Field, Spec
 
 CONFIG = replace(
     mixture.PRESETS["debug"],
@@ -69,15 +74,15 @@ def test_stages_pair_steps_of_a_return_with_discounts():
         mixture.build(replace(CONFIG, big_n_step=(10, 5, 3), big_gamma=(0.97, 0.99)))
 
 
-def test_each_stage_fills_the_pond_for_itself_and_takes_its_share_of_the_steps(monkeypatch):
+def test_the_pond_is_filled_once_and_each_stage_takes_its_share_of_the_steps(monkeypatch):
     seen = []
 
-    def fill(_, pond, lake, rng, n_step, gamma):
-        seen.append(("fill", n_step, gamma))
-        return pond
+    def fill(shape, pond, lake, rng):
+        seen.append(("fill",))
+        return shape, pond
 
-    def learn(_, agent, pond, teacher, key, steps, total, gamma):
-        seen.append(("learn", steps, total, gamma))
+    def learn(_, shape, agent, pond, teacher, key, steps, total, n_step, gamma):
+        seen.append(("learn", steps, total, n_step, gamma))
         return agent, big_agent.DQNMetrics(*[jnp.float32(steps)] * 3)
 
     monkeypatch.setattr(big_agent, "fill", fill)
@@ -87,37 +92,124 @@ def test_each_stage_fills_the_pond_for_itself_and_takes_its_share_of_the_steps(m
     seconds = {"fill": 0.0, "learn": 0.0}
     found = big.train(best, range(50), 2.0, seconds)  # 50 transitions twice, in batches of 10
     assert (found.held, found.steps, found.loss) == (50, 10, 1.0)
-    assert [line for line in seen if line[0] == "learn"] == [
-        ("learn", steps, 10, 0.99) for steps in (3, 3, 4)
+    assert seen == [
+        ("fill",),
+        *[("learn", steps, 10, n_step, 0.99) for steps, n_step in ((3, 10), (3, 5), (4, 3))],
     ]
-    assert [line[1] for line in seen if line[0] == "fill"] == [10, 5, 3]
     big.train(best, range(200), 2.0, seconds)  # more than the pond holds
     assert (big.resets, big.samples) == (2, 100 + 200)
     assert seconds["fill"] > 0
 
 
+STACK = Field((4, 2, 2), "int32", rows=0)
+
+
+def lake_of_frames(path, lanes, steps, ends, seed=0):
+    """A lake in which each frame is a number of its own and the reward of a step is its id; and the truth."""
+    rng = np.random.default_rng(seed)
+    rows, at, next_at, over = [], [], [], rng.random((lanes, steps)) < ends
+    for lane in range(lanes):
+        frames, newest, following = [], [], []
+
+        def show(count, frames=frames, lane=lane):
+            frames.extend([lane * 10**6 + len(frames)] * count)
+
+        show(4)
+        for t in range(steps):
+            newest.append(len(frames) - 1)
+            show(1)
+            following.append(len(frames) - 1)
+            if over[lane, t]:
+                show(4)
+        rows.append(np.array(frames))
+        at.append(newest)
+        next_at.append(following)
+    held = np.zeros((lanes, max(map(len, rows)), 2, 2), np.int32)
+    for lane, frames in enumerate(rows):
+        held[lane, : len(frames)] = frames[:, None, None]
+    reward = np.arange(lanes * steps, dtype=np.float32).reshape(lanes, steps)
+    columns = {"action": np.zeros((lanes, steps), np.int32), "reward": reward}
+    columns |= {"terminated": over, "truncated": np.zeros_like(over)}
+    lanes_ = Lanes(held, steps, np.zeros(lanes, int), np.array(at), np.array(next_at), columns)
+    with DeviceLake(path, Spec(obs=STACK, action=Field((), "int32"))) as lake:
+        lake.pour([lanes_])
+        lake.wait()
+    window = np.arange(-3, 1)
+    shown = [
+        np.stack([rows[lane][np.array(where[lane])[:, None] + window] for lane in range(lanes)])
+        for where in (at, next_at)
+    ]
+    return *(each.reshape(-1, 4) for each in shown), over.reshape(-1)
+
+
+def check_transitions(batch, gamma, n_step, obs, next_obs, over, lane_steps):
+    """Each starts at the step whose frames it shows, and its return is exact for the steps that it takes."""
+    starts = {tuple(frames): i for i, frames in enumerate(obs.tolist())}
+    taken = []
+    for i in range(len(batch.reward)):
+        step = starts[tuple(batch.obs[i, :, 0, 0].tolist())]
+        possible, total = {}, 0.0
+        for k in range(n_step):
+            last = step + k
+            total += gamma**k * last
+            possible[k + 1] = (total, last)
+            if over[last] or (last + 1) % lane_steps == 0:
+                break
+        steps = [
+            k for k, (_, last) in possible.items() if (batch.next_obs[i, :, 0, 0] == next_obs[last]).all()
+        ]
+        assert len(steps) == 1, f"step {step}: a next observation of another step"
+        total, last = possible[steps[0]]
+        assert batch.reward[i] == np.float32(total)
+        assert batch.discount[i] == (0.0 if over[last] else gamma ** steps[0])
+        taken.append(steps[0] == len(possible))
+    return np.mean(taken)
+
+
+@pytest.mark.parametrize("big_pond", [2_000, 8_000, 20_000])
+def test_the_big_pond_holds_the_frames_of_its_own_steps(tmp_path, big_pond):
+    """The trainer's own pond and fill, on a lake larger than the pond: 10 to 100 % of the steps."""
+    obs, next_obs, over = lake_of_frames(tmp_path / "lake", lanes=4, steps=5_000, ends=0.005)
+    config = replace(mixture.PRESETS["atari"], big_pond=big_pond)
+    shape = big_agent.make_pond(config, STACK)
+    sample = jax.jit(partial(shape.sample, batch=2_000, n_step=3, gamma=0.5))
+    with Lake.open(tmp_path / "lake") as lake:
+        filled, pond = big_agent.fill(shape, None, lake, np.random.default_rng(0))
+        assert filled == shape  # its rows suffice
+        assert int(shape.held(pond)) == big_pond
+        batch = jax.tree.map(np.asarray, sample(pond, jax.random.PRNGKey(0)))
+        complete = check_transitions(batch, 0.5, 3, obs, next_obs, over, 5_000)
+        assert complete > (0.9 if big_pond < 20_000 else 0.999)  # the others stop at the end of their block
+        filled, pond = big_agent.fill(shape, pond, lake, np.random.default_rng(1))  # into the same memory
+        batch = jax.tree.map(np.asarray, sample(pond, jax.random.PRNGKey(0)))
+        check_transitions(batch, 0.5, 3, obs, next_obs, over, 5_000)
+
+
+def test_a_big_pond_whose_rows_do_not_suffice_is_replaced_by_a_larger_one(tmp_path):
+    obs, next_obs, over = lake_of_frames(tmp_path / "lake", lanes=2, steps=500, ends=0.9)
+    shape = big_agent.make_pond(replace(mixture.PRESETS["atari"], big_pond=400), STACK)
+    with Lake.open(tmp_path / "lake") as lake:
+        filled, pond = big_agent.fill(shape, shape.init(), lake, np.random.default_rng(0))
+    assert filled.rows > shape.rows
+    assert replace(filled, rows=shape.rows) == shape
+    sample = jax.jit(partial(filled.sample, batch=500, n_step=2, gamma=0.5))
+    batch = jax.tree.map(np.asarray, sample(pond, jax.random.PRNGKey(0)))
+    check_transitions(batch, 0.5, 2, obs, next_obs, over, 500)
+
+
 def test_the_learning_rate_falls_to_what_is_left_at_the_end():
     pond_of = mixture.build(CONFIG).big_pond
-    piece = big_agent.Loaded(
-        rows=jnp.ones((4, *pond_of.row), pond_of.obs.dtype),
-        rows_count=2,
-        at=jnp.array([0, 0]),
-        next_at=jnp.array([1, 1]),
-        action=jnp.zeros(2, jnp.int32),
-        reward=jnp.ones(2),
-        terminated=jnp.array([True, True]),
-        truncated=jnp.array([False, False]),
-        span=jnp.ones(2, jnp.uint8),
-        steps_count=2,
-    )
+    columns = {"at": np.array([0, 1]), "next_at": np.array([1, 2]), "action": np.zeros(2, np.int32)}
+    columns |= {"reward": np.ones(2), "terminated": np.array([True, True]), "truncated": np.zeros(2, bool)}
+    rows = np.ones((3, *pond_of.row), pond_of.obs.dtype)
     moved = {}
     for left in (0.0, 0.5, 1.0):
         made, best, last = made_and_weights(big_rate_end=left)
         state = big_agent.start(made, best, last, jax.random.PRNGKey(3))
         before = np.asarray(state.params["head"]["advantage"]["bias"])
         state = state._replace(updates=jnp.int32(8))  # of 8: its training is over
-        pond = pond_of.load(pond_of.init(), piece)
-        after, _ = big_agent.learn(made, state, pond, best, jax.random.PRNGKey(4), 1, 8, 0.99)
+        pond = load(pond_of, pond_of.init(), columns, [(0, rows)])
+        after, _ = big_agent.learn(made, pond_of, state, pond, best, jax.random.PRNGKey(4), 1, 8, 3, 0.99)
         moved[left] = np.asarray(after.params["head"]["advantage"]["bias"]) - before
     assert (moved[0.0] == 0).all()
     assert (moved[1.0] != 0).any()

@@ -1,6 +1,10 @@
 """The runner of comparisons; training itself is tested with the trainers."""
 
 import json
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +73,106 @@ def test_each_run_is_done_once_and_another_start_goes_on(tmp_path, monkeypatch):
     results = list(compare.results(tmp_path))
     assert [r["seed"] for r in results] == [0, 1, 2]
     assert results[0]["score"] == pytest.approx(3.0)  # the last three of 1, 2, 3, 4
+
+
+TRAINED = CompareConfig(games=("Breakout",), arms=("single",), seeds=3)
+OTHER = """
+import sys
+sys.path.insert(0, {tests!r})
+import test_compare
+test_compare.other_process({folder!r}, {at!r})
+"""
+
+
+def train(settings, folder):
+    """As the trainers: without a checkpoint the log is cut; each run that is done adds a line to `done`."""
+    from lakepond.runs import Run
+
+    with Run.create(folder, "single", settings) as run:
+        run.rewind(run.load(like={}) if run.checkpoints() else None)
+        for step in (10, 20, 30):
+            run.log(step, {"evaluation": step, "samples": 2 * step})
+        run.save(3, {}, {})
+    with (folder.parent / "done").open("a") as file:
+        file.write(f"{folder.name}\n")
+
+
+def other_process(folder, at):
+    """Do all runs; stop at `at` until the test continues: during training, or right after it."""
+    folder = Path(folder)
+
+    def wait():
+        (folder / "waiting").touch()
+        while not (folder / "continue").exists():
+            time.sleep(0.01)
+
+    def training(settings, run_folder):
+        if at == "training":
+            wait()
+        train(settings, run_folder)
+
+    compare.single.run = training
+    compare.programs.forget = wait if at == "trained" else lambda: None
+    assert compare.run(TRAINED, folder) == 0
+
+
+def start_other(folder, at):
+    code = OTHER.format(tests=str(Path(__file__).parent), folder=str(folder), at=at)
+    other = subprocess.Popen([sys.executable, "-c", code])
+    while not (folder / "waiting").exists():
+        assert other.poll() is None
+        time.sleep(0.01)
+    return other
+
+
+def log_of(folder):
+    return [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("at", ["training", "trained"])
+def test_a_run_that_another_process_is_about_to_finish_is_not_done_again(at, tmp_path, monkeypatch):
+    monkeypatch.setattr(compare.single, "run", train)
+    other = start_other(tmp_path, at)
+    try:
+        assert compare.run(TRAINED, tmp_path) == 1  # seed 0 is being done; 1 and 2 were done here
+    finally:
+        (tmp_path / "continue").touch()
+        assert other.wait(60) == 0
+    arm = tmp_path / "Breakout" / "single"
+    assert sorted((arm / "done").read_text().split()) == ["0", "1", "2"]
+    assert [log_of(arm / seed) for seed in "012"] == [[10, 20, 30]] * 3
+    assert [r["seed"] for r in compare.results(tmp_path)] == [0, 1, 2]
+
+
+def test_a_run_that_was_done_since_the_list_was_made_is_not_done_again(tmp_path, monkeypatch):
+    def others_first(settings, folder):
+        if folder.name == "0":  # while this process does the first, another does the rest
+            monkeypatch.setattr(compare.single, "run", train)
+            assert compare.run(TRAINED, tmp_path) == 1
+        train(settings, folder)
+
+    monkeypatch.setattr(compare.single, "run", others_first)
+    assert compare.run(TRAINED, tmp_path) == 0
+    arm = tmp_path / "Breakout" / "single"
+    assert sorted((arm / "done").read_text().split()) == ["0", "1", "2"]
+    assert [log_of(arm / seed) for seed in "012"] == [[10, 20, 30]] * 3
+
+
+def test_checkpoints_that_a_crash_left_beside_a_result_are_removed_by_the_next_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare.single, "run", train)
+
+    def crash(line):
+        raise SystemError(line)
+
+    with pytest.raises(SystemError, match="Breakout single seed 0"):  # told when the result is written
+        compare.run(TRAINED, tmp_path, tell=crash)
+    arm = tmp_path / "Breakout" / "single"
+    assert (arm / "0" / "result.json").exists()
+    assert (arm / "0" / "checkpoints").exists()
+    assert compare.run(TRAINED, tmp_path) == 0
+    assert not list(arm.glob("*/checkpoints"))
+    assert (arm / "done").read_text().split() == ["0", "1", "2"]
+    assert log_of(arm / "0") == [10, 20, 30]
 
 
 def test_recovery_is_taken_from_the_curve():

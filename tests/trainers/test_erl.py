@@ -154,7 +154,7 @@ def test_killed_twice_at_random_moments_it_ends_bit_for_bit_the_same(run, tmp_pa
 
 
 def test_a_folder_with_a_run_is_not_overwritten(run):
-    with pytest.raises(ConfigError, match=r"holds a run of 25 generations.*--resume"):
+    with pytest.raises(ConfigError, match=r"holds a run with checkpoints up to 25; resume it \(--resume\)"):
         erl.train(TINY, run)
 
 

@@ -10,16 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import kill_and_resume
 import numpy as np
 import pytest
+from tiny_market import TINY
 
+import lakepond as lp
 from lakepond.agents.pqn import PQNSettings
 from lakepond.errors import ConfigError, RunMismatch, SpecError, UnknownStream
 from lakepond.guards import METRICS
 from lakepond.lake.lake import Lake
 from lakepond.report.video import save_gif
 from lakepond.runs import Run
-from lakepond.trainers import arena, big_agent, live, mixture, single
+from lakepond.trainers import arena, big_agent, erl, live, mixture, single
 from lakepond.trainers.play import play
 
 SINGLE = replace(
@@ -174,6 +177,61 @@ def test_a_mixture_that_was_killed_ends_with_the_same_bits_lake_included(tmp_pat
     mixture.run(MIXTURE, folder)
     assert_same(folder, whole)
     assert_same_lake(folder, whole)
+
+
+KILLED_EARLY = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+import test_games
+
+def kill(event, args):
+    # the first commit is durable, the checkpoint that names it is not
+    if event == "os.rename" and str(args[1]).endswith("checkpoints/00000001"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+children = []
+for name, (trainer, config) in test_games.WITH_A_LAKE.items():
+    if (child := os.fork()) == 0:
+        sys.addaudithook(kill)
+        trainer(config, os.path.join({folder!r}, name), start_over=True)
+        os._exit(0)
+    children.append(child)
+print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+"""
+WITH_A_LAKE = {
+    "mixture": (mixture.run, MIXTURE),
+    "live": (live.run, LIVE),
+    "erl": (erl.train, replace(TINY, generations=2)),
+}
+
+
+def test_killed_between_the_first_commit_and_its_checkpoint_all_end_with_the_same_bits(
+    tmp_path, whole, whole_live
+):
+    spec = lp.Spec(obs=lp.Field((2,), "float32"))
+    for name in WITH_A_LAKE:  # in a folder in which somebody recorded, from which they start over
+        with lp.Replay.open(tmp_path / name / "lake", spec, 1_000) as replay:
+            for step in range(199):
+                obs = np.full(2, step, np.float32)
+                replay.record(obs=obs, action=0, reward=step, next_obs=obs, terminated=False, truncated=False)
+            replay.commit()
+    code = KILLED_EARLY.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.stdout == f"{[-int(signal.SIGKILL)] * 3}\n", done.stderr[-2_000:]
+    for name, (trainer, config) in WITH_A_LAKE.items():
+        assert Run.open(tmp_path / name).checkpoints() == [0]
+        assert (tmp_path / name / "lake" / "commits" / "0000000000.json").exists()
+        trainer(config, tmp_path / name, **({"resume": True} if name == "erl" else {}))
+        (old,) = (tmp_path / name).glob("old-*")
+        with Lake.open(old / "lake") as lake:
+            assert lake.steps(0, 199).reward.tolist() == list(range(199))
+    for name, other in {"mixture": whole, "live": whole_live}.items():
+        assert_same(tmp_path / name, other)
+        assert_same_lake(tmp_path / name, other)
+    erl.train(WITH_A_LAKE["erl"][1], tmp_path / "straight")
+    assert kill_and_resume.fingerprint(tmp_path / "erl") == kill_and_resume.fingerprint(tmp_path / "straight")
 
 
 def test_the_lake_of_a_mixture_is_an_ordinary_one_and_knows_its_agents(whole):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import fnmatch
 import logging
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +28,7 @@ from lakepond.cloud.store import LARGE, Store, md5_of_file
 from lakepond.cloud.uploader import Upload, Uploader
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakepondError, SpecError
 from lakepond.flow.lake_to_cloud import Pusher
+from lakepond.lake.links import target_in
 
 log = logging.getLogger("lakepond")
 TEMPORARY = (
@@ -164,7 +166,7 @@ class CloudSync:
             return False
         target = Path(local_path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f"{target.name}.{os.getpid()}.aside")
+        aside = target.with_name(f"{os.getpid()}-{os.urandom(4).hex()}.aside")
         try:
             self._ask(lambda store: _download(store, cloud_path, told.size, aside))
             if not self._came_whole(aside, cloud_path, told):
@@ -183,7 +185,7 @@ class CloudSync:
         names = self._ask(lambda store: store.list(cloud_prefix))
         start = cloud_prefix.strip("/") + "/"
         return bool(names) and all(
-            [self.download_file(name, Path(local_dir) / name.removeprefix(start)) for name in names]
+            [self.download_file(name, target_in(Path(local_dir), name.removeprefix(start))) for name in names]
         )
 
     def download_checkpoints(self, checkpoint_dir: str | Path = "checkpoints") -> bool:
@@ -319,15 +321,26 @@ class CloudSync:
 
 
 def files_of(folder: Path, exclude: Sequence[str] = ()) -> list[Path]:
-    """The files of a folder that may be sent: not excluded, not temporary, not those of a lake."""
-    found = []
+    """The files of a folder that may be sent: not excluded, not temporary, not those of a lake.
+
+    Symbolic links and special files are left out, with a warning: links are not followed out of the folder.
+    """
+    found: list[Path] = []
+    links: list[Path] = []
     for here, folders, files in os.walk(folder):
         inside = Path(here)
-        folders[:] = sorted(f for f in folders if not _is_temporary(f) and not is_lake(inside / f))
-        for file in sorted(files):
-            relative = (inside / file).relative_to(folder).as_posix()
-            if not _is_temporary(file) and not any(_matches(relative, pattern) for pattern in exclude):
-                found.append(inside / file)
+        linked = [name for name in folders if (inside / name).is_symlink()]
+        folders[:] = sorted(
+            f for f in folders if f not in linked and not _is_temporary(f) and not is_lake(inside / f)
+        )
+        for name in sorted([*files, *linked]):
+            path = inside / name
+            relative = path.relative_to(folder).as_posix()
+            if not _is_temporary(name) and not any(_matches(relative, pattern) for pattern in exclude):
+                (found if stat.S_ISREG(path.lstat().st_mode) else links).append(path)
+    if links:
+        names = ", ".join(str(path.relative_to(folder)) for path in links[:8])
+        log.warning("%s: %d symbolic links or special files are not sent: %s", folder, len(links), names)
     return found
 
 
@@ -361,7 +374,7 @@ def _send_changed(store: Store, path: Path, name: str) -> int:
 
 
 def _download(store: Store, name: str, size: int, aside: Path) -> None:
-    with aside.open("wb") as file:
+    with aside.open("wb" if aside.exists() else "xb") as file:  # another try writes the same file
         for piece in store.stream(name, size):
             file.write(piece)
         file.flush()

@@ -10,9 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lakepond.errors import SpecError
-from lakepond.lake.files import ASIDE, sync_folder
+from lakepond.lake.files import ASIDE, make_folders, sync_folder
 from lakepond.lake.lake import Lake
-from lakepond.lake.writer import make_folders
 
 
 def refuse_existing(target: Path) -> None:

@@ -79,8 +79,8 @@ class Rollout(NamedTuple):
     """the true one"""
     terminated: jax.Array
     truncated: jax.Array
-    begun: jax.Array
-    """what the next action was chosen from: of a new episode where this one ended"""
+    reset_obs: jax.Array
+    """the observation of the next action: the first of a new episode where this one ended"""
 
 
 class PQNMetrics(NamedTuple):
@@ -188,8 +188,8 @@ class PQN:
         env, seen = jax.lax.scan(step, env, jax.random.split(key, self.settings.rollout))
         obs, action, reward, next_obs, terminated, truncated, value, cut, score, episodes = seen
         following = jnp.concatenate([value[1:], best(env.obs)[None]])
-        begun = jnp.concatenate([obs[1:], env.obs[None]])
-        rollout = Rollout(obs, action, reward, next_obs, terminated, truncated, begun)
+        reset_obs = jnp.concatenate([obs[1:], env.obs[None]])
+        rollout = Rollout(obs, action, reward, next_obs, terminated, truncated, reset_obs)
         return env, rollout, jnp.where(truncated, cut, following), score.sum(), episodes.sum()
 
     def _learn(

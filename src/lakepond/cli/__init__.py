@@ -9,7 +9,7 @@ imported when it is called, so `lakepond --help` imports none and `lakepond veri
 
     0    done; the answer is yes            3    a file of the lake is not what was written
     1    could not be done, or no           4    another process is writing: try again later
-    2    wrong usage                        130  interrupted (143: terminated); what was committed is whole
+    2    wrong usage                        130  interrupted (143: SIGTERM, 129: SIGHUP)
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from textwrap import wrap
 from typing import Any, Protocol, cast
@@ -36,8 +35,9 @@ from lakepond.errors import (
     RunCorrupt,
     SpecError,
 )
+from lakepond.stopping import Terminated, terminate_as_interrupt
 
-DONE, NO, USAGE, DAMAGED, BUSY, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 3, 4, 130, 141, 143
+DONE, NO, USAGE, DAMAGED, BUSY, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 130, 141
 
 EXTRAS = {"obstore": "cloud", "jax": "train", "optax": "train", "safetensors": "train", "matplotlib": "train"}
 EXTRAS |= {"gymnax": "minatar", "gymnasium": "atari", "ale_py": "atari", "wandb": "wandb"}
@@ -99,7 +99,7 @@ def _answer(words: list[str], debug: bool) -> int:
         return USAGE
     command: Command | None = None
     try:
-        with _log_to_stderr(debug), _terminate_as_interrupt():
+        with _log_to_stderr(debug), terminate_as_interrupt():
             command = parse(words[0], words[1:])
             return command.run() or DONE
     except SystemExit as leaving:  # tyro has told its help (0) or the wrong usage (2)
@@ -107,8 +107,9 @@ def _answer(words: list[str], debug: bool) -> int:
     except KeyboardInterrupt as stopped:
         hint = getattr(command, "interrupted", None)
         if hint is not None:
-            print(f"\nlakepond: stopped. {hint()}", file=sys.stderr)
-        return TERMINATED if isinstance(stopped, Terminated) else INTERRUPTED
+            with suppress(OSError):  # a terminal that hung up
+                print(f"\nlakepond: stopped. {hint()}", file=sys.stderr)
+        return 128 + stopped.signum if isinstance(stopped, Terminated) else INTERRUPTED
     except BrokenPipeError:
         raise
     except (LakepondError, OSError) as error:
@@ -215,23 +216,3 @@ class _Stderr(logging.StreamHandler[Any]):
     @stream.setter
     def stream(self, _: Any) -> None:
         pass
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, as a rented machine sends it before it goes: stops as Ctrl-C does."""
-
-
-@contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise Terminated
-
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread: whoever owns that decides
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

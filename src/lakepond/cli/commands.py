@@ -68,7 +68,7 @@ COMMANDS: dict[str, Entry] = {
     "compact": Entry(
         KEEP,
         "compact:Compact",
-        "Merge the small files of a lake into larger ones, and let go of old commits if asked to.",
+        "Merge the small files of a lake into larger ones, and delete old commits if asked to.",
     ),
     "push": Entry(
         MOVE,

@@ -15,7 +15,10 @@ NONE = arg(metavar="N", help_behavior_hint="(default: all are kept)")
 
 @dataclass(frozen=True)
 class Compact:
-    """Merge the small files of a lake into larger ones, and let go of old commits if asked to.
+    """Merge the small files of a lake into larger ones, and delete old commits if asked to.
+
+    Commits that checkpoints of the run name are kept, whatever --keep-last says. Only files that lakepond
+    wrote are deleted, never a link.
 
     Example: lakepond compact runs/demo
 
@@ -57,7 +60,7 @@ class Compact:
             f"{words.size(before)} on disk, now {words.size(after)}."
         )
         if after > before:
-            words.talk("Older commits keep their files; --keep-last lets them go.")
+            words.talk("Older commits keep their files; --keep-last deletes them.")
 
     def interrupted(self) -> str:
         """What to know after Ctrl-C."""
@@ -65,4 +68,6 @@ class Compact:
 
 
 def _on_disk(folder: Path) -> int:
-    return sum(file.stat().st_size for file in (folder / "segments").iterdir())
+    from lakepond.lake.names import segment_files
+
+    return sum(status.st_size for status in segment_files(folder / "segments").values())

@@ -17,7 +17,8 @@ NONE = arg(metavar="N", help_behavior_hint="(default: all are kept)")
 class Gc:
     """Find what no commit in a bucket needs any more, and with --delete delete it.
 
-    Commits that checkpoints of the run name are kept, whatever else is said.
+    Commits that checkpoints of the run name are kept, whatever else is said, and so are those that a reader
+    on another machine has a lease on.
 
     Example: lakepond gc gs://my-bucket/demo --keep-last 5
 

@@ -28,6 +28,8 @@ class Play:
     """of the game"""
     epsilon: float = 0.001
     """share of random actions"""
+    trust_module: Annotated[str | None, arg(metavar="MODULE", help_behavior_hint="(default: none)")] = None
+    """Python module that a game module:id of this run may import"""
     json: bool = False
     """print JSON instead of a table"""
 
@@ -37,7 +39,13 @@ class Play:
         from lakepond.trainers.play import play
 
         programs.prepare_jax()
-        episode = play(self.folder, checkpoint=self.checkpoint, seed=self.seed, epsilon=self.epsilon)
+        episode = play(
+            self.folder,
+            checkpoint=self.checkpoint,
+            seed=self.seed,
+            epsilon=self.epsilon,
+            trust_module=self.trust_module,
+        )
         told = {
             "game": episode.game,
             "checkpoint": episode.checkpoint,

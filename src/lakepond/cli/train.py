@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,8 @@ from lakepond.trainers import erl, programs
 
 ErlOptions: Any = options_of(erl.Config)
 NOTHING_GIVEN = ErlOptions()
+NOWHERE = "none"
+"""for --push-to: do not push"""
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,11 @@ class Erl:
     out: Annotated[Path | None, arg(help_behavior_hint="(default: the next runs/erl-<preset>-<n>)")] = None
     """folder of the run"""
     resume: bool = False
-    """go on from the newest whole checkpoint of --out, with its settings and its replay"""
+    """continue from the newest checkpoint of --out that can be used, with its settings and its replay"""
     resume_from: Annotated[int | None, arg(metavar="GENERATION")] = None
-    """go on from that checkpoint of --out instead; later ones are set aside"""
+    """continue from that checkpoint of --out instead; later ones are renamed to *.dropped"""
+    start_over: bool = False
+    """move what --out holds to a folder old-<time> in it and start a new run; nothing is deleted"""
     log: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """also log to these; wandb stays offline unless a key is there"""
     evaluate: Literal["holdout", "validation", "nothing"] = "holdout"
@@ -47,31 +52,27 @@ class Erl:
 
     def run(self) -> None:
         """Train, evaluate, tell."""
-        from lakepond.errors import ConfigError, RunMismatch
-        from lakepond.runs import Run
-        from lakepond.trainers.evaluate_market import config_of
+        from lakepond.errors import ConfigError
 
         programs.prepare_jax()
-        going_on = self.resume or self.resume_from is not None
-        if going_on and self.out is None:
-            raise ConfigError("name the run to go on with: lakepond train erl --resume --out runs/NAME.")
+        resumes = self.resume or self.resume_from is not None
+        if resumes and self.out is None:
+            raise ConfigError("name the run to resume: lakepond train erl --resume --out runs/NAME.")
         folder = self.out or _next_free(self.preset)
-        begun = going_on and (folder / "config.json").exists()
-        there = Run.open(folder) if begun else None
-        if there is not None and there.trainer != "erl":
-            raise RunMismatch(
-                f"{folder} is a run of the trainer {there.trainer!r}, not 'erl'; choose another folder."
-            )
-        base = erl.PRESETS[self.preset] if there is None else config_of(there.config)
+        base = _settings_there(folder, self.settings.push_to) if resumes else erl.PRESETS[self.preset]
         config = with_options(base, self.settings)
+        if config.push_to == NOWHERE:
+            config = replace(config, push_to=None)
         if not self.json:
-            words.talk(f"training into {folder}; the first generation compiles for a while")
+            prices = f", prices from {config.panel}" if config.panel is not None else ""
+            words.talk(f"training into {folder}{prices}; the first generation compiles for a while")
         began = time.perf_counter()
         last = erl.train(
             config,
             folder,
             resume=self.resume,
             resume_from=self.resume_from,
+            start_over=self.start_over,
             loggers=self.log,
             on_generation=lambda told: None if self.json else words.talk(_line(told, config.generations)),
         )
@@ -108,6 +109,29 @@ class Train:
         return self.command.interrupted()
 
 
+def _settings_there(folder: Path, push_to: str | None) -> erl.Config:
+    """The settings of the run to resume; refuses to push to a place that only its config.json names."""
+    from lakepond.errors import ConfigError, RunMismatch
+    from lakepond.runs import Run
+    from lakepond.runs.resume import Resume
+    from lakepond.trainers.evaluate_market import config_of
+
+    Resume(required=True).find(folder)
+    there = Run.open(folder)
+    if there.trainer != "erl":
+        raise RunMismatch(
+            f"{folder} is a run of the trainer {there.trainer!r}, not 'erl'; choose another folder."
+        )
+    named = there.config.get("push_to")
+    if named is not None and push_to is None:
+        place = shlex.quote("".join(letter for letter in str(named) if letter.isprintable()))
+        raise ConfigError(
+            f"the settings in {folder} push this run to {place}; confirm that with --push-to {place}, or "
+            f"resume without pushing with --push-to {NOWHERE}."
+        )
+    return config_of(there, warn=False)  # training warns
+
+
 def _next_free(preset: str) -> Path:
     number = 1
     while (folder := Path("runs") / f"erl-{preset}-{number}").exists():
@@ -131,6 +155,7 @@ def _tell(
 ) -> None:
     """What the run came to: memory, disk, time, and the champion beside its baselines."""
     from lakepond.cli.evaluate import compared, comparison
+    from lakepond.lake import commits
     from lakepond.lake.lake import Lake
     from lakepond.report.page import write_report
 
@@ -144,7 +169,7 @@ def _tell(
         "bytes_plain": last["bytes_plain"],
         "bytes_held": last["bytes_held"],
         "bytes_on_disk": stats.bytes_on_disk,
-        "commits": len(list((folder / "lake" / "commits").glob("*.json"))),
+        "commits": len(commits.numbers(folder / "lake" / "commits")),
     }
     found = None
     if part != "nothing":

@@ -34,7 +34,9 @@ class Single:
     preset: Preset = "minatar"
     """minatar: minutes; published: the authors' network, 10M frames; atari; debug, or --debug: seconds"""
     out: Out = None
-    """folder of the run; one that is there is gone on with"""
+    """folder of the run; an existing run is resumed"""
+    start_over: bool = False
+    """move what --out holds to a folder old-<time> in it and start a new run; nothing is deleted"""
     log: Log = ()
     """also log to these; wandb stays offline unless a key is there"""
     json: bool = False
@@ -60,7 +62,9 @@ class Mixture:
     preset: Preset = "minatar"
     """minatar: minutes; published: the authors' network, 10M frames; atari; debug, or --debug: seconds"""
     out: Out = None
-    """folder of the run; one that is there is gone on with"""
+    """folder of the run; an existing run is resumed"""
+    start_over: bool = False
+    """move what --out holds to a folder old-<time> in it and start a new run; nothing is deleted"""
     log: Log = ()
     """also log to these; wandb stays offline unless a key is there"""
     json: bool = False
@@ -86,7 +90,9 @@ class Live:
     preset: Preset = "minatar"
     """minatar: minutes; published: the authors' network, 10M frames; atari; debug, or --debug: seconds"""
     out: Out = None
-    """folder of the run; one that is there is gone on with"""
+    """folder of the run; an existing run is resumed"""
+    start_over: bool = False
+    """move what --out holds to a folder old-<time> in it and start a new run; nothing is deleted"""
     log: Log = ()
     """also log to these; wandb stays offline unless a key is there"""
     json: bool = False
@@ -114,7 +120,11 @@ def _train(name: str, trainer: Any, asked: Single | Mixture | Live) -> None:
     checks = jax.debug_nans(True) if asked.preset == "debug" else nullcontext()
     with checks:
         told = trainer.run(
-            config, folder, loggers=asked.log, tell=(lambda _: None) if asked.json else words.talk
+            config,
+            folder,
+            loggers=asked.log,
+            start_over=asked.start_over,
+            tell=(lambda _: None) if asked.json else words.talk,
         )
     found = {"folder": str(folder), "seconds": time.perf_counter() - began, **told}
     if asked.json:
@@ -134,6 +144,6 @@ def _next_free(trainer: str, game: str) -> Path:
 
 def _hint(trainer: str, out: Path | None) -> str:
     return (
-        "Nothing up to the last checkpoint is lost: the same command goes on "
+        "Nothing up to the last checkpoint is lost: the same command resumes it "
         f"(lakepond train {trainer} --out {out or 'runs/NAME'} ...)."
     )

@@ -7,6 +7,7 @@ durations seconds, moments UTC in ISO 8601, shares between 0 and 1; what is not 
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -37,8 +38,12 @@ def _plain(value: Any) -> Any:
 
 
 def talk(sentence: str) -> None:
-    """A sentence to whoever watches; never data."""
-    print(sentence, file=sys.stderr, flush=True)
+    """Print a sentence for people to stderr; never data. A terminal that hung up is no reason to stop."""
+    try:
+        print(sentence, file=sys.stderr, flush=True)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
 
 
 def printable(text: object) -> str:

@@ -14,10 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from lakepond.errors import CloudConflict
+from lakepond.errors import CloudConflict, CloudCorrupt
 
 Checks = Literal["etag", "read", "own"]
 """how a write is checked: the server tells the MD5; it must be read back; the bucket did it itself"""
+
+LONGEST_PART = 255
+"""bytes between two slashes of a key: the longest file name of common file systems"""
 
 
 class Listed(NamedTuple):
@@ -37,6 +40,22 @@ class Listed(NamedTuple):
 
 class Exists(CloudConflict):
     """There is an object of that name already."""
+
+
+class Unlistable(CloudCorrupt):
+    """The client fails on a listing because of a key that it cannot name."""
+
+
+def valid_name(name: str) -> bool:
+    """Whether a key, without its place, is a relative path that can be written below a folder.
+
+    Other keys (`//x`, `../x`, `x/`, control characters, parts longer than a file name) were not written by
+    lakepond and are ignored.
+    """
+    parts = name.split("/")
+    return not re.search(r"[\x00-\x1f\x7f\\\ud800-\udfff]", name) and all(
+        part not in ("", ".", "..") and len(part.encode()) <= LONGEST_PART for part in parts
+    )
 
 
 class Bucket(Protocol):

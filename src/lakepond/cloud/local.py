@@ -5,8 +5,10 @@ obstore has a local store, too, but one that does not sync, so that a power cut 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,19 +69,30 @@ class LocalBucket:
                 yield piece
 
     def head(self, name: str) -> Listed | None:
-        """What is told of one file."""
-        try:
-            told = (self._folder / name).stat()
-        except (FileNotFoundError, NotADirectoryError):
+        """Size and time of one file; None unless there is a regular file of that name."""
+        with self._blaming(name):
+            try:
+                status = (self._folder / name).stat()
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+                    raise
+                return None
+        if not stat.S_ISREG(status.st_mode):
             return None
-        return Listed(name, told.st_size, None, told.st_mtime)
+        return Listed(name, status.st_size, None, status.st_mtime)
 
     def list(self, prefix: str) -> Iterator[Listed]:
         """All files under a prefix."""
         start = self._folder / prefix
         if not start.is_dir():
             return
-        for folder, _, files in os.walk(start):
+
+        def fail(error: OSError) -> None:  # a listing that lacks a folder is not a listing
+            if not isinstance(error, FileNotFoundError):
+                with self._blaming(prefix):
+                    raise error
+
+        for folder, _, files in os.walk(start, onerror=fail):
             for file in sorted(files):
                 name = (Path(folder) / file).relative_to(self._folder).as_posix()
                 found = None if file.endswith(ASIDE) else self.head(name)

@@ -8,17 +8,18 @@ and it is never used in a child that was forked after it, because it hangs there
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lakepond.cloud.bucket import Checks, Exists, Listed
+from lakepond.cloud.bucket import Checks, Exists, Listed, Unlistable
 from lakepond.cloud.credentials import client_options
 from lakepond.cloud.place import Cloud
 from lakepond.errors import (
@@ -30,6 +31,7 @@ from lakepond.errors import (
     CloudUnreachable,
 )
 
+log = logging.getLogger("lakepond")
 PIECE = 8 << 20
 """bytes read at a time, and sent in one part of a large file"""
 CONNECT_SECONDS = 1.5
@@ -48,6 +50,7 @@ class RemoteBucket:
         self._options = client_options(cloud)
         self._clients: dict[float, Any] = {}
         self._lock = threading.Lock()
+        self._reported = False  # whether invalid keys were logged
 
     def put(self, name: str, data: bytes, *, create: bool, timeout: float) -> str | None:
         """Store bytes in one request."""
@@ -77,10 +80,35 @@ class RemoteBucket:
             return None
 
     def list(self, prefix: str) -> Iterator[Listed]:
-        """All objects under a prefix."""
+        """All objects under a prefix whose keys the client can name.
+
+        The client fails on a page of a listing because of one key like `demo//x` or `demo/../x`. Then each
+        folder is listed alone, and a folder that has such a key is listed from the name "0" on, which sorts
+        after it.
+        """
         with self._asking(prefix):
-            for some in _obstore().list(self._client(60.0), prefix or None):
-                yield from map(_listed, some)
+            yield from self._list(prefix)
+
+    def _list(self, prefix: str) -> Sequence[Listed]:
+        from obstore.exceptions import InvalidPathError
+
+        client, where = self._client(60.0), prefix or None
+
+        def from_key(offset: str | None) -> Sequence[Listed]:
+            pages = _obstore().list(client, where, offset=offset)
+            return [_listed(each) for page in pages for each in page]
+
+        try:
+            return from_key(None)
+        except InvalidPathError as error:
+            if not self._reported:
+                self._reported = True
+                log.info("%s: invalid keys are ignored: %s", self._cloud, _first_line(error))
+        with suppress(InvalidPathError):
+            level = _obstore().list_with_delimiter(client, where)
+            folders = [self._list(f"{folder}/") for folder in level["common_prefixes"]]
+            return [*map(_listed, level["objects"]), *(each for found in folders for each in found)]
+        return from_key(f"{prefix}0")
 
     def delete(self, name: str) -> None:
         """Delete one object."""
@@ -149,6 +177,11 @@ class RemoteBucket:
             return CloudRefused(f"{where} refuses these credentials ({why}); see that they may write there.")
         if kind == "NotFoundError" or isinstance(error, FileNotFoundError):
             return CloudNotFound(f"{where} has no {name} ({why}).")
+        if kind == "InvalidPathError":
+            return Unlistable(
+                f"the client cannot list {where} because of one key ({_first_line(error)}): delete it, or "
+                "move it to another place."
+            )
         if kind in ("GenericError", "JoinError"):
             return CloudUnreachable(f"{where} does not answer as it should ({why}); it is tried again.")
         return None
@@ -191,6 +224,11 @@ def _obstore() -> Any:
 
 def _listed(told: Any) -> Listed:
     return Listed(told["path"], told["size"], _plain(told["e_tag"]), told["last_modified"].timestamp())
+
+
+def _first_line(error: Exception) -> str:
+    """What the client says about an invalid key, without control characters."""
+    return re.sub(r"[^\x20-\x7e]", "?", str(error).partition("\n")[0])[:200]
 
 
 def _plain(etag: str | None) -> str | None:

@@ -14,11 +14,11 @@ import hashlib
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lakepond.cloud.bucket import Bucket, Exists, Listed
+from lakepond.cloud.bucket import Bucket, Exists, Listed, Unlistable, valid_name
 from lakepond.cloud.local import LocalBucket
 from lakepond.cloud.memory import MemoryBucket
 from lakepond.cloud.pace import LEAST_TIMEOUT, TokenBucket, timeout_for
@@ -48,6 +48,7 @@ class Store:
         self._md5_etags = scheme != "az"
         self.conditions: bool | None = None
         """whether the server honours "only if it is not there"; None: not known yet"""
+        self._ignored, self._unlistable = 0, False
         self.bytes_sent = 0
         """all that was sent, second tries included"""
 
@@ -86,8 +87,9 @@ class Store:
                 self.replace(name, data)
                 return
             raise CloudConflict(
-                f"{self.cloud} has another {name} than this disk: two runs write to one place. Nothing was "
-                "overwritten; push this one elsewhere, or pull that one and go on from it."
+                f"another machine has published {name} in {self.cloud} with other content; nothing was "
+                "overwritten: pull that lake to a fresh folder to continue from it, or push this one to "
+                "another place."
             ) from None
         self._check(name, data, etag)
 
@@ -147,11 +149,42 @@ class Store:
         """What the server tells of one object; None if there is none."""
         return self._relative(self.bucket.head(self._key(name)))
 
-    def list(self, under: str = "") -> dict[str, Listed]:
-        """What the server tells of all objects of this place, or of those under a folder of it."""
+    def list(self, under: str = "", known: Sequence[str] = ()) -> dict[str, Listed]:
+        """The objects of this place, or of a folder of it, that have valid names; the others are ignored.
+
+        `known`: names, and folders with a slash at the end, to ask for one by one where a key that the client
+        cannot name keeps it from listing everything at once. Without them that is an error.
+        """
         start = "/".join(part for part in (self._prefix, under.strip("/")) if part)
-        found = (self._relative(each) for each in self.bucket.list(f"{start}/" if start else ""))
-        return {each.name: each for each in found if each is not None}
+        start = f"{start}/" if start else ""
+        try:
+            found = [*self.bucket.list(start)]
+        except Unlistable as error:
+            if not known:
+                raise
+            if not self._unlistable:
+                self._unlistable = True
+                log.warning("%s: only %s are looked at: %s", self.cloud, ", ".join(known), error)
+            found = [each for name in known for each in self._one_by_one(start + name)]
+        below = f"{self._prefix}/" if self._prefix else ""
+        names = {each.name.removeprefix(below): each for each in found if each.name.startswith(below)}
+        names = {name: each._replace(name=name) for name, each in names.items() if valid_name(name)}
+        folders = {parent for name in names for parent in _parents(name)}
+        names = {name: each for name, each in names.items() if name not in folders}
+        self._report_ignored(len(found) - len(names))
+        return names
+
+    def _one_by_one(self, key: str) -> Iterable[Listed]:
+        if key.endswith("/"):
+            return self.bucket.list(key)
+        found = self.bucket.head(key)
+        return [] if found is None else [found]
+
+    def _report_ignored(self, count: int) -> None:
+        """Log how many keys a listing ignored, when that changes."""
+        if count > self._ignored:
+            log.info("%s: %d keys that are not valid file names are ignored", self.cloud, count)
+        self._ignored = max(self._ignored, count)
 
     def read(self, name: str, most: int = 1 << 30) -> bytes:
         """All bytes of a small object."""
@@ -204,6 +237,13 @@ def md5_of_file(path: Path) -> str:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def _parents(name: str) -> Iterator[str]:
+    """The folders above a name."""
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name
 
 
 def _bucket(cloud: Cloud) -> Bucket:

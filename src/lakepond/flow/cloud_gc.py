@@ -2,6 +2,7 @@
 
     LIST ──▶ read every commit ──▶ delete those that go ──▶ LIST ──▶ delete what none of the rest names
                and every checkpoint: the commits they name stay
+               and every lease of a reader: the commits and segments it names stay, until it expires
 
 Careful in every step: a dry run unless told otherwise; nothing younger than a day, by the server's own clock,
 for a push that is under way sends segments before the commit that names them; nothing at all after a LIST
@@ -10,24 +11,26 @@ that failed or a commit that cannot be read; and commits that came in between ke
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.status import in_words
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt, SpecError
+from lakepond.flow import leases
 from lakepond.flow.cloud_to_lake import Remote, look
+from lakepond.flow.layout import LEASES, commit_name
 from lakepond.lake import commits
 from lakepond.lake.commits import Commit
+from lakepond.lake.names import SEGMENT
+from lakepond.lake.retention import CHECKPOINT, checkpointed, commit_of_state, deletable
 
 log = logging.getLogger("lakepond")
 DAY = 24 * 3600.0
@@ -43,13 +46,16 @@ class Swept:
     bytes: int
     young: int
     """files that no commit names, but that are too young to go"""
+    leased: tuple[int, ...] = ()
+    """commits that would go, but that a reader with a valid lease needs"""
 
     def __str__(self) -> str:
         what = "would be deleted" if self.dry_run else "deleted"
-        told = (
+        text = (
             f"{len(self.commits)} commits and {len(self.segments)} segments, {in_words(self.bytes)}, {what}"
         )
-        return told + (f"; {self.young} more are too young" if self.young else "")
+        text += f"; {len(self.leased)} commits are kept for readers on other machines" if self.leased else ""
+        return text + (f"; {self.young} more are too young" if self.young else "")
 
 
 def gc(
@@ -65,8 +71,9 @@ def gc(
 
     All commits are kept, or the newest `keep_last` and, beside them, each whose number is a multiple of
     `keep_every`, and each that a checkpoint of the run names which the lake belongs to. Only what is older
-    than `older_than` seconds goes. What the commits of a `lake` on this disk name is kept, too: its segments
-    may be in the cloud alone; and so are the commits that the checkpoints beside it name.
+    than `older_than` seconds goes, and nothing that a reader with a valid lease needs. What the commits of a
+    `lake` on this disk name is kept, too: its segments may be in the cloud alone; and so are the commits that
+    the checkpoints beside it name.
     """
     if keep_last is not None and keep_last < 1:
         raise SpecError(f"keep_last must be at least 1, but is {keep_last!r}: a lake needs a commit.")
@@ -75,24 +82,28 @@ def gc(
     store = Store(Cloud.of(cloud))
     remote = _look(store)
     needed = _of_checkpoints(store.cloud, None if lake is None else Path(lake))
-    going = [n for n in _choose(remote.numbers, keep_last, keep_every) if n not in needed]
+    going = deletable(remote.numbers, keep_last, keep_every, needed)
     now = time.time() if dry_run else _server_time(store)
-    going = [number for number in going if now - remote.listed[_name(number)].modified > older_than]
-    named = _named(store, [number for number in remote.numbers if number not in going])
+    going = [number for number in going if now - remote.listed[commit_name(number)].modified > older_than]
+    valid = _leases(store, remote.listed, now)
+    leased = tuple(number for number in going if number in valid.commits)
+    going = [number for number in going if number not in valid.commits]
+    named = valid.segments | _named(store, [number for number in remote.numbers if number not in going])
     if lake is not None:
         folder = Path(lake) / "commits"
         named |= {name for n in commits.numbers(folder) for name in commits.read(folder, n).files()}
     loose = _loose(remote.listed, named)
     old = {name: told for name, told in loose.items() if now - told.modified > older_than}
     if not dry_run:
-        old = _delete(store, going, old, set(remote.numbers))
-    size = sum(told.size for told in old.values()) + sum(remote.listed[_name(n)].size for n in going)
+        old = _delete(store, going, old, set(remote.numbers), now)
+    size = sum(told.size for told in old.values()) + sum(remote.listed[commit_name(n)].size for n in going)
     swept = Swept(
         dry_run,
         tuple(going),
         tuple(sorted(name.removeprefix("segments/") for name in old)),
         size,
         len(loose) - len(old),
+        leased,
     )
     log.info("%s: %s", store.cloud, swept)
     return swept
@@ -105,29 +116,25 @@ def _look(store: Store) -> Remote:
     return remote
 
 
-def _choose(numbers: list[int], last: int | None, every: int | None) -> list[int]:
-    """Which commits go."""
-    kept = set(numbers if last is None else numbers[-last:])
-    kept |= {number for number in numbers if every is not None and number % every == 0}
-    return [number for number in numbers if number not in kept]
-
-
 def _of_checkpoints(cloud: Cloud, lake: Path | None) -> set[int]:
     """The commits that checkpoints name, of the run around this place and around a lake on this disk.
 
-    Raises if one cannot be read: nobody knows what it needs.
+    Raises if one cannot be read: the commit that it needs is not known then.
     """
-    found = set()
+    found = set() if lake is None else checkpointed(lake)
     if (run := _around(cloud)) is not None:
         above = Store(run)
         for name in above.list("checkpoints"):
-            if re.fullmatch(r"checkpoints/\d+/state\.json", name):
-                found.add(_commit_of(f"{name} of {run}", lambda name=name: above.read(name)))  # type: ignore[misc]
-    if lake is not None:
-        for path in (lake.resolve().parent / "checkpoints").glob("*/state.json"):
-            if path.parent.name.isdigit():  # others are being written, or were dropped
-                found.add(_commit_of(str(path), path.read_bytes))
-    return found - {-1}
+            if not re.fullmatch(rf"checkpoints/{CHECKPOINT.pattern}/state\.json", name):
+                continue
+            try:
+                found |= commit_of_state(above.read(name))
+            except ValueError as error:
+                raise CloudCorrupt(
+                    f"{name} of {run} cannot be read, so the commit that it needs is not known; nothing is "
+                    f"deleted. Delete that checkpoint by hand if it is not needed ({error})."
+                ) from error
+    return found
 
 
 def _around(cloud: Cloud) -> Cloud | None:
@@ -138,24 +145,12 @@ def _around(cloud: Cloud) -> Cloud | None:
     return replace(cloud, url=cloud.url.rstrip("/").rpartition("/")[0])
 
 
-def _commit_of(name: str, read: Callable[[], bytes]) -> int:
-    """The commit that a checkpoint's state names; -1 if none."""
-    try:
-        told: Any = json.loads(read())["state"].get("lake_commit")
-        return -1 if told is None else int(told)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CloudCorrupt(
-            f"{name} cannot be read, so nobody knows which commit it needs; nothing is deleted. Delete that "
-            "checkpoint by hand if it is not needed."
-        ) from error
-
-
 def _named(store: Store, numbers: list[int]) -> set[str]:
     """Every file that these commits name; raises if one cannot be read: nobody knows what it names."""
     found: set[str] = set()
     for number in numbers:
         try:
-            found |= set(Commit.from_json(store.read(_name(number)), commits.file_name(number)).files())
+            found |= set(Commit.from_json(store.read(commit_name(number)), commits.file_name(number)).files())
         except LakeCorrupt as error:
             raise CloudCorrupt(
                 f"commit {number} of {store.cloud} cannot be read, so nobody knows what it names; nothing is "
@@ -165,23 +160,63 @@ def _named(store: Store, numbers: list[int]) -> set[str]:
 
 
 def _loose(listed: dict[str, Listed], named: set[str]) -> dict[str, Listed]:
+    """The segments that no commit names; what lakepond did not write is left alone."""
     return {
-        name: told
-        for name, told in listed.items()
-        if name.startswith("segments/") and name.removeprefix("segments/") not in named
+        name: each
+        for name, each in listed.items()
+        if re.fullmatch(rf"segments/{SEGMENT.pattern}", name) and name.removeprefix("segments/") not in named
     }
 
 
-def _delete(store: Store, going: list[int], old: dict[str, Listed], seen: set[int]) -> dict[str, Listed]:
-    """Commits first, then segments; what a commit names that came meanwhile stays. Returns what went."""
+class Leases(NamedTuple):
+    """What readers on all machines need."""
+
+    commits: set[int]
+    segments: set[str]
+    expired: list[str]
+
+
+def _leases(store: Store, listed: dict[str, Listed], now: float) -> Leases:
+    """The leases that are valid now, taken together; raises if one cannot be read, unless it is old."""
+    found = Leases(set(), set(), [])
+    for name, each in listed.items():
+        if not re.fullmatch(rf"{LEASES}[0-9a-f]{{16}}\.json", name):
+            continue
+        try:
+            needs = leases.parse(store.read(name))
+        except CloudNotFound:  # the reader has ended
+            continue
+        except ValueError as error:
+            if now - each.modified <= leases.SECONDS:
+                raise CloudCorrupt(
+                    f"{name} of {store.cloud} cannot be read, so it is not known which commits its reader "
+                    f"needs; nothing is deleted. Delete it by hand if that reader has ended ({error})."
+                ) from error
+            needs = leases.Needs(0.0, frozenset(), frozenset())
+        if now - each.modified > needs.seconds:
+            found.expired.append(name)
+        else:
+            found.commits.update(needs.commits)
+            found.segments.update(needs.segments)
+    return found
+
+
+def _delete(
+    store: Store, going: list[int], old: dict[str, Listed], seen: set[int], now: float
+) -> dict[str, Listed]:
+    """Delete commits, then segments and expired leases; returns the segments that were deleted.
+
+    Segments that are named by a commit or a lease that was put in the meantime are kept.
+    """
     for number in going:
-        store.delete(_name(number))
+        store.delete(commit_name(number))
     remote = _look(store)
     if strange := [number for number in going if number in remote.numbers]:
         raise CloudCorrupt(f"commit {strange[0]} of {store.cloud} is there after it was deleted; stopped.")
-    new = _named(store, [number for number in remote.numbers if number not in seen])
+    valid = _leases(store, remote.listed, now)
+    new = valid.segments | _named(store, [number for number in remote.numbers if number not in seen])
     gone = {name: told for name, told in old.items() if name.removeprefix("segments/") not in new}
-    for name in gone:
+    for name in [*gone, *valid.expired]:
         store.delete(name)
     return gone
 
@@ -197,7 +232,3 @@ def _server_time(store: Store) -> float:
         return told.modified
     finally:
         store.delete(name)
-
-
-def _name(number: int) -> str:
-    return f"commits/{commits.file_name(number)}"

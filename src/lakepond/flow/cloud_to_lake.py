@@ -18,18 +18,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lakepond import forks
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.pace import patiently
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.status import in_words
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorrupt, LakeFull
+from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
+from lakepond.flow.leases import Lease
 from lakepond.lake import commits, description
 from lakepond.lake.checksum import Digest
 from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import FOLDER, Elsewhere, Segments
-from lakepond.lake.files import WriterLock, write_bytes, write_whole
+from lakepond.lake.files import WriterLock, make_folders, write_bytes, write_whole
 from lakepond.lake.lake import Lake
+from lakepond.lake.links import check_folders
 
 log = logging.getLogger("lakepond")
 TRIES = 3
@@ -41,10 +45,15 @@ class Fetcher:
 
     def __init__(self, path: Path, store: Store) -> None:
         self._folder, self._store = path / "segments", store
-        self._lock = threading.Lock()
-        self._busy: dict[str, threading.Lock] = {}
+        self.restart_in_child()
         self.segments: Segments | None = None
         """asked to make room before something is brought"""
+        forks.register(self)
+
+    def restart_in_child(self) -> None:
+        """Nothing is being fetched by another thread."""
+        self._lock = threading.Lock()
+        self._busy: dict[str, threading.Lock] = {}
 
     def __call__(self, name: str) -> None:
         """Have this segment here."""
@@ -87,6 +96,7 @@ class Fetcher:
                 )
             os.fsync(file.fileno())
 
+        check_folders(self._folder)
         write_whole(self._folder, fill, lambda _: name)
 
 
@@ -101,11 +111,10 @@ class Remote:
 
 def look(store: Store) -> Remote | None:
     """What is there; None if there is no lake. A server that is away is told at once, nearly."""
-    listed = patiently(store.list, for_seconds=1.0, cap=store.cloud.retry_cap)
+    listed = patiently(lambda: store.list(known=KNOWN), for_seconds=1.0, cap=store.cloud.retry_cap)
     if description.NAME not in listed:
         return None
-    names = [name[8:-5] for name in listed if name.startswith("commits/") and name.endswith(".json")]
-    return Remote(listed, sorted(int(name) for name in names if name.isdigit()))
+    return Remote(listed, commit_numbers(listed))
 
 
 def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, lazy: bool = False) -> Lake:
@@ -120,7 +129,8 @@ def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, laz
     fetcher = Fetcher(path, store)
     if not lazy:
         bring_segments(path, chosen, fetcher, cloud)
-    return Lake(path, description.read(path), chosen, Segments(path, bring=fetcher))
+    segments = Segments(path, bring=fetcher, pin=Lease(store).pin)
+    return Lake(path, description.read(path), chosen, segments)
 
 
 def bring_commits(
@@ -131,8 +141,10 @@ def bring_commits(
     remote = remote if remote is not None else look(store)
     if remote is None:
         raise CloudNotFound(f"there is no lake at {cloud}; `replay.push()` makes one.")
-    for folder in (path, path / "segments", path / "commits", path / FOLDER):
-        folder.mkdir(parents=True, exist_ok=True)
+    folders = [path / name for name in ("segments", "commits", FOLDER, "quarantine")]
+    check_folders(*folders)
+    for folder in (path, *folders[:3]):
+        make_folders(folder)
     with WriterLock(path / "lock"):
         data = _read(store, description.NAME)
         if not (path / description.NAME).exists():
@@ -152,24 +164,48 @@ def _newest_whole(path: Path, store: Store, elsewhere: Elsewhere, remote: Remote
     """The newest whole commit, brought here; those after it that are not whole go to the quarantine."""
     mine = commits.numbers(path / "commits")
     for number in reversed(remote.numbers):
+        if mine and mine[-1] < number:
+            _check_pushed(path, store, elsewhere, remote, mine[-1], number)
         try:
-            found = _bring_commit(path, store, elsewhere, remote, number)
-        except (LakeCorrupt, CloudCorrupt) as error:
-            log.warning("stepping back over commit %d of %s: %s", number, store.cloud, error)
-            continue
-        if mine and mine[-1] not in remote.numbers and mine[-1] < number:
-            raise CloudConflict(
-                f"{path} has commit {mine[-1]}, which was never pushed, and {store.cloud} went on to commit "
-                f"{number}: move this lake aside to go on with that one, or push this one elsewhere."
-            )
-        return found
-    raise CloudNotFound(f"{store.cloud} has no whole commit; push again from a disk that has one.")
+            ahead = bool(mine) and mine[-1] > number
+            return _bring_commit(path, store, elsewhere, remote, number, ahead=ahead)
+        except (LakeCorrupt, CloudCorrupt, CloudNotFound) as error:
+            log.warning("%s: skipping unreadable commit %d: %s", store.cloud, number, error)
+    raise CloudNotFound(f"{store.cloud} has no complete commit; push again from a disk that has one.")
 
 
-def _bring_commit(path: Path, store: Store, elsewhere: Elsewhere, remote: Remote, number: int) -> Commit:
-    """One commit, checked, with the list of its files; `CloudCorrupt` unless all that it names is there."""
+def _check_pushed(
+    path: Path, store: Store, elsewhere: Elsewhere, remote: Remote, here: int, newest: int
+) -> None:
+    """Raise `CloudConflict` if the newest commit on this disk was never in the cloud, which has a newer one.
+
+    One that was there with all its files, and is not any more, was deleted by a `gc`.
+    """
+    file = path / "commits" / commits.file_name(here)
+    if here in remote.numbers:
+        pushed = file.read_bytes() == _read(store, commit_name(here))
+    else:
+        try:
+            pushed = all(name in elsewhere for name in commits.read(file.parent, here).files())
+        except LakeCorrupt:
+            pushed = False
+    if not pushed:
+        raise CloudConflict(
+            f"{path} has a commit {here} that was never pushed, and another machine has published commit "
+            f"{newest} in {store.cloud}: pull to a fresh folder to continue from that one, or push this one "
+            "to another place."
+        )
+
+
+def _bring_commit(
+    path: Path, store: Store, elsewhere: Elsewhere, remote: Remote, number: int, *, ahead: bool = False
+) -> Commit:
+    """One commit, checked, with the list of its files; `CloudCorrupt` unless all that it names is there.
+
+    `ahead`: this disk has a newer commit, which continues this one only if its files are known here.
+    """
     name = commits.file_name(number)
-    data = _read(store, f"commits/{name}")
+    data = _read(store, commit_name(number))
     file = path / "commits" / name
     if file.exists() and file.read_bytes() != data:
         raise CloudConflict(
@@ -189,6 +225,12 @@ def _bring_commit(path: Path, store: Store, elsewhere: Elsewhere, remote: Remote
             (path / "quarantine").mkdir(exist_ok=True)
             write_bytes(path / "quarantine", name, data)
         raise
+    if ahead and not file.exists() and not all(segment in elsewhere for segment in commit.files()):
+        raise CloudConflict(
+            f"another machine has published commit {number} in {store.cloud}, which is not known to {path}, "
+            "and there are newer commits here that were never pushed: pull to a fresh folder to continue "
+            "from that one, or push this one to another place."
+        )
     elsewhere.add(commit.files())
     if not file.exists():
         write_bytes(path / "commits", name, data)

@@ -6,21 +6,34 @@ commits on disk ──▶ LIST ──▶ send what is not there ──▶ LIST �
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Upload, Uploader
-from lakepond.errors import CloudConflict, CloudCorrupt, CloudUnreachable, LakeCorrupt
+from lakepond.errors import (
+    CloudConflict,
+    CloudCorrupt,
+    CloudError,
+    CloudNotFound,
+    CloudUnreachable,
+    LakeCorrupt,
+)
+from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
 from lakepond.lake import commits, description, writers
 from lakepond.lake.checksum import Digest
 from lakepond.lake.commits import Commit
-from lakepond.lake.elsewhere import Elsewhere
+from lakepond.lake.elsewhere import Elsewhere, known
+from lakepond.lake.links import check_folders, read_regular
 from lakepond.lake.sealed import unseal
 
 log = logging.getLogger("lakepond")
+CONFIRMED_SECONDS = 600.0
+"""how long a file that a LIST has shown in the cloud may leave the disk without another LIST"""
 
 
 @dataclass(frozen=True)
@@ -53,29 +66,39 @@ class Copier:
         """commits that were put, and their bytes"""
         self.pushed: int | None = None
         """the newest commit that is whole there, as far as it is known"""
-        self._published: set[int] = set()  # commits that were seen there; the newest is looked at again
+        self._published: set[int] = (
+            set()
+        )  # commits that were seen there, complete; the newest is checked again
+        self._compared: set[int] = set()  # commits there that are known to be this lake's
+        self._left_out: set[int] = set()  # commits that are not sent; reported once
         self._unsure: set[str] = set()  # commits that may have arrived changed
-        self._known_same = False  # whether this lake was compared with the one there
+        self._listed_at = -math.inf  # when a LIST has shown which files are there
+        self._same_lake = False  # whether `lake.json` was compared with the one there
 
     def round(self) -> None:
         """Bring the cloud to what the disk holds now; raises what is in the way.
 
-        `Changed`: begin again. A `CloudConflict` needs somebody; other `CloudError`s, another try.
+        `Changed`: plan again. A `CloudConflict` needs the user's decision; other `CloudError`s, another try.
         """
         if others := writers.names(self.path)[1:]:
             raise CloudConflict(
                 f"{self.path} has several writers ({', '.join(others[:8])}, ...), which the cloud does not "
                 "know how to hold; nothing was sent: keep this lake on its disk."
             )
+        check_folders(self.path / "commits", self.path / "segments")
         plan = self._plan()
         listed = self._list()
-        if lost := {number for number in self._published if _commit_name(number) not in listed}:
+        if lost := {number for number in self._published if commit_name(number) not in listed}:
             self._published -= lost
+            self._compared -= lost
             plan = self._plan()
+        self._forget_deleted(listed)
+        self._leave_out_deleted(plan, listed)
         self._compare(plan, listed)
         self._leave_out_lost(plan, listed)
         if self._send(plan, listed):
             listed = self._list()  # not what we think that we sent: what is there
+            self._compare(plan, listed)  # another machine may have published in the meantime
         self._publish(plan, listed)
 
     def stop(self) -> None:
@@ -85,8 +108,9 @@ class Copier:
             self._change.notify_all()
 
     def _list(self) -> dict[str, Listed]:
-        """What is there, but for commits that may have arrived changed."""
-        return {name: told for name, told in self.store.list().items() if name not in self._unsure}
+        """The objects there, without commits that may have arrived changed."""
+        listed = self.store.list(known=KNOWN)
+        return {name: each for name, each in listed.items() if name not in self._unsure}
 
     def _put(self, name: str, data: bytes) -> None:
         """Publish a commit or the description; one that may have arrived changed is published again."""
@@ -102,7 +126,7 @@ class Copier:
             if number in self._published and number != numbers[-1]:
                 continue
             try:
-                data = (folder / commits.file_name(number)).read_bytes()
+                data = read_regular(folder / commits.file_name(number))
                 found[number] = (Commit.from_json(data, commits.file_name(number)), data)
             except FileNotFoundError:
                 raise Changed from None
@@ -113,27 +137,103 @@ class Copier:
             self.to_go = {name: size for name, size in plan.files().items() if name not in self._elsewhere}
         return plan
 
+    def _forget_deleted(self, listed: dict[str, Listed]) -> None:
+        """Forget that files on this disk are in the cloud as well if a `gc`, say, has deleted them there."""
+        here = (file.name for file in (self.path / "segments").glob("*"))
+        gone = [name for name in here if name in self._elsewhere and f"segments/{name}" not in listed]
+        if gone:
+            self._elsewhere.doubt(gone)
+        self._listed_at = time.monotonic()
+
+    def confirm(self, ask: bool) -> bool:
+        """Whether a recent LIST has confirmed which files are in the cloud; with `ask`, one may be made."""
+        if ask and time.monotonic() - self._listed_at > CONFIRMED_SECONDS:
+            try:
+                self._forget_deleted(self.store.list("segments"))
+            except CloudError:
+                return False
+        return time.monotonic() - self._listed_at <= CONFIRMED_SECONDS
+
     def _compare(self, plan: Plan, listed: dict[str, Listed]) -> None:
-        """Raise `CloudConflict` if the place holds another lake; once, and before anything is sent there."""
-        if self._known_same:
-            return
-        mine = (self.path / description.NAME).read_bytes()
-        there = [number for number in plan.commits if _commit_name(number) in listed]
-        if description.NAME in listed:
-            pairs = [(description.NAME, mine)]
-            if there:
-                pairs.append((_commit_name(max(there)), plan.commits[max(there)][1]))
-            other = [name for name, data in pairs if not self.store.holds(name, data, listed[name])]
-            for name in other:
-                if not _sound(self.store.read(name)):  # changed on its way there
-                    self._unsure.add(name)
-                    del listed[name]
-            if any(name in listed for name in other):
+        """Raise `CloudConflict` if another machine has published there; called before anything is sent.
+
+        Every commit that is on this disk and in the cloud must have the same bytes in both. If there is a new
+        one to publish, the newest one there must be known to this machine, or its steps would be hidden.
+        """
+        there = commit_numbers(listed)
+        self._compared.intersection_update(there)
+        mine = read_regular(self.path / description.NAME)
+        if description.NAME in listed and not self._same_lake:
+            if not self._holds(description.NAME, mine, listed):
                 raise CloudConflict(
                     f"{self.cloud} holds another lake than {self.path}; nothing was overwritten: push this "
-                    "one elsewhere, or pull that one and go on from it."
+                    "one to another place, or pull that one to a fresh folder."
                 )
-        self._known_same = True
+            self._same_lake = True
+        for number in plan.commits.keys() & set(there) - self._compared:
+            if not self._holds(commit_name(number), plan.commits[number][1], listed):
+                raise self._published_by_another(number, "with other content than the one at")
+            self._compared.add(number)
+        there = commit_numbers(listed)
+        if there and there[-1] not in self._compared and plan.commits.keys() - set(there):
+            if not self._knows(there[-1]):
+                raise self._published_by_another(there[-1], "which is not known at")
+            self._compared.add(there[-1])
+
+    def _holds(self, name: str, data: bytes, listed: dict[str, Listed]) -> bool:
+        """Whether the cloud has these bytes; what was damaged on its way there is left out of `listed`."""
+        try:
+            if self.store.holds(name, data, listed[name]):
+                return True
+            damaged = not _sound(self.store.read(name))
+        except CloudNotFound:  # deleted in the meantime
+            damaged = True
+        if damaged:
+            self._unsure.add(name)
+            del listed[name]
+        return damaged
+
+    def _knows(self, number: int) -> bool:
+        """Whether a commit that is there, and not on this disk, was published or pulled by this machine."""
+        name = commits.file_name(number)
+        try:
+            data = self.store.read(commit_name(number))
+            if (self.path / "quarantine" / name).is_file():  # it was pulled, but a file of it was missing
+                return (self.path / "quarantine" / name).read_bytes() == data
+            mine = known(self.path)  # every file that a process on this disk has sent or pulled
+            return all(file in mine for file in Commit.from_json(data, name).files())
+        except LakeCorrupt:
+            return False
+
+    def _was_there(self, commit: Commit) -> bool:
+        """Whether all files of a commit were at this place once."""
+        listed = Elsewhere(self.path, self._elsewhere.url)  # as it is on disk now
+        return all(file in listed for file in commit.files())
+
+    def _published_by_another(self, number: int, how: str) -> CloudConflict:
+        return CloudConflict(
+            f"another machine has published commit {number} in {self.cloud}, {how} {self.path}; nothing was "
+            "sent: pull that lake to a fresh folder to continue from it, or push this one to another place."
+        )
+
+    def _leave_out_deleted(self, plan: Plan, listed: dict[str, Listed]) -> None:
+        """Do not send commits that are older than all that the cloud keeps: a `gc` deleted them there.
+
+        `CloudConflict` if the newest one here is among them and was never there: another machine continued.
+        """
+        kept = commit_numbers(listed)
+        deleted = [number for number in plan.commits if kept and number < kept[0]]
+        if deleted and deleted[-1] == max(plan.commits) and not self._was_there(plan.commits[deleted[-1]][0]):
+            raise self._published_by_another(kept[-1], "which is not known at")
+        for number in deleted:
+            del plan.commits[number]
+        self._leave_out(deleted, f"{self.cloud} keeps commits from {kept[0] if kept else 0} on")
+
+    def _leave_out(self, numbers: list[int], why: str) -> None:
+        """Report commits that are not sent, once."""
+        if new := [number for number in numbers if number not in self._left_out]:
+            self._left_out.update(new)
+            log.warning("%s: commit %s of %s is not pushed", why, ", ".join(map(str, new[:8])), self.path)
 
     def _leave_out_lost(self, plan: Plan, listed: dict[str, Listed]) -> None:
         """Push without commits whose files are neither here nor there; not without the newest."""
@@ -147,7 +247,7 @@ class Copier:
                 lost = f"commit {number} needs {name}, which is neither at {self.path} nor in {self.cloud}"
                 if number == max(plan.commits):
                     raise LakeCorrupt(f"{lost}; see `repair`.")
-                log.error("%s; it is not pushed", lost)
+                self._leave_out([number], lost)
                 del plan.commits[number]
                 break
 
@@ -199,31 +299,23 @@ class Copier:
         if told is not None and not file.exists():  # it is there alone: its name tells whether it is right
             check_content(self.store, name, told.size)
             return 0
-        if told is not None and self.store.holds(f"segments/{name}", file.read_bytes(), told):
+        if told is not None and self.store.holds(f"segments/{name}", read_regular(file), told):
             return 0
-        return self.store.keep(f"segments/{name}", file.read_bytes)
+        return self.store.keep(f"segments/{name}", lambda: read_regular(file))
 
     def _publish(self, plan: Plan, listed: dict[str, Listed]) -> None:
         """Put the commits that are not there, each after all that it names was seen there."""
-        new = [number for number in plan.commits if _commit_name(number) not in listed]
+        new = [number for number in plan.commits if commit_name(number) not in listed]
         if new:
             self._put_description(listed)
-        numbers = [
-            int(name[8:-5]) for name in listed if name.startswith("commits/") and name.endswith(".json")
-        ]
-        mine = {*self._published, *plan.commits, *commits.numbers(self.path / "quarantine")}
         for number, (commit, data) in sorted(plan.commits.items()):
             self._check_arrived(commit, listed)
             if number not in new:
                 self._published.add(number)
                 self.pushed = number
                 continue
-            if strange := [other for other in numbers if other > number and other not in mine]:
-                raise CloudConflict(
-                    f"{self.cloud} holds commit {strange[-1]}, which {self.path} does not know: another run "
-                    "went on from here. Pull that one, or push this one elsewhere."
-                )
-            self._put(_commit_name(number), data)
+            self._put(commit_name(number), data)
+            self._compared.add(number)
             self._published.add(number)
             self.pushed = number
             self.commit_bytes += len(data)
@@ -248,7 +340,7 @@ class Copier:
         """Have `lake.json` there; and learn, from a second one, whether the server honours conditions."""
         if description.NAME in listed and self.store.conditions is not None:
             return
-        self._put(description.NAME, (self.path / description.NAME).read_bytes())
+        self._put(description.NAME, read_regular(self.path / description.NAME))
         if description.NAME in listed and self.store.conditions is None:  # a second one was taken
             self.store.conditions = False
             log.warning(
@@ -275,7 +367,3 @@ def _sound(data: bytes) -> bool:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return False
     return True
-
-
-def _commit_name(number: int) -> str:
-    return f"commits/{commits.file_name(number)}"

@@ -1,12 +1,12 @@
-"""device pond ──pour──▶ lake: rows as they lie in the lanes, steps as a table; nothing is expanded or hashed.
+"""device pond ──pour──▶ lake: the rows of each lane in order, and the steps as a table; nothing is hashed.
 
-The pond's arrays come as NumPy, so JAX is not known here. A lane's rows become rows of the lake, in order; a
-step's windows become places in that order. Streams are lanes, so that n-step returns and sequences can be
-followed in the lake as anywhere else::
+The arrays of the pond come as NumPy, so this module does not import JAX. The rows of a lane become rows of
+the lake in the same order, and the windows of a step become offsets into them. Each lane is a stream, so that
+n-step returns and sequences can be followed in the lake::
 
-    agent 0: lanes 0..31  ▶  streams 0..31        agent 1: lanes 0..31  ▶  streams 32..63        ...
+    agent 0, environments 0..31  ▶  streams 0..31     agent 1, environments 0..31  ▶  streams 32..63     ...
 
-Writing happens on the lake's own thread, while the agents go on.
+Writing happens on the lake's own thread, while the agents continue.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from lakepond.closing import close_after
 from lakepond.errors import SpecError
 from lakepond.lake import description
 from lakepond.lake import writer as lake_writer
 from lakepond.lake.background import Background
-from lakepond.lake.commits import Commit
+from lakepond.lake.commits import Commit, Start
 from lakepond.lake.handover import HandOver, Layout, Windows
-from lakepond.lake.lake import Lake, newest_whole
+from lakepond.lake.lake import Lake, commit_to_follow
 from lakepond.types import Array, Spec
 
 PIECE_BYTES = 8 << 20
-"""rows written at a time"""
+"""bytes of rows written at a time"""
 
 
 class Lanes(NamedTuple):
-    """The steps of one device pond that are to be poured, as NumPy arrays."""
+    """The steps of one device pond to pour, as NumPy arrays."""
 
     rows: Array
     """(lanes, rows, *row): the ring of each lane"""
     steps: int
-    """steps ever added to each lane"""
+    """steps added so far to each lane"""
     oldest: Array
-    """(lanes,): the first to pour"""
+    """(lanes,): the first step to pour"""
     at: Array
     """(lanes, capacity)"""
     next_at: Array
@@ -48,12 +49,12 @@ class Lanes(NamedTuple):
 
 
 class DeviceLake:
-    """A lake that device ponds are poured into: the one writer of it."""
+    """A lake that device ponds are poured into; its only writer."""
 
     def __init__(
-        self, path: str | Path, spec: Spec, *, commit: int | None = None, codec: str = "zstd"
+        self, path: str | Path, spec: Spec, *, commit: int | Start | None = None, codec: str = "zstd"
     ) -> None:
-        """A new lake, or one that goes on from its newest commit, or from the one with that number."""
+        """Create a lake, or continue one from its newest commit or from the commit with that number."""
         path = Path(path)
         if (path / description.NAME).exists():
             if description.read(path) != spec:
@@ -63,20 +64,25 @@ class DeviceLake:
         self.path, self.spec = path, spec
         writer = lake_writer.LakeWriter(path, 1, codec=codec)
         try:
-            last = Lake.open(path, commit).commit if commit is not None else newest_whole(path)
+            last = commit_to_follow(path, commit)
             if last is not None:
                 writer.go_on_from(last)
+            self._background = Background(writer)
         except BaseException:
             writer.close()
             raise
         self._next_row = writer.next_rows()[0]
         self.recorded = 0 if last is None else last.recorded
         """steps poured so far"""
-        self._background = Background(writer)
-        self.last: Future[Commit] | None = None
+        self._background.drop_with(self)
+        self._pour_bytes = 0
 
     def pour(self, ponds: Sequence[Lanes], note: dict[str, Any] | None = None) -> Future[Commit]:
-        """Hand the steps of some ponds over; the arrays must not change until the future is done."""
+        """Hand over the steps of some ponds; the arrays must not change while `waiting` is not 0.
+
+        Raises `SpecError` if a ring no longer holds all of these steps or their rows.
+        """
+        self._background.check()
         length = self.spec.obs.shape[0] if self.spec.obs.rows == 0 else 1
         starts: list[Array] = []
         columns: list[dict[str, Array]] = []
@@ -89,6 +95,11 @@ class DeviceLake:
                     place = steps % pond.at.shape[1]
                     at, next_at = pond.at[lane, place], pond.next_at[lane, place]
                     first, stop = int(at[0]) - length + 1, int(next_at[-1]) + 1
+                    if len(steps) > pond.at.shape[1] or stop - first > pond.rows.shape[1]:
+                        raise SpecError(
+                            f"lane {lane} no longer has its {len(steps):,} steps and {stop - first:,} rows, "
+                            f"only {pond.at.shape[1]:,} and {pond.rows.shape[1]:,}; pour more often."
+                        )
                     pieces += _ring(pond.rows[lane], first, stop)
                     windows = np.stack([at, next_at], axis=1).astype(np.int64) - (length - 1)
                     starts.append(windows - first + row_at - self._next_row)
@@ -101,7 +112,7 @@ class DeviceLake:
                     )
                 stream += 1
         if not columns:
-            raise SpecError("there is nothing to pour: the ponds hold no step.")
+            raise SpecError("the ponds hold no steps to pour.")
         row_bytes = int(pieces[0][0].nbytes)
         windows_of = Windows(
             layout=Layout(length, row_bytes, 0 if self.spec.obs.rows == 0 else None),
@@ -122,29 +133,58 @@ class DeviceLake:
             alpha=None,
             release=lambda: None,
         )
+        done = self._background.submit(new, note or {})
         self._next_row = row_at
         self.recorded += new.steps
-        self.last = self._background.submit(new, note or {})
-        return self.last
+        self._pour_bytes = sum(pond.rows.nbytes + pond.at.nbytes + pond.next_at.nbytes for pond in ponds)
+        self._pour_bytes += sum(values.nbytes for values in new.columns.values())
+        return done
 
     @property
     def waiting(self) -> int:
-        """Pours that are not durable yet, whose arrays may not change."""
+        """Number of pours that are not durable yet; their arrays must not change."""
         return self._background.waiting
 
     def wait(self) -> Commit | None:
-        """The newest commit, once all that was poured is durable; raises why it could not be."""
-        return None if self.last is None else self.last.result()
+        """The newest commit, once all that was poured is durable; what failed before is tried again.
 
-    def close(self) -> None:
-        """Finish writing and let others."""
-        self._background.close()
+        Raises why it could not be: what was poured stays in memory and is tried again with the next pour.
+        """
+        return self._background.flush()
+
+    def commit_at(self, recorded: int) -> Commit | None:
+        """The commit that holds the first `recorded` steps and no more, once all that was poured is durable.
+
+        None if no pour ended there.
+        """
+        commit = self.wait()
+        while commit is not None and commit.recorded > recorded:
+            commit = None if commit.parent is None else Lake.open(self.path, commit.parent).commit
+        return commit if commit is not None and commit.recorded == recorded else None
+
+    @property
+    def uncommitted(self) -> int:
+        """Steps that were poured and are not durable yet."""
+        last = self._background.writer.last
+        return self.recorded - (0 if last is None else last.recorded)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """About how much memory the pours take that are not durable yet."""
+        return self.waiting * self._pour_bytes
+
+    def close(self, *, discard: bool = False) -> None:
+        """Write what was poured and release the lake; if that raises, the lake stays open, with nothing lost.
+
+        With `discard`, what could not be written is given up. In a forked child it does nothing.
+        """
+        self._background.discard() if discard else self._background.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        close_after(error, self.close)
 
 
 def _ring(rows: Array, first: int, stop: int) -> list[Array]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.status import UploadStatus
 from lakepond.cloud.store import Store
-from lakepond.errors import CloudConflict, CloudError, CloudUnreachable, SpecError
+from lakepond.errors import CloudConflict, CloudError, CloudUnreachable, LakeCorrupt, SpecError
 from lakepond.flow.cloud_to_lake import Fetcher, Remote, bring_commits, bring_segments, look
 from lakepond.flow.lake_to_cloud import Pusher
-from lakepond.lake import description
+from lakepond.flow.leases import Lease
+from lakepond.lake import commits, description
+from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import Segments
 
 log = logging.getLogger("lakepond")
@@ -33,9 +37,19 @@ class CloudCopy:
         fetcher = Fetcher(path, self.store)
         self._fetcher = fetcher
         self.pusher = Pusher(path, self.cloud, store=self.store)
-        self.segments = Segments(path, bring=fetcher, budget=budget, safe=self.pusher.elsewhere)
+        self.lease = Lease(self.store, newest=partial(_newest, path))
+        self.segments = Segments(
+            path,
+            bring=fetcher,
+            budget=budget,
+            safe=self.pusher.elsewhere,
+            pin=self.lease.pin,
+            confirm=self.pusher.confirm,
+        )
+        self._unpin: Callable[[float], None] = lambda _: None
         fetcher.segments = self.segments
         self.pusher.segments = self.segments
+        self._closing = False
 
     def begin(self, pull: Literal["lazy", "all"] | None, commit: int | None) -> None:
         """Before the lake is opened: bring what is to be brought, and refuse to begin a second lake there.
@@ -101,6 +115,11 @@ class CloudCopy:
             raise found[0]
         return found[0]
 
+    def continue_from(self, commit: Commit) -> None:
+        """Keep a commit in the cloud until `close`: the next commits share segments with it."""
+        self._unpin = self.segments.pin(commit)
+        weakref.finalize(self, self._unpin, 0.0).atexit = False  # if the replay is dropped without `close`
+
     # --- while it runs ---------------------------------------------------------------------------
 
     def settle_with(self, settled: Callable[[], object]) -> None:
@@ -111,7 +130,7 @@ class CloudCopy:
         """After a commit: keep to the budget; push by itself when half of it is in this disk alone."""
         if self.segments.budget is None:
             return
-        if self.segments.make_room() or 2 * self.segments.unsafe_bytes() > self.segments.budget:
+        if self.segments.make_room(ask=False) or 2 * self.segments.unsafe_bytes() > self.segments.budget:
             self.pusher.push()
 
     def push(self) -> None:
@@ -130,6 +149,18 @@ class CloudCopy:
             return self.pusher.wait(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Push what is new, wait a while for it, and say what did not arrive."""
-        self.pusher.push()
+        """Push all commits, wait a while for them, and log what did not arrive. May be called again."""
+        if not self._closing:
+            self.pusher.push()
+            self._closing = True
         self.pusher.close() if timeout is None else self.pusher.close(timeout)
+        self._unpin(HELLO_SECONDS)
+
+
+def _newest(path: Path) -> Commit | None:
+    """The newest commit on this disk; None if it cannot be read."""
+    folder = path / "commits"
+    try:
+        return commits.read(folder, commits.numbers(folder)[-1])
+    except (LakeCorrupt, OSError, IndexError):
+        return None

@@ -104,6 +104,10 @@ class Pusher:
                 conditions=self.store.conditions,
             )
 
+    def confirm(self, ask: bool) -> bool:
+        """Whether the list of files that are in the cloud is up to date; `ask`: after a LIST, if need be."""
+        return self._copier.confirm(ask)
+
     def note(self, error: str) -> None:
         """Something that went wrong before a push was asked for."""
         with self._change:

@@ -1,145 +1,217 @@
-"""lake ──fill──▶ device pond: exactly k of n transitions, in pieces of a fixed size, n steps folded into one.
+"""lake ──fill──▶ device pond: contiguous blocks of steps, chosen at random, with each frame copied once.
 
-Pieces are NumPy and padded, so that one compiled program takes them all; the next one is read while the
-device takes the last. Each row of a piece is sent once, whatever number of transitions need it.
+Which steps. The live steps of each stream within a segment are cut into blocks of `BLOCK` steps; the first
+and the last block of a stream may be shorter. All blocks are put on a circle in random order, and the steps
+of a random arc of `count` steps are taken. Every step is in the arc with probability count / len(lake)
+exactly, whatever the sizes of the blocks; the blocks at the two ends of the arc are taken in part. The
+position of the cuts is random too, so that no step is always the last of its block.
+
+Which rows. A run is a sequence of chosen steps in which each continues the one before it. A run of n steps
+takes `length` rows for its first observation and one more for each step::
+
+    run of 3 steps, stacks of 4     a0 a0 a0 a0 a1 a2 a3        n + length rows
+
+so `count` steps in r runs take count + r * length rows, and a run starts only at the start of a block and
+after the end of an episode. (A next observation that is not its observation shifted by one frame takes
+`length` rows instead of one.) `plan` computes the exact number before any row is read.
+
+Links. A step continues another if they are consecutive in their stream and segment, the earlier one does not
+end an episode, and its next observation is the observation of the later one. Streams that were interrupted
+without an end of an episode are therefore not joined. Adjacent blocks that were both chosen form one run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from lakepond.errors import SpecError, TooFewSteps
 from lakepond.lake.commits import Segment
+from lakepond.lake.handover import Layout
 from lakepond.lake.lake import Lake
 from lakepond.lake.reader import LeafPart
-from lakepond.lake.tracks import covered
+from lakepond.lake.tracks import Track, distinct
 from lakepond.types import Array
 
-
-class Piece(NamedTuple):
-    """Rows, and transitions that point into them; the fields are those of `pond.device.Loaded`."""
-
-    rows: Array
-    rows_count: int
-    at: Array
-    next_at: Array
-    action: Array
-    reward: Array
-    terminated: Array
-    truncated: Array
-    span: Array
-    steps_count: int
+BLOCK = 32
+"""steps per block"""
 
 
-def pieces(
-    lake: Lake,
-    count: int,
-    *,
-    rng: np.random.Generator,
-    n_step: int = 1,
-    gamma: float = 1.0,
-    size: int = 8192,
-) -> Iterator[Piece]:
-    """Exactly `count` of all live steps, every choice as likely as any other, in the order of the disk.
+@dataclass(frozen=True)
+class Fill:
+    """Steps chosen from a lake, and the rows that a device pond of one lane needs for them."""
 
-    n-step returns follow a stream within a segment, and end with its episode. A piece has at most `size`
-    transitions and 2 * `size` rows of a stack's length more.
+    lake: Lake
+    columns: dict[str, Array]
+    """(steps, ...): the columns of `pond.device_load`, and `step_id`"""
+    row_numbers: Array
+    """(rows,): the number in the lake of each row of the pond"""
+    row_shape: tuple[int, ...]
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return len(self.columns["at"])
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that the pond needs."""
+        return len(self.row_numbers)
+
+    def pieces(self, size: int) -> Iterator[tuple[int, Array]]:
+        """All rows as (position, rows), `size` at a time; the next piece is read while one is in use.
+
+        All have the same size, unless there are fewer rows than that: the last piece overlaps the one before.
+        """
+        last = max(0, self.rows - size)
+        starts = [*range(0, last, size), last]
+        with ThreadPoolExecutor(1, "lakepond-fill") as ahead:
+            reading = ahead.submit(self._read, starts[0], size)
+            for start, following in zip(starts, [*starts[1:], None], strict=True):
+                rows = reading.result()
+                if following is not None:
+                    reading = ahead.submit(self._read, following, size)
+                yield start, rows
+
+    def _read(self, start: int, size: int) -> Array:
+        dtype = np.dtype(self.lake.spec.obs.dtype)
+        row_bytes = int(np.prod(self.row_shape, dtype=np.int64)) * dtype.itemsize
+        numbers, place = distinct(self.row_numbers[start : start + size])
+        data = self.lake.reader.rows(0, numbers, row_bytes)[place]
+        rows: Array = data.reshape(-1).view(dtype).reshape(len(place), *self.row_shape)
+        return rows
+
+
+def plan(lake: Lake, count: int, *, rng: np.random.Generator, block: int = BLOCK) -> Fill:
+    """Choose `count` of all live steps in blocks, each step with the same probability; reads no rows.
+
+    The steps come in the order of the disk, those of a stream within a segment in the order of time.
     """
     if not 1 <= count <= len(lake):
-        raise TooFewSteps(f"{count:,} steps were asked for, but {lake.path} holds {len(lake):,}.")
-    field = lake.spec.obs
-    if not hasattr(field, "shape"):
-        raise SpecError(f"{lake.path} has observations of several parts; a device pond takes a single array.")
-    chosen = np.sort(lake.commit.oldest + rng.choice(len(lake), count, replace=False, shuffle=False))
-    jobs: list[tuple[Segment, Array, Array]] = []
-    for segment in lake.commit.segments:
-        low, high = max(segment.first, lake.commit.oldest), segment.stop
-        mine = chosen[np.searchsorted(chosen, low) : np.searchsorted(chosen, high)]
-        jobs += [(segment, mine, np.arange(low, high))] if len(mine) else []
-    with ThreadPoolExecutor(1, "lakepond-fill") as ahead:
-        waiting = None
-        for job in jobs:
-            following = ahead.submit(_read, lake, *job, n_step, gamma, size)
-            if waiting is not None:
-                yield from waiting.result()
-            waiting = following
-        if waiting is not None:
-            yield from waiting.result()
-
-
-def _read(
-    lake: Lake, segment: Segment, chosen: Array, ids: Array, n_step: int, gamma: float, size: int
-) -> list[Piece]:
-    """The chosen steps of a segment."""
-    part = lake.reader.read(segment, ids)
-    columns, leaf = part.columns, part.leaves[0]
-    if not isinstance(leaf, LeafPart):
+        raise TooFewSteps(f"{count:,} steps were requested, but {lake.path} holds {len(lake):,}.")
+    if not hasattr(lake.spec.obs, "shape") or not hasattr(lake.spec.action, "shape"):
         raise SpecError(
-            f"{lake.path} keeps its observations plainly; record more steps before filling from it."
+            f"{lake.path} has observations or actions of several arrays; a device pond takes one of each."
         )
-    start = chosen - ids[0]
-    following = _following(columns["stream"])
-    ended = columns["terminated"] | columns["truncated"]
-    reward, last = columns["reward"][start].astype(np.float32), start
-    span = np.ones(len(start), np.uint8)
-    for i in range(1, n_step):
-        then = following[last]
-        goes_on = ~ended[last] & (then >= 0) & (span == i)
-        last = np.where(goes_on, then, last)
-        reward += np.where(goes_on, gamma**i * columns["reward"][last], 0).astype(np.float32)
-        span += goes_on
-    found = []
-    for at in range(0, len(start), size):
-        these = slice(at, at + size)
-        found.append(_piece(lake, leaf, columns, start[these], last[these], reward[these], span[these], size))
-    return found
-
-
-def _following(stream: Array) -> Array:
-    """For each step the place of the next one of its stream, or -1."""
-    order = np.argsort(stream, kind="stable")
-    following = np.full(len(stream), -1)
-    same = stream[order[1:]] == stream[order[:-1]]
-    following[order[:-1][same]] = order[1:][same]
-    return following
-
-
-def _piece(
-    lake: Lake,
-    leaf: LeafPart,
-    columns: dict[str, Array],
-    start: Array,
-    last: Array,
-    reward: Array,
-    span: Array,
-    size: int,
-) -> Piece:
-    length, field = leaf.layout.length, lake.spec.obs
-    windows = np.stack([leaf.starts[start, 0], leaf.starts[last, 1]], axis=1)
-    positions = covered(windows, length)
-    slot = np.searchsorted(positions, windows)  # where each window starts among the rows that are sent
-    numbers, place = np.unique(leaf.track[positions], return_inverse=True)
-    row_shape = field.shape[1:] if length > 1 else field.shape
-    plain = lake.reader.rows(0, numbers, leaf.layout.row_bytes)[place]
-    rows = np.zeros((2 * size * length, *row_shape), field.dtype)
-    rows[: len(positions)] = plain.reshape(-1).view(field.dtype).reshape(len(positions), *row_shape)
-
-    def pad(values: Array) -> Array:
-        return np.concatenate([values, np.zeros((size - len(values), *values.shape[1:]), values.dtype)])
-
-    return Piece(
-        rows=rows,
-        rows_count=len(positions),
-        at=pad((slot[:, 0] + length - 1).astype(np.int32)),
-        next_at=pad((slot[:, 1] + length - 1).astype(np.int32)),
-        action=pad(columns["action"][start]),
-        reward=pad(reward),
-        terminated=pad(columns["terminated"][last]),
-        truncated=pad(columns["truncated"][last]),
-        span=pad(span),
-        steps_count=len(start),
+    phase = int(rng.integers(block))
+    oldest = lake.commit.oldest
+    live = [segment for segment in lake.commit.segments if segment.stop > oldest]
+    sizes = [_block_sizes(_order(_streams(lake, segment))[1], block, phase) for segment in live]
+    chosen = _choose(np.concatenate(sizes), count, rng)
+    parts: list[_Part] = []
+    rows = stop = 0
+    for segment in live:
+        start, stop = stop, stop + segment.stop - max(segment.first, oldest)
+        low, high = np.searchsorted(chosen, [start, stop])
+        if low < high:
+            parts.append(_read(lake, segment, chosen[low:high] - start, rows))
+            rows += len(parts[-1].row_numbers)
+    if len({part.layout for part in parts}) > 1:
+        raise SpecError(
+            f"{lake.path} stores some observations in rows and some without, but a device pond needs one "
+            "layout; record with obs=Field(..., rows=0) for stacks or rows=None for single observations."
+        )
+    shape = lake.spec.obs.shape
+    return Fill(
+        lake=lake,
+        columns={name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns},
+        row_numbers=np.concatenate([part.row_numbers for part in parts]),
+        row_shape=shape[1:] if parts[0].layout.axis == 0 else shape,
     )
+
+
+def _streams(lake: Lake, segment: Segment) -> Array:
+    """The stream of each live step of a segment."""
+    ids = np.arange(max(segment.first, lake.commit.oldest), segment.stop)
+    return lake.reader.read(segment, ids).columns["stream"]
+
+
+def _order(stream: Array) -> tuple[Array, Array]:
+    """The order that puts the steps of each stream together, and which of them start a stream."""
+    order = np.argsort(stream, kind="stable")
+    return order, np.diff(stream[order], prepend=stream[order[:1]] - 1) != 0
+
+
+def _block_sizes(starts: Array, block: int, phase: int) -> Array:
+    """The sizes of the blocks of ordered steps, of which some start a stream."""
+    first = np.flatnonzero(starts)
+    position = np.arange(len(starts)) - np.repeat(first, np.diff(first, append=len(starts)))
+    edges = np.flatnonzero(starts | ((position + phase) % block == 0))
+    return np.diff(edges, append=len(starts))
+
+
+def _choose(sizes: Array, count: int, rng: np.random.Generator) -> Array:
+    """Sorted numbers of `count` of all steps: an arc of a circle of blocks in random order."""
+    total = int(sizes.sum())
+    order = rng.permutation(len(sizes))
+    stops = np.cumsum(sizes[order])
+    starts = stops - sizes[order]
+    arc = int(rng.integers(total))
+    firsts, counts = [], []
+    for turn in (0, total):  # the arc may run past the end of the circle
+        low, high = (np.clip(end - turn, starts, stops) for end in (arc, arc + count))
+        taken = np.flatnonzero(high > low)
+        firsts.append((np.cumsum(sizes) - sizes)[order[taken]] + (low - starts)[taken])
+        counts.append((high - low)[taken])
+    return np.sort(_ranges(np.concatenate(firsts), np.concatenate(counts)))
+
+
+class _Part(NamedTuple):
+    """The chosen steps of one segment."""
+
+    layout: Layout
+    columns: dict[str, Array]
+    row_numbers: Array
+
+
+def _read(lake: Lake, segment: Segment, chosen: Array, rows_before: int) -> _Part:
+    """The steps with these numbers in the order of `_order`, and the rows they need."""
+    first = max(segment.first, lake.commit.oldest)
+    part = lake.reader.read(segment, np.arange(first, segment.stop))
+    leaf = part.leaves[0]
+    if not isinstance(leaf, LeafPart) or leaf.layout.axis == -1:
+        raise SpecError(
+            f"{lake.path} does not store its observations in rows along the first axis, which a device pond "
+            "needs; record with obs=Field(..., rows=0) for stacks or rows=None for single observations."
+        )
+    order, starts = _order(part.columns["stream"])
+    step = order[chosen]
+    columns = {name: values[step] for name, values in part.columns.items()}
+    windows, length = leaf.starts[step], leaf.layout.length
+    ended = columns["terminated"] | columns["truncated"]
+    continues = (np.diff(chosen) == 1) & ~starts[chosen[1:]] & ~ended[:-1]
+    continues &= _equal(leaf.track, windows[:-1, 1], windows[1:, 0], length)
+    shifted = _equal(leaf.track, windows[:, 0] + 1, windows[:, 1], length - 1)
+    # rows to append for each step: its observation, if it starts a run, and what its next observation adds
+    counts = np.stack([np.where(np.append(False, continues), 0, length), np.where(shifted, 1, length)], 1)
+    positions = _ranges((windows + length - counts).reshape(-1), counts.reshape(-1))
+    newest = rows_before + np.cumsum(counts.reshape(-1)).reshape(-1, 2) - 1
+    return _Part(
+        leaf.layout,
+        {
+            "at": newest[:, 0],
+            "next_at": newest[:, 1],
+            **{name: columns[name] for name in ("action", "reward", "terminated", "truncated")},
+            "step_id": first + step,
+        },
+        leaf.track[positions],
+    )
+
+
+def _equal(track: Track, one: Array, other: Array, length: int) -> Array:
+    """Whether the windows of a track that start at these positions hold the same rows."""
+    equal: Array = one == other
+    rest = np.flatnonzero(~equal)
+    window = np.arange(length)
+    equal[rest] = (track[one[rest, None] + window] == track[other[rest, None] + window]).all(axis=1)
+    return equal
+
+
+def _ranges(firsts: Array, counts: Array) -> Array:
+    """The ranges [first, first + count), one after another."""
+    offsets = np.cumsum(counts) - counts
+    return np.repeat(firsts - offsets, counts) + np.arange(counts.sum())

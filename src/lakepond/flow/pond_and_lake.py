@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import warnings
-import weakref
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -12,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from lakepond import forks
 from lakepond.errors import LakeCorrupt, RecordError, SpecError
 from lakepond.flow import lake_to_pond
 from lakepond.flow.pond_to_lake import Handed, hand_over
 from lakepond.lake import commits, description, writers
 from lakepond.lake.background import Background
-from lakepond.lake.commits import Commit
+from lakepond.lake.commits import Commit, Start
 from lakepond.lake.guard import parse_bytes
-from lakepond.lake.lake import Lake, newest_whole
+from lakepond.lake.lake import Lake, commit_to_follow
 from lakepond.lake.writer import LakeWriter, create
 from lakepond.pond import Pond
 from lakepond.types import Spec
@@ -41,16 +41,20 @@ class Outflow:
         self, pond: Pond, writer: LakeWriter, *, keeps_all: bool = True, cloud: CloudCopy | None = None
     ) -> None:
         """`keeps_all`: whether steps are committed before they leave the pond."""
-        self._pond, self.keeps_all, self._cloud = pond, keeps_all, cloud
+        self._pond, self._cloud = pond, cloud
         self._handed = Handed(writer.next_rows())
-        self.background = Background(writer)
+        self.background = Background(writer, keeps_all=keeps_all)
         self.lock = threading.RLock()
         """hand-overs come one after another, and nothing is recorded meanwhile"""
-        self._told: BaseException | None = None
+        self._warned = 0  # failures that have been warned of
         if cloud is not None:
             cloud.settle_with(self.background.settle)
-        # a replay that is dropped and not closed must not keep its lake locked
-        weakref.finalize(self, self.background.drop).atexit = False
+        self.background.drop_with(self, lambda: pond.recorded)
+        forks.register(self)
+
+    def restart_in_child(self) -> None:
+        """In a forked child nothing can be written; what tries to must not wait for the parent's threads."""
+        self.lock = threading.RLock()
 
     @property
     def path(self) -> Path:
@@ -62,9 +66,10 @@ class Outflow:
 
         Interrupted at any moment, all of it has been handed over, or nothing has, and the next commit does.
         """
+        self.background.check()
         with self.lock:
             since = self.background.taken
-            if not self.keeps_all:
+            if not self.background.keeps_all:
                 since = max(since, self._pond.oldest)
             done = hand_over(self._pond, since, self._handed, self.background, note)
             if self._cloud is not None:
@@ -73,7 +78,8 @@ class Outflow:
 
     def commit_the_rest(self) -> None:
         """Make durable what is not yet, if all is kept."""
-        if self.keeps_all and self.background.taken < self._pond.recorded:
+        self.background.check()
+        if self.background.keeps_all and self.background.taken < self._pond.recorded:
             self.commit({}).result()
 
     def make_way(self, count: int) -> None:
@@ -82,18 +88,19 @@ class Outflow:
         If that fails they are held beside the pond, and tried again with the next commit, within bounds.
         """
         background, pond = self.background, self._pond
-        if self.keeps_all and pond.recorded + count - background.taken > pond.capacity:
+        background.check()
+        if background.keeps_all and pond.recorded + count - background.taken > pond.capacity:
             if count > pond.capacity:
                 raise RecordError(f"{count:,} steps at once do not fit a capacity of {pond.capacity:,}.")
             if background.failure is not None and background.waiting >= MOST_WAITING:
                 raise RecordError(
                     f"{background.waiting} commits wait to be written ({background.failure}) and no more are "
                     "held in memory; nothing was recorded: free some space and commit() before going on."
-                ) from background.failure
-            with suppress(OSError):  # told below
+                )
+            with suppress(OSError):  # reported below
                 self.commit({"automatic": True}).result()
-        if background.failure is not None and background.failure is not self._told:
-            self._told = background.failure
+        if background.failure is not None and background.failures != self._warned:
+            self._warned = background.failures
             warnings.warn(
                 f"a commit failed and will be tried again with the next one: {background.failure}",
                 RuntimeWarning,
@@ -105,13 +112,23 @@ class Outflow:
         segments = None if self._cloud is None else self._cloud.segments
         return Lake.open(self.path, commit, writer=self.background.writer.name, segments=segments)
 
-    def close(self) -> None:
-        """Finish what was handed over, let others write, and push, if there is a cloud."""
-        try:
-            self.background.close()
-        finally:
-            if self._cloud is not None:
-                self._cloud.close()
+    def close(self, *, discard: bool = False) -> None:
+        """Commit the rest, release the lake, and push, if there is a cloud.
+
+        If it raises, nothing has ended and it can be called again. With `discard`, what could not be
+        committed is given up. In a forked child it does nothing.
+        """
+        if self.background.forked:
+            return
+        with self.lock:  # nothing is recorded between the last commit and the end
+            if discard:
+                self.background.discard(self._pond.recorded)
+            else:
+                if not self.background.stopped:  # nor interrupted before it had ended
+                    self.commit_the_rest()
+                self.background.close()
+        if self._cloud is not None:
+            self._cloud.close()
 
     def _keep_to_budget(self, done: Future[Commit]) -> None:
         if self._cloud is not None and done.exception() is None:
@@ -130,15 +147,17 @@ def find_or_make(path: Path, spec: Spec | None) -> Spec:
     return known
 
 
-def go_on(pond: Pond, writer: LakeWriter, commit: int | None, cloud: CloudCopy | None) -> Outflow:
-    """Fill a new pond with what its writer committed last, or with one commit, and go on from there."""
+def go_on(pond: Pond, writer: LakeWriter, commit: int | Start | None, cloud: CloudCopy | None) -> Outflow:
+    """Fill a new pond from the commit that its writer follows, and return where it pours to."""
     path, name = writer.path, writer.name
     try:
-        last = newest_whole(path, name) if commit is None else Lake.open(path, commit, writer=name).commit
-        if last is None and commits.numbers(writers.home(path, name) / "commits"):
+        last = commit_to_follow(path, commit, name)
+        if last is None and commit is None and commits.numbers(writers.home(path, name) / "commits"):
             raise LakeCorrupt(f"{path} has commits and none of them is intact; see `repair`.")
         if last is not None:
             writer.go_on_from(last)
+            if cloud is not None:
+                cloud.continue_from(last)
             with Lake(path, pond.spec, last, None if cloud is None else cloud.segments) as lake:
                 begin = max(last.oldest, last.recorded - pond.capacity)
                 pond.begin_at(begin)

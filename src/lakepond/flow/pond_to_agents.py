@@ -6,7 +6,7 @@ Choosing happens while the pond is held still; the copies, nearly all of the tim
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -151,7 +151,7 @@ def sample(
     beta: float = 0.0,
     without: Collection[str] = (),
     out: Batch | None = None,
-    pool: ThreadPoolExecutor | None = None,
+    pool: Executor | None = None,
 ) -> Batch:
     """Deliver the steps that `choose` returns: ids (B,), or (B, T) for sequences."""
     reads: list[tuple[Read, Array]] = []
@@ -194,7 +194,7 @@ def sample(
     return batch
 
 
-def _copy(reads: list[tuple[Read, Array]], pool: ThreadPoolExecutor | None) -> None:
+def _copy(reads: list[tuple[Read, Array]], pool: Executor | None) -> None:
     """Copy what was looked up: obs and next_obs of a leaf together; if it is much, half on another thread."""
     together: dict[RowStore, list[tuple[Array, Array]]] = {}
     for read, out in reads:

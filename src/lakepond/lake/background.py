@@ -1,40 +1,74 @@
-"""Commits on a thread of their own, in order; what fails is kept and tried again with the next one."""
+"""Commits on a thread of their own, in order. A commit that fails stays queued and is retried with the next.
+
+The thread ends when its owner closes it, discards what is queued, or is garbage-collected; only then is the
+lake's lock released. Nothing here refers to the owner or to a caller's stack frames, so an owner that nobody
+uses any more is always collected, also after a failure.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
+import traceback
+import weakref
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
 
+from lakepond import forks
+from lakepond.errors import ForkedReplay, ReplayClosed
 from lakepond.lake.commits import Commit
 from lakepond.lake.handover import HandOver
 from lakepond.lake.writer import LakeWriter
 
+log = logging.getLogger("lakepond")
 
-class Job(NamedTuple):
+
+@dataclass
+class Job:
     """One commit to be made."""
 
     new: HandOver
     note: dict[str, Any]
-    done: Future[Commit]
+    done: Future[Commit] | None
+    """None once it has failed: an exception refers to the frames of those who waited"""
 
 
 class Background:
-    """Hands over to the writer, one job at a time. Daemon: a process that exits does not wait for it."""
+    """Writes submitted jobs one at a time. Its thread is a daemon: a process that exits does not wait for it.
 
-    def __init__(self, writer: LakeWriter) -> None:
-        self.writer = writer
-        self.failure: BaseException | None = None
-        """why the oldest job has not been done yet, if it was tried"""
+    In a forked child, which has no such thread, `submit` and `flush` raise and the rest does nothing.
+    """
+
+    def __init__(self, writer: LakeWriter, *, keeps_all: bool = True) -> None:
+        """`keeps_all`: whether every recorded step is meant to be committed."""
+        self.writer, self.keeps_all = writer, keeps_all
+        self.failure: str | None = None
+        """why the oldest job could not be written when it was tried last; None: it is about to be tried"""
+        self.failures = 0
+        """failed tries so far"""
         self.submitted = 0
-        """how many jobs there have been, or one more, if one was interrupted"""
+        """jobs submitted so far, or one more if a `submit` was interrupted"""
         self._jobs: deque[Job] = deque()
         self._lock = threading.Lock()
-        self._change = threading.Condition(self._lock)
-        self._stop = self._dropped = False
+        self._wake: SimpleQueue[None] = SimpleQueue()  # unlike a condition, usable by the garbage collector
+        self.stopped = False
+        """whether it ends, or has ended"""
+        self.forked = False
+        """whether this is a child of the process that writes"""
+        self._give_up = False
+        self._recorded = 0
+        self._reported = ""
         self._thread = threading.Thread(target=self._work, name="lakepond-commit", daemon=True)
         self._thread.start()
+        forks.register(self)
+
+    def drop_with(self, owner: object, recorded: Callable[[], int] = lambda: 0) -> None:
+        """End when `owner` is garbage-collected. `recorded`: steps it had recorded by then."""
+        weakref.finalize(owner, self._drop, recorded).atexit = False
 
     @property
     def waiting(self) -> int:
@@ -45,67 +79,166 @@ class Background:
     def taken(self) -> int:
         """The id after the last step that was submitted, or that the lake has."""
         with self._lock:
-            if self._jobs:
-                return self._jobs[-1].new.stop
-            return 0 if self.writer.last is None else self.writer.last.recorded
+            return self._taken()
+
+    def _taken(self) -> int:
+        if self._jobs:
+            return self._jobs[-1].new.stop
+        return 0 if self.writer.last is None else self.writer.last.recorded
+
+    def check(self) -> None:
+        """Raise unless jobs can be submitted: not in a forked child, nor after the end."""
+        if self.forked:
+            raise ForkedReplay(
+                f"this process was forked from the one that writes {self.writer.path}: record and commit "
+                "there, or open the lake here under a name of its own, writer='worker-1'."
+            )
+        if self.stopped:
+            raise ReplayClosed(f"the writer of {self.writer.path} is closed; open the lake again to go on.")
 
     def submit(self, new: HandOver, note: dict[str, Any]) -> Future[Commit]:
-        """Commit this after all that was handed over before it."""
-        job = Job(new, note, Future())
-        with self._lock:  # not the condition: an interrupt in its Python would leave it locked
+        """Commit this after all jobs before it, which are tried again if they failed."""
+        self.check()
+        done: Future[Commit] = Future()
+        done.set_running_or_notify_cancel()  # a job cannot be cancelled
+        job = Job(new, note, done)
+        with self._lock:
+            self.check()  # a thread that has ended would never take it
             self.submitted += 1
             self._jobs.append(job)  # this is the moment: interrupted before it, nothing has happened
-            self.failure = None  # try again
-            self._change.notify_all()
-        return job.done
+            self.failure = None
+        self._wake.put(None)
+        return done
 
     def settle(self) -> None:
-        """Return when all that was submitted is on disk, or failed."""
-        with self._change:
-            waiting = [job.done for job in self._jobs]
+        """Return when each job submitted so far is on disk, or has failed."""
+        with self._lock:
+            waiting = [job.done for job in self._jobs if job.done is not None]
         wait(waiting)
 
-    def _work(self) -> None:
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._stop or (self._jobs and self.failure is None))
-                if not self._jobs or self.failure is not None:
-                    break
-                job = self._jobs[0]
-            try:
-                commit = self.writer.commit(job.new, job.note)
-                job.new.release()
-            except BaseException as error:  # ENOSPC, say: the job stays first in line, its rows stay held
-                with self._change:
-                    self.failure = error
-                    waiting = list(self._jobs)
-                    self._change.notify_all()
-                for each in waiting:
-                    if not each.done.done():
-                        each.done.set_exception(error)
-                continue
-            with self._change:
-                self._jobs.popleft()
-                self._change.notify_all()
-            if not job.done.done():
-                job.done.set_result(commit)
-            del job, commit  # or what they hold would stay until the next one
-        if self._dropped:
-            self.writer.close()
+    def flush(self) -> Commit | None:
+        """Have every job on disk, failed ones tried again; returns the newest commit.
 
-    def drop(self) -> None:
-        """Nobody will submit more: finish what was handed over, and let others write. Does not wait."""
-        with self._change:
-            self._dropped = self._stop = True
-            self._change.notify_all()
+        Raises why one could not be written: all that are not done then stay queued.
+        """
+        if self.forked:
+            self.check()
+        with self._lock:
+            last = self._jobs[-1] if self._jobs else None
+            if last is not None and last.done is None:
+                last.done = Future()
+            done = None if last is None else last.done
+            self.failure = None
+        self._wake.put(None)
+        return self.writer.last if done is None else done.result()
 
     def close(self) -> None:
-        """Finish what can be finished; raises why something could not be."""
-        with self._change:
-            self.failure = None
-            self._stop = True
-            self._change.notify_all()
+        """`flush`, then end the thread and release the lake. If it raises, nothing has ended."""
+        if not self.forked:
+            if self._thread.is_alive():
+                self.flush()
+            self._end()
+
+    def discard(self, recorded: int = 0) -> None:
+        """Give up what is queued, and say how many of `recorded` steps that leaves uncommitted; then end."""
+        if not self.forked:
+            self._recorded, self._give_up = recorded, True
+            self._end()
+
+    def _end(self) -> None:
+        self.stopped = True
+        self._wake.put(None)
         self._thread.join()
-        self.writer.close()
-        if self.failure is not None:
-            raise self.failure
+
+    def _drop(self, recorded: Callable[[], int]) -> None:
+        """The owner is gone: try what is queued once more, then end. Runs at any moment: takes no lock."""
+        self._recorded = recorded()
+        self.stopped, self.failure = True, None
+        self._wake.put(None)
+
+    def restart_in_child(self) -> None:
+        """A forked child has no thread to write with."""
+        self.forked = True
+
+    # --- on the thread ---------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            self._wake.get()
+            stopping = self.stopped
+            while self._jobs and self.failure is None and not self._give_up:
+                self._write(self._jobs[0])
+        with self._lock:
+            left = list(self._jobs)
+            lost = sum(job.new.steps for job in left)
+            if self.keeps_all:
+                lost += max(0, self._recorded - self._taken())
+            self._jobs.clear()
+        if lost:
+            why = "they were discarded" if self._give_up else "the writer was dropped without close()"
+            why = f"{self.failure}; {why}" if self.failure else why
+            log.warning("%d steps were not committed to %s: %s", lost, self.writer.path, why)
+        self._release(left)
+        self._guarded(self.writer.close)
+
+    def _release(self, left: list[Job]) -> None:
+        for job in left:
+            if job.done is not None:
+                job.done.set_exception(
+                    ReplayClosed(f"the writer of {self.writer.path} was closed before that.")
+                )
+            self._guarded(job.new.release)
+        left.clear()
+
+    def _write(self, job: Job) -> None:
+        before = self.writer.last
+        try:
+            self.writer.commit(job.new, job.note)
+        except BaseException as error:  # ENOSPC, say
+            if self.writer.last is before:
+                del job  # the exception refers to this frame
+                self._fail(error)
+                return
+            self._report(error)
+        with self._lock:
+            self._jobs.popleft()  # published: what follows cannot undo it
+        self._guarded(job.new.release)
+        self._guarded(self.writer.clean_up)
+        if job.done is not None:
+            assert self.writer.last is not None
+            job.done.set_result(self.writer.last)
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep all jobs queued, and have those who wait for them raise."""
+        _clear_frames(error)
+        with self._lock:
+            self.failure = str(error) or type(error).__name__
+            self.failures += 1
+            waiting = [job.done for job in self._jobs if job.done is not None]
+            for job in self._jobs:
+                job.done = None
+        for done in waiting:
+            done.set_exception(error)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except BaseException as error:
+            self._report(error)
+
+    def _report(self, error: BaseException) -> None:
+        """Log what failed after a commit, once: the commit is durable, and those to come are not affected."""
+        _clear_frames(error)
+        reason = f"{type(error).__name__}: {error}"
+        if reason != self._reported:
+            log.warning("cleaning up %s after a commit failed (reported once): %s", self.writer.path, reason)
+        self._reported = reason
+
+
+def _clear_frames(error: BaseException) -> None:
+    """Forget the local variables of the failed calls: an exception that a caller keeps must not keep rows."""
+    seen: BaseException | None = error
+    while seen is not None:
+        traceback.clear_frames(seen.__traceback__)
+        seen = seen.__cause__ or seen.__context__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,8 @@ from numpy.typing import NDArray
 
 from lakepond.errors import LakeCorrupt, SpecError
 from lakepond.lake.checksum import Digest, crc32c
+from lakepond.lake.elsewhere import GONE
+from lakepond.lake.open_files import ReadFile
 
 CODECS = ("zstd", "none")
 BLOCK_BYTES = 32 * 84 * 84  # plain bytes a block aims at: 32 Atari frames
@@ -80,20 +81,21 @@ class Blocks:
         self._held: memoryview | None = None
         self.block_bytes = info.block_rows * info.row_bytes
         self.plain: Bytes | None = None
-        self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115  closed by close()
+        self._file = ReadFile(self.path)
         try:
-            size = os.fstat(self._file.fileno()).st_size
+            size = self.path.stat().st_size
             if size != info.bytes:
                 raise self.corrupt(f"it has {size} bytes where {info.bytes} were written")
             if held:
-                self._held = memoryview(self._read_whole())
-            self._open_index()
+                self._held = memoryview(self.path.read_bytes())
+                size = len(self._held)
+            self._open_index(size)
         except BaseException:
             self._file.close()
             raise
 
-    def _open_index(self) -> None:
-        size, blocks, step = os.fstat(self._file.fileno()).st_size, self.info.blocks, self.block_bytes
+    def _open_index(self, size: int) -> None:
+        blocks, step = self.info.blocks, self.block_bytes
         end = size - 24 * blocks - 4  # where the blocks end and the sums begin
         if end < 0:
             raise self.corrupt(f"its {size} bytes are too few for the index of {blocks} blocks")
@@ -111,8 +113,7 @@ class Blocks:
         if self.info.codec == "none":
             if self._spans != [(step * block, step) for block in range(blocks)]:
                 raise self.corrupt("its plain blocks do not lie end to end")
-            mapped = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ)
-            self.plain = np.frombuffer(mapped, np.uint8, step * blocks)
+            self.plain = _mapped(self.path)[: step * blocks]
             self._checked = np.zeros(blocks, bool)
 
     @property
@@ -182,17 +183,23 @@ class Blocks:
         if xxhash.xxh3_64_intdigest(stored) != self._sums[block]:
             raise self.corrupt(f"block {block} of {self.info.blocks} does not match its checksum")
 
-    def _read_whole(self) -> bytes:
-        size = os.fstat(self._file.fileno()).st_size
-        data: bytes = self._file.read(size) or b""
-        self._file.seek(0)
-        return data
-
     def _pread(self, offset: int, size: int) -> bytes | memoryview:
         if self._held is not None:
             data: bytes | memoryview = self._held[offset : offset + size]
         else:
-            data = os.pread(self._file.fileno(), size, offset)
+            try:
+                with self._file.descriptor() as descriptor:
+                    data = os.pread(descriptor, size, offset)
+            except FileNotFoundError:  # deleted since it was opened first
+                raise LakeCorrupt(f"{self.path} {GONE}") from None
         if len(data) != size:
             raise self.corrupt(f"it was cut off while open, before byte {offset + size}")
         return data
+
+
+def _mapped(path: Path) -> Bytes:
+    """A file in memory, read-only, for as long as the array is used; Arrow maps without a descriptor."""
+    import pyarrow as pa
+
+    with pa.memory_map(str(path)) as file:
+        return np.frombuffer(file.read_buffer(), np.uint8)

@@ -13,20 +13,26 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
-from lakepond.errors import LakeCorrupt
+from lakepond.errors import LakeConflict, LakeCorrupt
 from lakepond.lake.blocks import ShardInfo
-from lakepond.lake.checksum import DIGEST_BYTES
-from lakepond.lake.files import write_bytes
+from lakepond.lake.files import sync_folder, write_bytes
+from lakepond.lake.names import COMMIT, DIGEST, entries
 from lakepond.lake.sealed import seal, unseal
 from lakepond.lake.steps import StepsInfo
 
-NAME = f"[0-9a-f]{{{2 * DIGEST_BYTES}}}"
-"""a file's digest: the only names that are ever put together to a path"""
 NUMBER_LIMIT = 1 << 48
 """steps, rows and bytes are fewer: sums and products of two of them stay within 64 bits where it matters"""
+
+
+class Start(Enum):
+    """Given in place of a commit number to a writer that follows no commit."""
+
+    EMPTY = "empty"
+    """start with no steps under the next unused number; commits already on disk stay there"""
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ class Commit:
             *(r.shard for r in self.rows),
             *self.weights,
         ]
-        if not all(re.fullmatch(NAME, file.digest) for file in files):
+        if not all(re.fullmatch(DIGEST, file.digest) for file in files):
             raise ValueError("it names a file by what is no digest")
         self._check_numbers(files)
         names = {rows.name for rows in self.rows}
@@ -195,9 +201,14 @@ def file_name(number: int) -> str:
 
 
 def numbers(folder: Path) -> list[int]:
-    """The commits that are there, oldest first, whole or not."""
-    found = [int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit()]
-    return sorted(found)
+    """The commits in a folder, oldest first, intact or not: files with a commit's name, or links to files."""
+    return sorted(int(entry.name[:-5]) for entry in entries(folder, COMMIT) if entry.is_file())
+
+
+def next_number(*folders: Path) -> int:
+    """A number whose file name is free in all these folders, above every one that is taken there."""
+    taken = [int(entry.name[:-5]) for folder in folders for entry in entries(folder, COMMIT)]
+    return max(taken, default=-1) + 1
 
 
 def read(folder: Path, number: int) -> Commit:
@@ -210,5 +221,24 @@ def read(folder: Path, number: int) -> Commit:
 
 
 def write(folder: Path, commit: Commit, *, segments: Path) -> None:
-    """Make a commit durable, after the folder of the segments it names."""
-    write_bytes(folder, file_name(commit.number), commit.to_json(), needs=segments)
+    """Make a commit durable, after the folder of the segments it names.
+
+    `LakeConflict` if another commit has its number: a commit that was acknowledged is never overwritten.
+    """
+    try:
+        write_bytes(folder, file_name(commit.number), commit.to_json(), needs=segments, existing="refuse")
+    except FileExistsError:
+        if not is_there(folder, commit):  # a network file system may report the repetition of a success
+            raise LakeConflict(
+                f"another writer has published commit {commit.number} in {folder}; it was not overwritten; "
+                "the steps since are held in memory. End one of the two writers, then open the lake again."
+            ) from None
+        sync_folder(folder)
+
+
+def is_there(folder: Path, commit: Commit) -> bool:
+    """Whether a folder has this very commit, byte for byte."""
+    try:
+        return (folder / file_name(commit.number)).read_bytes() == commit.to_json()
+    except OSError:
+        return False

@@ -1,14 +1,16 @@
 """Files of a lake that are elsewhere: which they are, how they come back, and which may leave this disk.
 
-    lake/elsewhere/<place>.txt    the place's URL, then a line for each file that was found whole there
+    lake/elsewhere/<place>.txt    the place's URL, then a line for each file that was found intact there
 
-A file that a commit names may be missing here if such a list names it: it is not lost, it is elsewhere. Who
-knows the way there hands over `bring`, and a file that is touched comes back. With a budget, files that are
-safe elsewhere leave, the least recently used first; a file that is in use, or safe nowhere else, never does.
+A file that a commit names may be missing on this disk if such a list names it: it is not lost, it is
+elsewhere. `bring` fetches it when it is used. With a budget, files that are safe elsewhere are deleted here,
+the least recently used first; never a file that is in use, or that the list on disk does not name.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import threading
 from collections import Counter
@@ -16,9 +18,16 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from lakepond import forks
 from lakepond.errors import LakeCorrupt
 from lakepond.lake.checksum import Digest
+from lakepond.lake.files import FileLock, make_folders, write_all, write_bytes
+from lakepond.lake.names import PLACE, SEGMENT, delete, delete_temporary, entries, segment_files
+
+if TYPE_CHECKING:
+    from lakepond.lake.commits import Commit
 
 FOLDER = "elsewhere"
 BROUGHT_AT_A_TIME = 4
@@ -26,56 +35,117 @@ GONE = "is gone: its commit is kept no longer, then open the lake anew; or it is
 
 
 class Elsewhere:
-    """The files of a lake that were found whole at one other place; a file beside the lake remembers them."""
+    """The files of a lake that were found intact at one other place, listed durably beside the lake.
+
+    Several processes may use one list. Every change is made under the lock `elsewhere/lock`, to what the list
+    on disk holds at that moment.
+    """
 
     def __init__(self, lake: Path, url: str) -> None:
         self.url = url
         self._file = lake / FOLDER / f"{Digest(url.encode()).hexdigest()[:12]}.txt"
         self._lock = threading.Lock()
-        self._names = _read(self._file)[1] if self._file.exists() else set()
+        self._names = self._read() or set()
+        forks.register(self)
+
+    def restart_in_child(self) -> None:
+        """No other thread is in here."""
+        self._lock = threading.Lock()
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
     def add(self, names: Iterable[str]) -> None:
-        """Remember that these are there, durably."""
+        """Note, durably, that these files are there."""
         with self._lock:
-            new = [name for name in names if name not in self._names]
+            new = {name: None for name in names if name not in self._names}
+            if wrong := [name for name in new if not SEGMENT.fullmatch(name)]:
+                raise AssertionError(f"{wrong[0]!r} is not the name of a segment; it is not listed.")
             if not new:
                 return
-            self._file.parent.mkdir(exist_ok=True)
-            begin = "" if self._file.exists() else f"{self.url}\n"
-            with self._file.open("a") as file:
-                file.write(begin + "".join(f"{name}\n" for name in new))
-                file.flush()
-                os.fsync(file.fileno())
-            self._names |= set(new)
+            with self._locked():
+                self._make_intact()
+                with self._file.open("ab", buffering=0) as file:
+                    write_all(file, "".join(f"{name}\n" for name in new).encode())
+                    os.fsync(file.fileno())
+            self._names |= new.keys()
 
-    def drop(self, names: Iterable[str]) -> None:
-        """Forget files that are not there any more."""
+    def doubt(self, names: Iterable[str]) -> None:
+        """Treat these as missing there while this process runs; the list on disk is not changed."""
         with self._lock:
             self._names -= set(names)
-            if self._file.exists():
-                aside = self._file.with_suffix(".aside")
-                with aside.open("w") as file:
-                    file.write("\n".join([self.url, *sorted(self._names), ""]))
-                    file.flush()
-                    os.fsync(file.fileno())
-                aside.replace(self._file)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Remove files from the list that are not there any more, durably."""
+        with self._lock:
+            gone = set(names)
+            self._names -= gone  # first: none of them may be deleted here, even if the list cannot be written
+            with self._locked():
+                listed = self._read()
+                if listed is not None:
+                    self._write(listed - gone)
+
+    def confirmed(self) -> set[str]:
+        """The files that are there and that the list on disk names, synced: these may be deleted here."""
+        with self._lock:
+            if not self._names or not self._file.exists():
+                return set()
+            with self._locked(), self._file.open("rb") as file:
+                os.fsync(file.fileno())  # a process that was killed may have written a line without a sync
+                self._names &= _parse(file.read())[1]
+            return set(self._names)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        make_folders(self._file.parent)
+        with FileLock(self._file.parent / "lock", create=True) as lock:
+            lock.lock(fcntl.LOCK_EX)
+            yield
+
+    def _make_intact(self) -> None:
+        """Have a list that ends with a complete line, so that a line that is appended is complete, too."""
+        try:
+            with self._file.open("rb") as file:
+                file.seek(-1, os.SEEK_END)
+                if file.read() == b"\n":
+                    return
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EINVAL):  # EINVAL: it is empty
+                raise
+        self._write(self._read() or set())
+
+    def _write(self, names: set[str]) -> None:
+        delete_temporary(self._file.parent)  # of a process that was killed: this one holds the lock
+        data = "\n".join([self.url, *sorted(names), ""]).encode()
+        write_bytes(self._file.parent, self._file.name, data)
+
+    def _read(self) -> set[str] | None:
+        """The names in the list on disk; None if there is none."""
+        try:
+            return _parse(self._file.read_bytes())[1]
+        except FileNotFoundError:
+            return None
 
 
 def known(lake: Path) -> dict[str, str]:
     """Every file of a lake that is known to be elsewhere, and where."""
-    found: dict[str, str] = {}
-    for file in sorted((lake / FOLDER).glob("*.txt")):
-        url, names = _read(file)
-        found |= dict.fromkeys(names, url)
+    return {name: url for _, url, listed in places(lake) for name in listed}
+
+
+def places(lake: Path) -> list[tuple[Path, str, set[str]]]:
+    """The list of every other place: its file, the place's URL, and the names of the files that are there."""
+    found = []
+    for name in sorted(entry.name for entry in entries(lake / FOLDER, PLACE) if entry.is_file()):
+        file = lake / FOLDER / name
+        found.append((file, *_parse(file.read_bytes())))
     return found
 
 
-def _read(file: Path) -> tuple[str, set[str]]:
-    url, *names = file.read_text(errors="replace").split("\n")
-    return url, set(names[:-1])  # what follows the last newline was cut off by a crash
+def _parse(data: bytes) -> tuple[str, set[str]]:
+    """The URL and the names in a list. A line that a crash cut short, or filled with zeros, is not a name."""
+    url, _, rest = data.decode(errors="replace").partition("\n")
+    complete = rest[: rest.rfind("\n") + 1]
+    return url, {line for line in complete.split("\n") if SEGMENT.fullmatch(line)}
 
 
 class Segments:
@@ -88,14 +158,26 @@ class Segments:
         bring: Callable[[str], None] | None = None,
         budget: int | None = None,
         safe: Elsewhere | None = None,
+        pin: Callable[[Commit], Callable[[float], None]] | None = None,
+        confirm: Callable[[bool], bool] = lambda ask: True,
     ) -> None:
-        """`bring` fetches a file. `budget`: bytes on this disk; what is `safe` elsewhere may leave."""
+        """`bring` fetches a file. `budget`: bytes on this disk; what is `safe` elsewhere may leave.
+
+        `pin` keeps a commit's files where they are, until what it returns is called with seconds to wait.
+        `confirm` returns whether `safe` is up to date; with True it may ask the other place.
+        """
         self._lake, self.folder = lake, lake / "segments"
         self._bring, self.budget, self._safe = bring, budget, safe
-        self._lock = threading.Lock()
-        self._held: Counter[str] = Counter()
+        self._pin, self._confirm = pin, confirm
         self._used: dict[str, int] = {}
         self._clock = 0
+        self.restart_in_child()
+        forks.register(self)
+
+    def restart_in_child(self) -> None:
+        """No file is held; readers in a forked child open theirs again."""
+        self._lock = threading.Lock()
+        self._held: Counter[str] = Counter()
 
     @property
     def open_bytes(self) -> int | None:
@@ -106,6 +188,14 @@ class Segments:
         """Whether it can be had, or has to be here and is lost; False only if it is elsewhere."""
         here = self._bring is not None or (self.folder / name).exists()
         return here or name not in known(self._lake)
+
+    def pin(self, commit: Commit) -> Callable[[float], None]:
+        """Keep the files of a commit where they are while it is read, if it needs any from elsewhere."""
+        if self._pin is None or (
+            self.budget is None and all((self.folder / name).exists() for name in commit.files())
+        ):
+            return lambda _: None
+        return self._pin(commit)
 
     def expect(self, names: Iterable[str]) -> None:
         """Have files here that are touched together, brought some at a time; not with a budget to keep to."""
@@ -166,37 +256,34 @@ class Segments:
 
     def bytes_here(self) -> int:
         """What the segments take on this disk."""
-        return sum(size for _, size, _ in self._here())
+        return sum(status.st_size for status in segment_files(self.folder).values())
 
     def unsafe_bytes(self) -> int:
         """What is on this disk and known to be nowhere else."""
-        return sum(size for name, size, _ in self._here() if self._safe is None or name not in self._safe)
+        here = segment_files(self.folder).items()
+        return sum(each.st_size for name, each in here if self._safe is None or name not in self._safe)
 
     def over_budget(self) -> int:
         """How much more than the budget is on this disk."""
         return 0 if self.budget is None else max(0, self.bytes_here() - self.budget)
 
-    def make_room(self, size: int = 0) -> int:
-        """Let files leave until so many bytes more fit the budget; returns how many are above it still."""
+    def make_room(self, size: int = 0, *, ask: bool = True) -> int:
+        """Delete files that are safe elsewhere until `size` more bytes fit; returns how many do not fit.
+
+        With `ask` the other place may be asked first whether it still has them.
+        """
         if self.budget is None:
             return 0
+        over = self.bytes_here() + size - self.budget
+        if over <= 0 or not self._confirm(ask):
+            return max(0, over)
         with self._lock:
-            here = self._here()
-            over = sum(bytes_ for _, bytes_, _ in here) + size - self.budget
-            for name, bytes_, _ in sorted(here, key=lambda each: (self._used.get(each[0], 0), each[2])):
+            here = segment_files(self.folder)
+            over = sum(status.st_size for status in here.values()) + size - self.budget
+            safe = set() if self._safe is None or over <= 0 else self._safe.confirmed()
+            for name in sorted(here, key=lambda name: (self._used.get(name, 0), here[name].st_mtime)):
                 if over <= 0:
                     break
-                if self._safe is not None and name in self._safe and name not in self._held:
-                    (self.folder / name).unlink(missing_ok=True)
-                    over -= bytes_
+                if name in safe and name not in self._held and delete(self.folder / name):
+                    over -= here[name].st_size
         return max(0, over)
-
-    def _here(self) -> list[tuple[str, int, float]]:
-        found = []
-        for entry in os.scandir(self.folder):
-            try:
-                told = entry.stat()
-            except FileNotFoundError:
-                continue
-            found.append((entry.name, told.st_size, told.st_mtime))
-        return found

@@ -15,7 +15,7 @@ from lakepond.errors import LakeCorrupt, LakeNotFound, SampleError, SpecError, T
 from lakepond.lake import commits, description, writers
 from lakepond.lake.assemble import PART_STEPS, batch_of, observations
 from lakepond.lake.checksum import Digest
-from lakepond.lake.commits import Commit, RowsFile
+from lakepond.lake.commits import Commit, RowsFile, Start
 from lakepond.lake.elsewhere import Segments, known
 from lakepond.lake.exports import Exports
 from lakepond.lake.reader import LakeReader, LeafPart, Part
@@ -252,10 +252,11 @@ class Lake(Exports):
         into.fill_from(self, count, rng=rng)
 
     def compact(self, *, keep_last: int | None = None, keep_every: int | None = None) -> None:
-        """Merge small files to larger ones, under a new commit of the same steps, and go on at that one.
+        """Merge small files into larger ones, under a new commit of the same steps, and read that one then.
 
-        Then what `keep_last` and `keep_every` do not keep leaves, and so do files that no commit names.
-        `LakeLocked` while the lake is being written: a writer merges by itself.
+        Then commits are deleted that neither `keep_last` and `keep_every` nor a checkpoint of the run keeps,
+        and files that no commit names. `LakeLocked` while the lake is being written: a writer merges by
+        itself.
         """
         from lakepond.lake.writer import LakeWriter
 
@@ -324,6 +325,13 @@ def check_digest(file: Path, digest: str) -> None:
             found.update(piece)
     if found.hexdigest() != digest:
         raise LakeCorrupt(f"{file} is not what was written: its content has another name; see `repair`.")
+
+
+def commit_to_follow(path: Path, commit: int | Start | None, writer: str = "") -> Commit | None:
+    """The commit that a writer resumes from: one by number, its newest (None), or none (`Start.EMPTY`)."""
+    if commit is Start.EMPTY:
+        return None
+    return newest_whole(path, writer) if commit is None else Lake.open(path, commit, writer=writer).commit
 
 
 def newest_whole(path: Path, writer: str = "") -> Commit | None:

@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from lakepond.errors import LakeCorrupt
 from lakepond.lake.commits import Commit, RowsFile, Segment
 from lakepond.lake.merge import File, Merged, Stopped, all_small, merge, newest_small, replaced
 from lakepond.lake.writers import sharing
@@ -31,10 +30,11 @@ class Merging:
         self._pool = ThreadPoolExecutor(1, "lakepond-merge")
         self._work: Future[list[Merged]] | None = None
         self._taken = False
+        self._reported = ""
         self._stop = threading.Event()
 
     def begin(self, commit: Commit) -> None:
-        """After a commit: merge what is worth it, in the background, unless that is going on already."""
+        """After a commit: merge small files in the background if there are enough, one merge at a time."""
         if self._taken:
             self._work, self._taken = None, False
         if self._after is None or self._work is not None or self._stop.is_set():
@@ -44,22 +44,31 @@ class Merging:
             self._work = self._pool.submit(_merge_groups, self._folder, groups, self._stop.is_set)
 
     def take(self, commit: Commit | None) -> tuple[list[Segment], list[RowsFile], set[str]]:
-        """The files of a commit, merged as far as that is done, and the names of the merged ones."""
+        """The files of a commit, merged ones in place of those they replace, and the names of the merged.
+
+        The same again if the commit that takes them fails. A merge that failed is dropped.
+        """
         if commit is None:
             return [], [], set()
-        if self._work is None or not self._work.done():
-            return list(commit.segments), list(commit.rows), set()
-        self._taken = True  # and again, should this commit fail
-        try:
-            merged = self._work.result()
-        except (OSError, LakeCorrupt) as error:  # a full disk, say: the small files do as well
-            log.warning("files in %s could not be merged: %s", self._folder, error)
-            return list(commit.segments), list(commit.rows), set()
-        there = [
-            each for each in merged if (self._folder / each.new.name).exists()
-        ]  # none deletes while we commit
-        segments, rows = replaced(commit, there)
-        return segments, rows, {each.new.name for each in merged}
+        work = self._work
+        if work is not None and work.done():
+            try:
+                merged = work.result()
+                # a file that is there stays there: nobody deletes while we commit
+                segments, rows = replaced(commit, [m for m in merged if (self._folder / m.new.name).exists()])
+                self._taken, self._reported = True, ""
+                return segments, rows, {each.new.name for each in merged}
+            except BaseException as error:  # the small files serve as well
+                self._work = None
+                self._report(error)
+        return list(commit.segments), list(commit.rows), set()
+
+    def _report(self, error: BaseException) -> None:
+        """Log why a merge failed, unless the one before it failed for the same reason."""
+        reason = f"{type(error).__name__}: {error}"
+        if reason != self._reported:
+            log.warning("small files in %s could not be merged and are kept: %s", self._folder, reason)
+        self._reported = reason
 
     def close(self) -> None:
         """Stop; what is not done is left undone."""
@@ -74,11 +83,14 @@ def merge_all(folder: Path, commit: Commit) -> list[Merged]:
 
 def _merge_groups(folder: Path, groups: list[list[File]], stop: Callable[[], bool]) -> list[Merged]:
     done = []
-    with suppress(Stopped), sharing(folder.parent):
+    with suppress(Stopped):
         for group in groups:
-            if not all((folder / file.name).exists() for file in group):
-                continue  # some are elsewhere, and not worth to be fetched for this
-            merged = merge(folder, group, stop)
+            with sharing(
+                folder.parent
+            ):  # for each file, so that a writer that waits to delete gets in between
+                if not all((folder / file.name).exists() for file in group):
+                    continue  # some are elsewhere, and not worth to be fetched for this
+                merged = merge(folder, group, stop)
             if merged is not None:
                 done.append(merged)
     return done

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from lakepond import forks
 from lakepond.errors import LakeCorrupt
 from lakepond.lake.commits import Commit, RowsFile, Segment
 from lakepond.lake.elsewhere import Segments
@@ -21,8 +22,10 @@ from lakepond.types import leaves as leaves_of
 
 HELD_BYTES = 128 << 20
 """files of rows that are kept in memory, compressed as they are: what is read again is not fetched again"""
+UNPIN_SECONDS = 2.0
+"""how long `close` waits until files that are elsewhere need not be kept there any more"""
 OPEN_SHARDS = 64
-"""files of rows that are kept open"""
+"""files of rows whose index is kept; how many descriptors are open is bounded for all readers together"""
 
 
 class LeafPart(NamedTuple):
@@ -59,7 +62,16 @@ class LakeReader:
         ]
         self._row_firsts = [np.array([file.first for file in files], np.int64) for files in self._rows]
         self._shards: OrderedDict[str, Shard] = OrderedDict()
-        self.pool = ThreadPoolExecutor(2, "lakepond-read")
+        self.pool = forks.ThreadPool(2, "lakepond-read")
+        self._unpin = self.segments.pin(commit)
+        weakref.finalize(self, self._unpin, 0.0).atexit = False  # if it is dropped without `close`
+        forks.register(self)
+
+    def restart_in_child(self) -> None:
+        """In a forked child open files again: another thread of the parent may have been opening one."""
+        shards, self._shards = self._shards, OrderedDict()
+        for shard in shards.values():
+            shard.close()
 
     def parts(self, ids: Array, most: int) -> list[tuple[Segment, Array]]:
         """Sorted ids by segment, at most so many at a time."""
@@ -210,3 +222,4 @@ class LakeReader:
         self.pool.shutdown()
         while self._shards:
             self._close_oldest()
+        self._unpin(UNPIN_SECONDS)

@@ -1,15 +1,17 @@
-"""Repair: back to what is whole; what is broken is moved aside, never deleted."""
+"""Repair: back to the commits that are intact; what is broken is moved to `quarantine/`, never deleted."""
 
 from __future__ import annotations
 
+import errno
 import logging
+import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from lakepond.errors import LakeCorrupt, LakeNotFound
 from lakepond.lake import commits, description, writers
-from lakepond.lake.files import WriterLock, sync_folder
+from lakepond.lake.files import WriterLock, sync_folder, write_path
 from lakepond.lake.lake import Lake, check_files
 
 log = logging.getLogger("lakepond")
@@ -58,7 +60,7 @@ def repair(path: str | Path) -> Repaired:
         bad += [(file, aside) for file in broken]
         for file, to in bad:
             to.mkdir(exist_ok=True)
-            file.rename(_unused(to / file.name))
+            _move(file, _unused(to / file.name))
         for changed in {folder for file, to in bad for folder in (to, to.parent, file.parent)}:
             sync_folder(changed)
     return Repaired(newest, tuple(file.name for file, _ in bad))
@@ -68,6 +70,21 @@ def _unused(file: Path) -> Path:
     """A name that nothing has: what was moved aside before is not overwritten."""
     others = (file.with_name(f"{file.name}.{n}") for n in range(1, 1 << 20))
     return file if not file.exists() else next(other for other in others if not other.exists())
+
+
+def _move(file: Path, to: Path) -> None:
+    """Rename a file, or copy it and then delete it if `segments/` is a link to another disk."""
+    try:
+        file.rename(to)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+
+        def copy(temporary: Path) -> None:
+            shutil.copyfile(file, temporary)
+
+        write_path(to, copy)
+        file.unlink()
 
 
 def _named(file: Path) -> set[str]:

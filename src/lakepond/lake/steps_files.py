@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lakepond import forks
 from lakepond.errors import LakeCorrupt
 from lakepond.lake import columns as arrow
 from lakepond.lake.commits import Segment
@@ -58,6 +59,11 @@ class StepsFiles:
         self._columns = column_fields(spec)
         self._leaves: list[Field] = [field for _, field in leaves(spec.obs)]
         self._segments = segments
+        self.restart_in_child()
+        forks.register(self)
+
+    def restart_in_child(self) -> None:
+        """Begin with nothing in memory; in a forked child, because a thread of the parent may be in here."""
         self._known: OrderedDict[tuple[str, tuple[int, ...]], Known] = OrderedDict()
         self._batches: OrderedDict[tuple[str, int], dict[str, Array]] = OrderedDict()
         self._held = 0

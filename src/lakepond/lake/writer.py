@@ -14,14 +14,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lakepond.errors import LakeConflict, LakeError
 from lakepond.lake import commits, writers
 from lakepond.lake.blocks import ShardInfo, block_rows_for
 from lakepond.lake.commits import Commit, RowsFile, Segment
-from lakepond.lake.files import ASIDE, WriterLock, sync_folder, write_bytes, write_whole
+from lakepond.lake.files import WriterLock, make_folders, write_bytes, write_whole
 from lakepond.lake.guard import DiskGuard
 from lakepond.lake.handover import HandOver, Windows
 from lakepond.lake.merge import ENOUGH_BYTES, LARGE_BYTES, replaced
 from lakepond.lake.merging import Merging, merge_all
+from lakepond.lake.names import delete_temporary
 from lakepond.lake.retention import Retention
 from lakepond.lake.shard_writer import write_shard
 from lakepond.lake.steps import StepsInfo, write_steps
@@ -63,35 +65,36 @@ class LakeWriter:
         self._codec = codec
         self.last: Commit | None = None
         """what is written next follows this commit"""
-        self._number = self._next_number()
+        self._number = commits.next_number(self._commits, self._home / "quarantine")
         self._leaves = leaves
         self._merging = Merging(self._segments, merge_after, free=keep_last is not None)
-        self._unneeded: set[str] = set()  # merged files that no commit took up
         with writers.alone(path) as alone:
             for folder in (self._commits, *([self._segments] if alone else [])):
-                for aside in folder.glob(f"*{ASIDE}"):  # of a process that was killed: nobody names them
-                    aside.unlink(missing_ok=True)
+                delete_temporary(folder)
 
     def go_on_from(self, commit: Commit) -> None:
         """What is written next follows that commit, under a number that no commit has had."""
         self.last = commit
-
-    def _next_number(self) -> int:
-        """One that no commit has had, nor one that `repair` moved aside."""
-        used = [*commits.numbers(self._commits), *commits.numbers(self._home / "quarantine")]
-        return max(used, default=-1) + 1
 
     def next_rows(self) -> list[int]:
         """The number of the next new row, for each leaf."""
         return [0] * self._leaves if self.last is None else list(self.last.next_rows)
 
     def commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
-        """Make these steps durable, under the next number."""
+        """Make these steps durable, under the next number.
+
+        Publishing is the last step: raises before it, or leaves the new commit as `last`. `clean_up` follows.
+        """
         with writers.sharing(self.path):
-            commit = self._commit(new, note)
-        self._tidy()
-        self._merging.begin(commit)
-        return commit
+            return self._commit(new, note)
+
+    def clean_up(self) -> None:
+        """Delete what no commit needs; then start to merge small files, if it is time to."""
+        try:
+            self._apply_retention()
+        finally:
+            if self.last is not None:
+                self._merging.begin(self.last)
 
     def _commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
         began = time.perf_counter()
@@ -152,21 +155,21 @@ class LakeWriter:
             bytes_written=written,
             seconds=time.perf_counter() - began,
         )
-        self._publish(commit)
-        self._unneeded |= merged - set(commit.files())
+        self._publish(commit, merged)
         return commit
 
     def compact(self) -> Commit | None:
-        """Merge all that is small, and delete files that nobody names; a new commit of the same steps.
+        """Merge all small files under a new commit of the same steps, and delete files that no commit names.
 
-        None if there was nothing to merge.
+        Returns None if there was nothing to merge.
         """
         began, last = time.perf_counter(), self.last
         if last is None:
             return None
         commit = None
-        with writers.sharing(self.path):
-            merged = merge_all(self._segments, last)
+        merged = merge_all(self._segments, last)
+        with writers.sharing(self.path):  # another writer's compact may have deleted some before this
+            merged = [each for each in merged if (self._segments / each.new.name).exists()]
             if merged:
                 self._guard.check(self._number)
                 segments, rows = replaced(last, merged)
@@ -180,30 +183,28 @@ class LakeWriter:
                     bytes_written=sum(each.bytes for each in merged),
                     seconds=time.perf_counter() - began,
                 )
-                self._publish(commit)
-        with writers.alone(self.path) as alone:
-            if alone:
-                self._retention.let_go()
-                self._retention.delete(self._retention.unnamed())
+                self._publish(commit, set())
+        self._retention.sweep(commit or last)
         return commit
 
-    def _publish(self, commit: Commit) -> None:
-        commits.write(self._commits, commit, segments=self._segments)
-        self.last = commit
-        self._number += 1
-        self._guard.written(commit.bytes_written)
-
-    def _tidy(self) -> None:
-        """Let go of commits that are kept no longer, and of files that none names, unless somebody writes."""
-        if self._retention.keep_last is None and not self._unneeded:
-            return
+    def _publish(self, commit: Commit, merged: set[str]) -> None:
         try:
-            with writers.alone(self.path) as alone:
-                if alone:
-                    self._retention.let_go()
-                    self._retention.delete(self._unneeded)
-                    self._unneeded = set()
-        except OSError as error:  # the commit is durable; the next one tidies up
+            commits.write(self._commits, commit, segments=self._segments)
+        except LakeConflict:
+            raise
+        except BaseException:
+            if commits.is_there(self._commits, commit):  # visible, but perhaps not durable
+                self._number += 1
+            raise
+        self.last, self._number = commit, commit.number + 1
+        self._guard.written(commit.bytes_written)
+        self._retention.wrote(commit, merged)
+
+    def _apply_retention(self, *, wait: bool = False) -> None:
+        """Delete commits that are not kept, and files that no commit names any more."""
+        try:
+            self._retention.apply(self.last, wait=wait)
+        except (OSError, LakeError) as error:  # the commit is durable; the next one tries again
             log.warning("old files of %s could not be deleted: %s", self.path, error)
 
     def _write_rows(self, new: HandOver) -> list[RowsFile]:
@@ -271,10 +272,12 @@ class LakeWriter:
         return tuple(needed)
 
     def close(self) -> None:
-        """Let others write."""
-        self._merging.close()
-        self._tidy()
-        self._lock.close()
+        """Release the lake's lock, whatever fails before it."""
+        try:
+            self._merging.close()
+            self._apply_retention(wait=True)
+        finally:
+            self._lock.close()
 
 
 def _now() -> str:
@@ -284,12 +287,4 @@ def _now() -> str:
 def create(path: Path, description: bytes) -> None:
     """Make an empty lake: the folders, and `lake.json`, which is written once."""
     make_folders(path / "segments")
-    write_bytes(path, "lake.json", description, once=True)  # two may begin at the same time
-
-
-def make_folders(path: Path) -> None:
-    """A folder and those above it that are not there, durably."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    for folder in missing:  # or a power cut loses the folder with all that is in it
-        sync_folder(folder.parent)
+    write_bytes(path, "lake.json", description, existing="keep")  # two may begin at the same time

@@ -5,33 +5,41 @@
       commits/, lock                       of the writer without a name: the only one, in most lakes
       writers/<name>/commits/, lock        of each other one
 
-Nothing is shared but files that are named by their content. What one writer deletes another may be about to
-name: so whoever writes segments holds `lake.json` shared until a commit names them, and whoever deletes needs
-it alone. Nobody waits to delete: the next commit tidies up.
+Writers share nothing but files that are named by their content. A file that one deletes another may be about
+to name: so a writer locks `lake.json` shared while it writes segments, until a commit names them, and
+exclusively while it deletes. An exclusive lock would never be free under several busy writers: one that waits
+for it holds the lock `turnstile`, which every shared lock passes first, until the others have finished.
+
+The turnstile only keeps the order; `lake.json` alone protects files. All waits for the turnstile and for the
+exclusive lock are bounded, so a process that was stopped while it holds one delays the others, no more. All
+locks end with their process.
 """
 
 from __future__ import annotations
 
 import fcntl
-import os
-import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from lakepond.errors import SpecError
 from lakepond.lake.commits import Commit, RowsFile, Segment
 from lakepond.lake.description import NAME
+from lakepond.lake.files import FileLock
+from lakepond.lake.names import WRITER, entries
 
 FOLDER = "writers"
+TURNSTILE = "turnstile"
+PASS_SECONDS = 10.0
+"""how long a commit waits behind writers that wait to delete, at most"""
 
 
 def home(lake: Path, writer: str) -> Path:
     """The folder with a writer's commits and lock."""
     if not writer:
         return lake
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", writer):
+    if not WRITER.fullmatch(writer):
         raise SpecError(
             f"{writer!r} cannot name a writer; take up to 64 letters, digits and '.', '_', '-': 'worker-3'."
         )
@@ -40,37 +48,35 @@ def home(lake: Path, writer: str) -> Path:
 
 def names(lake: Path) -> list[str]:
     """All writers there have been, by name; the one without a name is the first, whether it wrote or not."""
-    return ["", *sorted(path.name for path in (lake / FOLDER).glob("*") if path.is_dir())]
+    named = (entry.name for entry in entries(lake / FOLDER, WRITER))
+    return ["", *sorted(name for name in named if (lake / FOLDER / name / "commits").is_dir())]
 
 
 @contextmanager
 def sharing(lake: Path) -> Iterator[None]:
-    """Until this ends no writer deletes a file, and files may be written that no commit names yet."""
-    with _opened(lake) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    """Until this ends no writer deletes a file, and files may be written that no commit names yet.
+
+    Must not be nested: the inner one would wait for a writer that waits for the outer one.
+    """
+    with suppress(FileNotFoundError), FileLock(lake / TURNSTILE) as turnstile:  # made by the first that waits
+        turnstile.try_lock(fcntl.LOCK_SH, PASS_SECONDS)
+    with FileLock(lake / NAME) as file:
+        file.lock(fcntl.LOCK_SH)
         yield
 
 
 @contextmanager
-def alone(lake: Path) -> Iterator[bool]:
-    """Whether nobody writes files: then none is begun until this ends."""
-    with _opened(lake) as descriptor:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = True
-        except BlockingIOError:
-            free = False
+def alone(lake: Path, wait: float = 0.0) -> Iterator[bool]:
+    """Whether no process writes files: then none starts to until this ends.
+
+    With `wait`, new writes are held back for up to that many seconds, until those under way are finished.
+    """
+    with FileLock(lake / NAME) as file:
+        free = file.try_lock(fcntl.LOCK_EX)
+        if not free and wait:
+            with FileLock(lake / TURNSTILE, create=True) as turnstile:
+                free = turnstile.try_lock(fcntl.LOCK_EX, wait) and file.try_lock(fcntl.LOCK_EX, wait)
         yield free
-
-
-@contextmanager
-def _opened(lake: Path) -> Iterator[int]:
-    descriptor = os.open(lake / NAME, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may hold the descriptor, too
-        os.close(descriptor)
 
 
 def together(heads: Mapping[str, Commit]) -> Commit:

@@ -1,17 +1,21 @@
-"""The pond on the accelerator: pure `init`, `begin`, `add` and `sample`, for `jit`, `scan` and `vmap`.
+"""The pond on the accelerator: pure `init`, `begin`, `add` and `sample` for use in `jit`, `scan` and `vmap`.
 
-Frames are kept once. A lane is one copy of an environment; its frames lie in a ring of their own, and a step
-only says where the newest frame of its observation is, and of what followed::
+Each frame is stored once. A lane is one environment copy. Its frames are in a ring of rows, and a step stores
+only the position of the newest row of its observation and of its next observation::
 
     lane 0   rows   a0 a0 a0 a0 a1 a2 b0 b0 b0 b0 b1 ...      stacks of 4; a0 is repeated at the start
              step      at ───────^  ^─ next_at                obs a0 a0 a0 a1, next_obs a0 a0 a1 a2
 
-What truly followed always has a row of its own, and behind an episode's end the next one's first stack is
-written whole: overlap cannot go wrong there. 1M Atari steps take 7.5 GB, not 56. Should episodes be so short
-that a lane's rows run out, its oldest steps leave early; what is sampled is always right.
+Positions count all rows ever written; the place in the ring is the position modulo `rows`. The layout of the
+rows is also the link between steps: step t + 1 of a lane continues step t if and only if
+`at[t + 1] == next_at[t]`. The first observation of an episode always gets rows of its own, so n-step returns
+and sequences cannot run across an episode end, a second `begin`, or two blocks filled from a lake.
 
-`load` is the other way in: transitions in any order, n steps folded into one, as `fill` brings them from a
-lake. `vmap` makes four ponds of one. The only module of the pond that knows JAX.
+Both rings evict the oldest steps: `capacity` limits the steps, `rows` the frames. If episodes are so short
+that the rows of a lane run out first, its oldest steps are evicted early. A step that can be sampled always
+has all of its rows. 1M Atari steps take 7.5 GB instead of 56.
+
+`add` appends steps in the order of time; `device_load.load` fills a pond with steps read from a lake.
 """
 
 from __future__ import annotations
@@ -26,97 +30,69 @@ import numpy as np
 
 from lakepond.errors import SampleError, SpecError
 from lakepond.pond.device_memory import check_fits
+from lakepond.pond.device_priorities import Priorities, draw, no_priorities, set_weights
 from lakepond.types import Batch, Field
 
-BLOCK = 512
-"""priorities are summed up in blocks of this many, so that a draw looks at few numbers"""
-
-
-class Priorities(NamedTuple):
-    """Priorities to the power of alpha, and their sums by block."""
-
-    weight: jax.Array
-    """(lanes * capacity,), rounded up to whole blocks"""
-    block: jax.Array
-    largest: jax.Array
+MAX_INDEX = 2**31 - 1
+"""rows and steps are indexed with int32"""
 
 
 class PondState(NamedTuple):
-    """What a device pond holds."""
+    """The content of a device pond. Checkpoints of `live` store it by these names."""
 
     rows: jax.Array
     """(lanes, rows, *row)"""
     cursor: jax.Array
-    """(lanes,): rows ever written"""
+    """(lanes,): rows written so far, the position of the next row; less than 2 ** 31"""
     steps: jax.Array
-    """steps ever added to each lane: they go on together"""
+    """scalar: steps added so far to each lane; all lanes advance together"""
     oldest: jax.Array
-    """(lanes,): the oldest step held"""
+    """(lanes,): the oldest live step"""
     at: jax.Array
-    """(lanes, capacity): the newest row of the observation, as counted by the cursor"""
+    """(lanes, capacity): position of the newest row of the observation"""
     next_at: jax.Array
+    """(lanes, capacity): position of the newest row of the next observation"""
     action: jax.Array
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
-    span: jax.Array
-    """how many steps a transition spans: 1, unless it was loaded folded"""
     priorities: Priorities | None
 
 
 class Added(NamedTuple):
-    """Steps of every lane, (steps, lanes, ...), as a rollout gives them."""
+    """Steps of every lane, (steps, lanes, ...), in the order of time."""
 
     action: jax.Array
     reward: jax.Array
     next_obs: jax.Array
-    """the true one, also where an episode ended"""
+    """the true next observation, also where an episode ended"""
     terminated: jax.Array
     truncated: jax.Array
-    begun: jax.Array
-    """what the next step starts from: a new episode where this one ended"""
-
-
-class Loaded(NamedTuple):
-    """A piece of what `fill` brings: rows and transitions that point into them, padded to a fixed size."""
-
-    rows: Any
-    """(n, *row)"""
-    rows_count: Any
-    """how many of them are meant"""
-    at: Any
-    """(m,): the newest row of the observation, counted from the first of this piece"""
-    next_at: Any
-    action: Any
-    reward: Any
-    terminated: Any
-    truncated: Any
-    span: Any
-    steps_count: Any
-    """how many of these are meant"""
+    reset_obs: jax.Array
+    """the first observation of the next episode where this step ended one; ignored elsewhere"""
 
 
 @dataclass(frozen=True)
 class DevicePond:
-    """The shape of a pond, and all that can be done to one."""
+    """The shape of a device pond, and the functions on its state."""
 
     obs: Field
-    """with `rows=0` an observation is a stack of frames along its first axis, else it is one row"""
+    """`rows=0`: a stack of frames along its first axis, which each step shifts by one; otherwise one row"""
     lanes: int
     capacity: int
-    """steps a lane"""
+    """steps per lane"""
     rows: int = 0
-    """rows a lane; 0: a sixteenth more than steps, room for the stacks at the start of episodes"""
+    """rows per lane; 0: capacity * 17 / 16 + 2 * stack + 1, room for some stacks at the start of episodes"""
     action: Field = field(default_factory=lambda: Field((), "int32"))
     alpha: float | None = None
-    """sample by priority ** alpha"""
+    """sample in proportion to priority ** alpha; None: uniformly"""
 
     def __post_init__(self) -> None:
         if self.lanes < 1 or self.capacity < 1:
             raise SpecError(
                 f"a device pond needs lanes and capacity of at least 1, not {self.lanes}, {self.capacity}."
             )
-        least = 2 * self.length + 1
+        least = 2 * self.length + 1  # an observation, its next one and the first of the next episode
         if self.rows == 0:
             object.__setattr__(self, "rows", self.capacity + self.capacity // 16 + least)
         if self.rows < least:
@@ -126,7 +102,7 @@ class DevicePond:
 
     @property
     def length(self) -> int:
-        """Rows of an observation."""
+        """Rows per observation."""
         return self.obs.shape[0] if self.obs.rows == 0 else 1
 
     @property
@@ -136,18 +112,23 @@ class DevicePond:
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of a row."""
+        """Bytes per row."""
         return math.prod(self.row) * np.dtype(self.obs.dtype).itemsize
 
     @property
     def nbytes(self) -> int:
-        """What it takes on the device."""
-        step = 15 + self.action.nbytes + (0 if self.alpha is None else 4)
+        """Device memory of the state, in bytes."""
+        step = 14 + self.action.nbytes + (0 if self.alpha is None else 4)
         return self.lanes * (self.rows * self.row_bytes + self.capacity * step)
 
     def init(self, *, ponds: int = 1) -> PondState:
-        """An empty one; `ponds`: how many there will be, so that it is known beforehand whether they fit."""
+        """An empty state. Raises `SpecError` if `ponds` of them do not fit the device."""
         check_fits(self.nbytes * ponds, self.lanes * self.capacity * ponds)
+        if self.lanes * max(self.rows, self.capacity) > MAX_INDEX:
+            raise SpecError(
+                f"{self.lanes} lanes of {max(self.rows, self.capacity):,} rows are more than the "
+                f"{MAX_INDEX:,} that a device pond can index; lower the capacity."
+            )
         shape = (self.lanes, self.capacity)
         return PondState(
             rows=jnp.zeros((self.lanes, self.rows, *self.row), self.obs.dtype),
@@ -160,25 +141,44 @@ class DevicePond:
             reward=jnp.zeros(shape, jnp.float32),
             terminated=jnp.zeros(shape, bool),
             truncated=jnp.zeros(shape, bool),
-            span=jnp.ones(shape, jnp.uint8),
-            priorities=None if self.alpha is None else _no_priorities(self.lanes * self.capacity),
+            priorities=self._no_priorities(),
         )
 
     # --- adding ----------------------------------------------------------------------------------
 
     def begin(self, pond: PondState, obs: jax.Array) -> PondState:
-        """Write the observations, (lanes, ...), from which the first steps start."""
+        """Write the observations, (lanes, ...), from which the next steps start; starts new episodes."""
+        check_shape("obs", obs, (self.lanes, *self.obs.shape))
         places = (pond.cursor[:, None] + jnp.arange(self.length)) % self.rows
         rows = pond.rows.at[jnp.arange(self.lanes)[:, None], places].set(self._frames(obs))
-        return pond._replace(rows=rows, cursor=pond.cursor + self.length)
+        pond = pond._replace(rows=rows, cursor=pond.cursor + self.length)
+        return self._evict(pond, pond, self.length)
 
     def add(self, pond: PondState, new: Added) -> PondState:
-        """Add steps of every lane, (steps, lanes, ...), as time went; the oldest leave when it is full."""
+        """Add steps of every lane, (steps, lanes, ...), in the order of time; a full pond evicts the oldest.
+
+        One step writes at most 1 + `length` rows: its next observation and, if it ends an episode, the first
+        stack of the next one. A call that could write more rows than the ring has is split, so that no two
+        rows of one write share a place.
+        """
         count = new.reward.shape[0]
         if count > self.capacity:
-            raise SpecError(f"{count} steps a lane do not fit a pond of {self.capacity}; add fewer at once.")
+            raise SpecError(
+                f"{count} steps per lane do not fit a pond of {self.capacity}; add fewer at once."
+            )
+        for name, values in new._asdict().items():
+            item = {"action": self.action.shape, "next_obs": self.obs.shape, "reset_obs": self.obs.shape}
+            check_shape(name, values, (count, self.lanes, *item.get(name, ())))
+        size = self.rows // (1 + self.length)
+        for start in range(0, count, size):
+            stop = min(start + size, count)
+            pond = self._add(pond, Added(*[values[start:stop] for values in new]))
+        return pond
+
+    def _add(self, pond: PondState, new: Added) -> PondState:
+        count = new.reward.shape[0]
         ended = new.terminated | new.truncated
-        written = 1 + self.length * ended.astype(jnp.int32)  # what followed, and the next episode's stack
+        written = 1 + self.length * ended.astype(jnp.int32)  # next_obs, and the next episode's stack
         before = pond.cursor + jnp.cumsum(written, axis=0) - written
         lane = jnp.broadcast_to(jnp.arange(self.lanes), (count, self.lanes))
         newest = self._frames(new.next_obs)[:, :, -1]
@@ -186,8 +186,8 @@ class DevicePond:
 
         def write_stacks(rows: jax.Array) -> jax.Array:
             places = (before[..., None] + 1 + jnp.arange(self.length)) % self.rows
-            places = jnp.where(ended[..., None], places, self.rows)  # out of bounds: dropped
-            return rows.at[lane[..., None], places].set(self._frames(new.begun), mode="drop")
+            places = jnp.where(ended[..., None], places, self.rows)  # only these are out of bounds: no write
+            return rows.at[lane[..., None], places].set(self._frames(new.reset_obs), mode="drop")
 
         rows = jax.lax.cond(ended.any(), write_stacks, lambda rows: rows, rows)
         place = (pond.steps + jnp.arange(count)) % self.capacity
@@ -205,22 +205,42 @@ class DevicePond:
             reward=put(pond.reward, new.reward),
             terminated=put(pond.terminated, new.terminated),
             truncated=put(pond.truncated, new.truncated),
-            span=put(pond.span, jnp.ones((count, self.lanes))),
         )
-        after = after._replace(oldest=self._oldest(after))
-        return after if self.alpha is None else self._prioritise(pond, after, place)
+        after = self._evict(pond, after, count * (1 + self.length))
+        if after.priorities is None:
+            return after
+        number = jnp.arange(self.lanes)[:, None] * self.capacity + place
+        live = (
+            pond.steps + jnp.arange(count) >= after.oldest[:, None]
+        )  # rows ran out within this call otherwise
+        value = jnp.where(live, after.priorities.largest, 0.0)
+        return after._replace(priorities=set_weights(after.priorities, number.reshape(-1), value.reshape(-1)))
 
     def empty(self, pond: PondState) -> PondState:
-        """Forget all steps, after they have been poured; the lanes go on where they are."""
-        none = None if self.alpha is None else _no_priorities(self.lanes * self.capacity)
-        return pond._replace(oldest=jnp.full_like(pond.oldest, pond.steps), priorities=none)
+        """Remove all steps, after they were poured; the lanes continue from their current observations."""
+        return pond._replace(oldest=jnp.full_like(pond.oldest, pond.steps), priorities=self._no_priorities())
 
     def held(self, pond: PondState) -> jax.Array:
-        """How many steps can be sampled."""
+        """The number of live steps."""
         return (pond.steps - pond.oldest).sum()
 
+    def _evict(self, before: PondState, after: PondState, rows_written: int) -> PondState:
+        """Advance `oldest` past the steps that lost their place or a row, and clear the old ones' priorities.
+
+        At most `rows_written` steps per lane are affected: a step needs rows from `at - length + 1` on, and
+        no two steps of a lane start at the same row.
+        """
+        after = after._replace(oldest=self._oldest(after))
+        if after.priorities is None:
+            return after
+        evicted = before.oldest[:, None] + jnp.arange(min(self.capacity, rows_written))
+        number = jnp.arange(self.lanes)[:, None] * self.capacity + evicted % self.capacity
+        gone = (evicted < after.oldest[:, None]) & (evicted < before.steps)
+        number = jnp.where(gone, number, -1).reshape(-1)
+        return after._replace(priorities=set_weights(after.priorities, number, jnp.zeros(number.size)))
+
     def _oldest(self, pond: PondState) -> jax.Array:
-        """The oldest step of each lane whose rows are all there; by bisection, for `at` only grows."""
+        """The oldest step of each lane whose rows are all in the ring; a bisection, since `at` increases."""
         lane = jnp.arange(self.lanes)
 
         def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -235,47 +255,6 @@ class DevicePond:
         found: jax.Array = jax.lax.fori_loop(0, self.capacity.bit_length() + 1, halve, (low, high))[1]
         return found
 
-    # --- loading ---------------------------------------------------------------------------------
-
-    def load(self, pond: PondState, piece: Loaded) -> PondState:
-        """Append a piece to a pond of one lane, whose transitions then stand each for itself."""
-        base = pond.cursor[0]
-        place = jnp.arange(piece.rows.shape[0])
-        row = jnp.where(place < piece.rows_count, base + place, self.rows)  # out of bounds: dropped
-        number = jnp.arange(piece.at.shape[0])
-        step = jnp.where(number < piece.steps_count, pond.steps + number, self.capacity)
-
-        def put(column: jax.Array, values: jax.Array) -> jax.Array:
-            return column.at[0, step].set(values.astype(column.dtype), mode="drop")
-
-        priorities = pond.priorities
-        if priorities is not None:
-            meant = jnp.where(number < piece.steps_count, step, -1)
-            priorities = _set(priorities, meant, jnp.broadcast_to(priorities.largest, step.shape))
-        return pond._replace(
-            rows=pond.rows.at[0, row].set(piece.rows, mode="drop"),
-            cursor=pond.cursor + piece.rows_count,
-            steps=pond.steps + piece.steps_count,
-            at=put(pond.at, base + piece.at),
-            next_at=put(pond.next_at, base + piece.next_at),
-            action=put(pond.action, piece.action),
-            reward=put(pond.reward, piece.reward),
-            terminated=put(pond.terminated, piece.terminated),
-            truncated=put(pond.truncated, piece.truncated),
-            span=put(pond.span, piece.span),
-            priorities=priorities,
-        )
-
-    def cleared(self, pond: PondState) -> PondState:
-        """As it was made, to be loaded anew."""
-        none = None if self.alpha is None else _no_priorities(self.lanes * self.capacity)
-        return pond._replace(
-            cursor=jnp.zeros(self.lanes, jnp.int32),
-            steps=jnp.int32(0),
-            oldest=jnp.zeros(self.lanes, jnp.int32),  # not the same zeros: both may be donated
-            priorities=none,
-        )
-
     # --- sampling --------------------------------------------------------------------------------
 
     def sample(
@@ -285,102 +264,124 @@ class DevicePond:
         batch: int,
         *,
         n_step: int = 1,
-        gamma: float = 0.99,
+        gamma: float | jax.Array | None = None,
         beta: float = 0.4,
     ) -> Batch:
-        """Steps at random with replacement, uniformly or by priority; not from an empty pond.
+        """Draw steps with replacement, uniformly over all live steps or by priority; the pond must hold some.
 
-        n-step returns stop at an episode's end and at the newest step; of a loaded pond take n_step=1, for
-        there they are folded in. `discount` is gamma ** steps, and 0 where the game was over; `step_id` is
-        what `update_priorities` takes.
+        An n-step return stops early at the end of an episode, at the newest step of a lane and, in a filled
+        pond, at the end of a block. `discount` is gamma ** (steps taken), and 0 if the episode terminated.
+        `gamma` is required with n_step > 1 and 1 otherwise. `step_id` is what `update_priorities` takes.
         """
         if n_step < 1 or batch < 1:
             raise SampleError(f"sample takes a batch and n_step of at least 1, not {batch} and {n_step}.")
-        lane, step, weight = (self._uniform if self.alpha is None else self._by_priority)(
-            pond, key, batch, beta
-        )
-        place = step % self.capacity
-        number = lane * self.capacity + place
-        # the lane's next steps at once; none counts behind an episode's end or the newest step
-        later = jnp.arange(n_step)
-        wraps = place[:, None] + later >= self.capacity
-        numbers = number[:, None] + later - jnp.where(wraps, self.capacity, 0)
-        over = _at(pond.terminated, numbers) | _at(pond.truncated, numbers)
-        goes_on = ~over & (step[:, None] + later + 1 < pond.steps)
-        counts = jnp.ones(batch, bool)
+        if gamma is None and n_step > 1:
+            raise SampleError(f"a return of {n_step} steps needs a discount; pass gamma, for example 0.99.")
+        factor = 1.0 if gamma is None else gamma
+        lane, step, weight = self._draw(pond, key, batch, beta)
+        numbers, valid = self._continued(pond, lane, step, n_step)
         rewards = _at(pond.reward, numbers)
-        reward, more = rewards[:, 0], jnp.zeros(batch, jnp.int32)
+        reward = rewards[:, 0]
         for i in range(1, n_step):
-            counts = counts & goes_on[:, i - 1]
-            reward, more = reward + jnp.where(counts, gamma**i * rewards[:, i], 0.0), more + counts
-        end = jnp.take_along_axis(numbers, more[:, None], axis=1)[:, 0]
-        span = _at(pond.span, number).astype(jnp.int32) + more
-        terminated = _at(pond.terminated, end)
-        obs, next_obs = self._gather(pond, lane, _at(pond.at, number), _at(pond.next_at, end))
+            reward = reward + jnp.where(valid[:, i], factor**i * rewards[:, i], 0.0)
+        taken = valid.sum(axis=1)
+        last = jnp.take_along_axis(numbers, taken[:, None] - 1, axis=1)[:, 0]
+        discount = factor ** taken.astype(jnp.float32)
+        return self._batch(pond, lane, numbers[:, 0], last, reward, discount, weight)
+
+    def sample_sequences(
+        self,
+        pond: PondState,
+        key: jax.Array,
+        batch: int,
+        length: int,
+        *,
+        gamma: float | jax.Array | None = None,
+        beta: float = 0.4,
+    ) -> Batch:
+        """Draw starts as `sample` does, each with the steps that continue it: arrays (batch, length, ...).
+
+        A sequence ends early at the end of an episode, at the newest step of a lane and, in a filled pond, at
+        the end of a block. The remaining entries repeat its last step and have `weight` 0.
+        """
+        if length < 1 or batch < 1:
+            raise SampleError(f"sequences need a batch and length of at least 1, not {batch} and {length}.")
+        lane, step, weight = self._draw(pond, key, batch, beta)
+        numbers, valid = self._continued(pond, lane, step, length)
+        numbers = jnp.take_along_axis(numbers, jnp.minimum(jnp.arange(length), valid.sum(1)[:, None] - 1), 1)
+        flat = numbers.reshape(-1)
+        discount = jnp.full(flat.shape, 1.0 if gamma is None else gamma, jnp.float32)
+        weights = (weight[:, None] * valid).reshape(-1)
+        found = self._batch(
+            pond, jnp.repeat(lane, length), flat, flat, _at(pond.reward, flat), discount, weights
+        )
+        sequences: Batch = jax.tree.map(lambda x: x.reshape(batch, length, *x.shape[1:]), found)
+        return sequences
+
+    def _continued(
+        self, pond: PondState, lane: jax.Array, step: jax.Array, count: int
+    ) -> tuple[jax.Array, jax.Array]:
+        """Numbers of `count` steps from each step on, and which of them continue it: (batch, count)."""
+        steps = step[:, None] + jnp.arange(count)
+        numbers = lane[:, None] * self.capacity + steps % self.capacity
+        linked = _at(pond.next_at, numbers[:, :-1]) == _at(pond.at, numbers[:, 1:])
+        linked &= steps[:, 1:] < pond.steps
+        first = jnp.ones((len(step), 1), bool)
+        return numbers, jnp.concatenate([first, jnp.cumprod(linked, axis=1, dtype=bool)], axis=1)
+
+    def _batch(
+        self,
+        pond: PondState,
+        lane: jax.Array,
+        first: jax.Array,
+        last: jax.Array,
+        reward: jax.Array,
+        discount: jax.Array,
+        weight: jax.Array,
+    ) -> Batch:
+        """Transitions from the observation of step `first` to the next observation of step `last`."""
+        obs, next_obs = self._gather(pond, lane, _at(pond.at, first), _at(pond.next_at, last))
+        terminated = _at(pond.terminated, last)
         found: dict[str, Any] = dict(
             obs=obs,
-            action=_at(pond.action, number),
+            action=_at(pond.action, first),
             reward=reward,
             next_obs=next_obs,
             terminated=terminated,
-            truncated=_at(pond.truncated, end),
-            discount=jnp.where(terminated, 0.0, gamma ** span.astype(jnp.float32)),
+            truncated=_at(pond.truncated, last),
+            discount=jnp.where(terminated, 0.0, discount),
             weight=weight,
-            step_id=number,
+            step_id=first,
             stream=lane,
             extras={},
         )
         return Batch(**found)
 
     def update_priorities(self, pond: PondState, step_id: jax.Array, priority: jax.Array) -> PondState:
-        """Set the priorities of sampled steps, usually to the size of their TD errors."""
+        """Set the priorities of sampled steps, usually to their absolute TD errors."""
         if pond.priorities is None or self.alpha is None:
-            raise SampleError("this device pond has no priorities; make it with alpha=0.6, say.")
+            raise SampleError("this device pond has no priorities; make it with alpha, for example 0.6.")
         value = (jnp.abs(priority) + 1e-6) ** self.alpha
-        return pond._replace(priorities=_set(pond.priorities, step_id, value))
+        return pond._replace(priorities=set_weights(pond.priorities, step_id, value))
 
-    def _uniform(
-        self, pond: PondState, key: jax.Array, batch: int, _: float
+    def _draw(
+        self, pond: PondState, key: jax.Array, batch: int, beta: float
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Lane, step and weight: every step that is held as likely as any other."""
+        """Lane, step and importance weight of steps drawn at random; the largest weight of a batch is 1."""
+        if pond.priorities is not None:
+            number, probability = draw(pond.priorities, key, batch)
+            newest = pond.steps - 1
+            step = newest - (newest - number) % self.capacity  # the newest step stored at that place
+            weight = (probability * self.held(pond)) ** -beta
+            return number // self.capacity, step, weight / weight.max()
         counts = pond.steps - pond.oldest
         ends = jnp.cumsum(counts)
         drawn = jax.random.randint(key, (batch,), 0, jnp.maximum(ends[-1], 1))
         lane = jnp.searchsorted(ends, drawn, side="right", method="compare_all")
         return lane, pond.oldest[lane] + drawn - (ends - counts)[lane], jnp.ones(batch)
 
-    def _by_priority(
-        self, pond: PondState, key: jax.Array, batch: int, beta: float
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Lane, step and importance weight, the largest of which is 1."""
-        priorities = pond.priorities
-        assert priorities is not None
-        key_block, key_within = jax.random.split(key)
-        ends = jnp.cumsum(priorities.block)
-        drawn = jax.random.uniform(key_block, (batch,)) * ends[-1]
-        block = jnp.minimum(jnp.searchsorted(ends, drawn, side="right"), len(ends) - 1)
-        inside = jnp.cumsum(priorities.weight.reshape(-1, BLOCK)[block], axis=1)
-        target = jax.random.uniform(key_within, (batch,)) * inside[:, -1:].T[0]
-        number = block * BLOCK + (inside <= target[:, None]).sum(1).clip(0, BLOCK - 1)
-        lane, place = number // self.capacity, number % self.capacity
-        newest = pond.steps - 1
-        step = newest - (newest - place) % self.capacity  # the newest that lies there
-        chance = priorities.weight[number] / ends[-1]
-        weight = (chance * self.held(pond)) ** -beta
-        return lane, step, weight / weight.max()
-
-    def _prioritise(self, before: PondState, after: PondState, place: jax.Array) -> PondState:
-        """New steps get the largest priority; those that left for want of rows get none."""
-        priorities = after.priorities
-        assert priorities is not None
-        lane = jnp.arange(self.lanes)[:, None] * self.capacity
-        most = min(self.capacity, len(place) * (1 + self.length))  # a row that is written evicts one at most
-        gone = before.oldest[:, None] + jnp.arange(most)
-        number = jnp.where(gone < after.oldest[:, None], lane + gone % self.capacity, -1)
-        priorities = _set(priorities, number.reshape(-1), jnp.zeros(number.size))
-        number = (lane + place).reshape(-1)
-        priorities = _set(priorities, number, jnp.broadcast_to(priorities.largest, number.shape))
-        return after._replace(priorities=priorities)
+    def _no_priorities(self) -> Priorities | None:
+        return None if self.alpha is None else no_priorities(self.lanes * self.capacity)
 
     # --- frames ----------------------------------------------------------------------------------
 
@@ -391,35 +392,28 @@ class DevicePond:
     def _gather(
         self, pond: PondState, lane: jax.Array, newest: jax.Array, next_newest: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """The observations whose newest rows are these, and those of the next ones."""
+        """The observations and next observations whose newest rows are at these positions."""
         older = jnp.arange(self.length - 1, -1, -1)
         place = (jnp.stack([newest, next_newest])[..., None] - older) % self.rows
-        # without the barrier the compiler puts this arithmetic into the loop over all bytes
+        # without the barrier the compiler repeats this arithmetic for every byte
         number: jax.Array = jax.lax.optimization_barrier(lane[:, None] * self.rows + place)  # type: ignore[no-untyped-call]
         shape = len(lane), *self.obs.shape
         if self.length > 1:
             return _at(pond.rows, number[0]).reshape(shape), _at(pond.rows, number[1]).reshape(shape)
-        both = _at(pond.rows, number).reshape(2, *shape)  # small rows: on a CPU 1.6 times as fast as apart
+        both = _at(pond.rows, number).reshape(
+            2, *shape
+        )  # small rows: 1.6 times as fast in one gather on a CPU
         return both[0], both[1]
 
 
+def check_shape(name: str, values: Any, shape: tuple[int, ...]) -> None:
+    """Raise `SpecError` if an array has another shape."""
+    if np.shape(values) != shape:
+        raise SpecError(f"{name} has shape {np.shape(values)}, but this device pond takes {shape}.")
+
+
 def _at(column: jax.Array, number: jax.Array) -> jax.Array:
-    """Of an array (lanes, places, ...) what lies at these numbers, which count through all lanes."""
+    """The entries of an array (lanes, places, ...) at numbers that count through all lanes."""
     flat = column.reshape(column.shape[0] * column.shape[1], -1)
     found = flat.at[number].get(mode="promise_in_bounds")
     return found.reshape(*number.shape, *column.shape[2:])
-
-
-def _no_priorities(size: int) -> Priorities:
-    blocks = -(-size // BLOCK)
-    return Priorities(jnp.zeros(blocks * BLOCK), jnp.zeros(blocks), jnp.float32(1.0))
-
-
-def _set(priorities: Priorities, number: jax.Array, value: jax.Array) -> Priorities:
-    """Numbers below 0 or beyond the end are left alone."""
-    number = jnp.where(number < 0, priorities.weight.size, number)
-    weight = priorities.weight.at[number].set(value, mode="drop")
-    touched = number // BLOCK
-    sums = weight.reshape(-1, BLOCK)[touched.clip(0, len(priorities.block) - 1)].sum(1)
-    block = priorities.block.at[touched].set(sums, mode="drop")
-    return Priorities(weight, block, jnp.maximum(priorities.largest, value.max()))

@@ -1,4 +1,4 @@
-"""How much memory the device has, asked before it is taken."""
+"""Check that device ponds fit the memory of the device before they are allocated."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from lakepond.errors import SpecError
 from lakepond.machine import memory
 
 SHARE = 0.8
-"""of what is free a pond may take this much; networks, batches and the compiler need the rest"""
+"""share of the free memory that ponds may take; networks, batches and the compiler need the rest"""
 
 
 def free_bytes() -> int:
-    """Bytes free on the default device, or in main memory if that is the CPU."""
+    """Free bytes on the default device, or in main memory if that is the CPU."""
     import jax
 
     stats = jax.devices()[0].memory_stats()
@@ -20,7 +20,7 @@ def free_bytes() -> int:
 
 
 def check_fits(needed: int, steps: int) -> None:
-    """Raise `SpecError` unless ponds of so many bytes, for so many steps, fit the device."""
+    """Raise `SpecError` if ponds of `needed` bytes for `steps` steps do not fit the device."""
     room = free_bytes() * SHARE
     if needed > room:
         raise SpecError(

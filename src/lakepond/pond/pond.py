@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from lakepond import forks
 from lakepond.errors import SpecError
 from lakepond.pond.observations import Handed, Observations, Spelled, ring_slice
 from lakepond.pond.priorities import Priorities
@@ -43,9 +44,7 @@ class Pond:
         self.recorded = 0
         """steps ever recorded: the id of the next one"""
         self.size = 0
-        self._lock = threading.RLock()
-        self._change = threading.Condition(self._lock)
-        self._grower: int | None = None  # the thread that is about to move rows
+        self._new_locks()
         self._part = max(1, min(capacity, RESERVE_BYTES // spec.step_nbytes))  # steps taken at a time
         try:
             self._following = np.zeros(capacity, np.int64)  # ids to its stream's next step, or 0
@@ -78,6 +77,21 @@ class Pond:
         """whether a reward has been NaN"""
         self._newest: Array = np.zeros(0, np.int64)  # the id of each lane's newest step, or -1
         self._link = links.advancer(self._lane, self._newest, self._following, self._rewards)
+        forks.register(self)
+
+    def _new_locks(self) -> None:
+        self._lock = threading.RLock()
+        self._change = threading.Condition(self._lock)
+        self._grower: int | None = None  # the thread that is about to move rows
+        forks.hold_still(self._lock)
+
+    def restart_in_child(self) -> None:
+        """Nobody else reads here; that nobody was appending at the fork is what `hold_still` is for."""
+        self._new_locks()
+        for leaf in self.leaves:
+            if leaf.store is not None:
+                leaf.store.readers = 0
+                leaf.store.settle()
 
     # --- what is held ----------------------------------------------------------------------------
 

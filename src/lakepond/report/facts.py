@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from lakepond.report.gathered import RunFolder
 from lakepond.report.numbers import duration, number, percent, short, size
+from lakepond.runs import session
 from lakepond.runs.metrics import is_number
 
 
@@ -100,11 +102,21 @@ def what_was_run(run: RunFolder) -> list[tuple[str, str]]:
                 ", "
             ),
         ),
+        ("started", _sessions(told)),
         ("checkpoints", kept),
         ("commits of the lake", _commits(run)),
         ("folder", str(run.folder)),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _sessions(about: dict[str, Any]) -> str:
+    """How often a run was started, and what differed between one start and the next; empty if once."""
+    sessions = about.get("sessions", [])
+    pairs = (session.differences(before, after) for before, after in pairwise(sessions))
+    changes = [f"{name} {old} to {new}" for found in pairs for name, old, new in found]
+    changed = f"; changed in between: {', '.join(changes)}" if changes else ""
+    return f"{len(sessions)} times{changed}" if len(sessions) > 1 else ""
 
 
 def _object(told: dict[str, Any], name: str) -> dict[str, Any]:

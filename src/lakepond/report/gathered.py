@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from lakepond.errors import LakeError, LakepondError
+from lakepond.errors import LakeError, LakepondError, RunCorrupt
 from lakepond.lake import commits, description
 from lakepond.lake.elsewhere import known
 from lakepond.runs import Run
@@ -127,8 +127,8 @@ def gather(folder: str | Path) -> RunFolder:
     try:
         for line in run.history():
             _take(found, line)
-    except ValueError as error:
-        found.problems.append(f"metrics.jsonl is read up to a line that is not valid: {one_line(error)}.")
+    except RunCorrupt as error:
+        found.problems.append(f"the log is read up to a line that is not valid: {one_line(error)}.")
     found.resets = _resets(found)
     _read_checkpoints(found)
     if (run.lake_folder / description.NAME).exists():

@@ -1,4 +1,4 @@
-"""Checkpoints: folders that are whole or not there.
+"""Checkpoints: folders that appear complete or not at all.
 
     checkpoints/
       00000011/  population.safetensors  best.safetensors  state.json
@@ -26,6 +26,8 @@ from lakepond.errors import RunCorrupt, RunMismatch, RunNotFound
 from lakepond.lake.files import ASIDE, sync_folder
 
 STATE = "state.json"
+RETIRED = frozenset({"pond.span"})
+"""leaves that earlier versions saved and that are no longer needed; they are skipped"""
 DROPPED = ".dropped"
 """the ending of a checkpoint that a run left behind by going on from an earlier one"""
 
@@ -76,30 +78,21 @@ class Checkpoints:
         )
 
     def save(self, number: int, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
-        """Write checkpoint `number`, durable when this returns; then let go of those no longer kept."""
+        """Write checkpoint `number`, durable when this returns; then delete those no longer kept."""
         self.folder.mkdir(parents=True, exist_ok=True)
         home = self._home(number)
         aside = home.with_suffix(ASIDE)
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        files = {f"{name}.safetensors": _serialise(tree) for name, tree in arrays.items()}
-        for name, data in files.items():
-            _write(aside / name, data)
-        told = {
-            "number": number,
-            "state": dict(state),
-            "files": {
-                name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-                for name, data in files.items()
-            },
-        }
-        _write(aside / STATE, json.dumps(told, indent=1).encode())
-        sync_folder(aside)
+        try:
+            _fill(aside, number, arrays, state)
+        except BaseException:  # a full disk, say: it needs the space
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
         if home.exists():  # the same number again, after going on from an earlier checkpoint
             self._drop(home)
         aside.rename(home)
         sync_folder(self.folder)
-        self._let_go()
+        self._delete_old()
         return home
 
     def load(self, number: int | None, like: Mapping[str, Any]) -> Checkpoint:
@@ -113,21 +106,22 @@ class Checkpoints:
             try:
                 return self._read(candidate, like)
             except RunCorrupt as broken:
-                warnings.warn(
-                    f"{broken} Going back to the checkpoint before it.", RuntimeWarning, stacklevel=3
-                )
-        raise RunNotFound(f"{self.folder} has no whole checkpoint; start the run again without resuming.")
+                warnings.warn(f"{broken} Reading the checkpoint before it.", RuntimeWarning, stacklevel=3)
+        raise RunNotFound(
+            f"{self.folder} has no intact checkpoint (it has {_listed(known)}); train the run to make one."
+        )
 
     def state(self, number: int) -> dict[str, Any]:
         """What the trainer noted in checkpoint `number`, without reading any array."""
         return dict(self._told(number)["state"])
 
     def drop_after(self, number: int) -> None:
-        """Set aside the checkpoints later than `number`: the run goes on from there."""
-        for later in self.numbers():
+        """Rename the checkpoints later than `number` to `*.dropped`, durably and the newest first."""
+        for later in reversed(self.numbers()):
             if later > number:
                 self._drop(self._home(later))
         if self.folder.is_dir():
+            sync_folder(self.folder)
             for left in self.folder.glob(f"*{ASIDE}"):
                 shutil.rmtree(left)
 
@@ -175,11 +169,33 @@ class Checkpoints:
         shutil.rmtree(dropped, ignore_errors=True)
         home.rename(dropped)
 
-    def _let_go(self) -> None:
+    def _delete_old(self) -> None:
+        """Delete what `keep_last` and `keep_every` do not keep; checkpoint 0 is kept by `keep_last` alone."""
         known = self.numbers()
         for number in known[: -self._keep_last] if self._keep_last else []:
-            if not (self._keep_every and number % self._keep_every == 0):
-                shutil.rmtree(self._home(number))
+            if not (number and self._keep_every and number % self._keep_every == 0):
+                unneeded = self._home(number).with_suffix(ASIDE)
+                shutil.rmtree(unneeded, ignore_errors=True)
+                self._home(number).rename(unneeded)  # or a kill leaves a checkpoint without its arrays
+                shutil.rmtree(unneeded)
+
+
+def _fill(folder: Path, number: int, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Write the files of a checkpoint to a new folder, durably."""
+    folder.mkdir()
+    files = {f"{name}.safetensors": _serialise(tree) for name, tree in arrays.items()}
+    for name, data in files.items():
+        _write(folder / name, data)
+    about = {
+        "number": number,
+        "state": dict(state),
+        "files": {
+            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for name, data in files.items()
+        },
+    }
+    _write(folder / STATE, json.dumps(about, indent=1).encode())
+    sync_folder(folder)
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -211,7 +227,7 @@ def _deserialise(data: bytes, like: Any, path: Path) -> Any:
     from safetensors.numpy import load
 
     with untrusted.blaming(path, RunCorrupt, "resume from another checkpoint"):
-        held = load(data)
+        held = {name: values for name, values in load(data).items() if name not in RETIRED}
     names, leaves, structure = _named_leaves(like)
     if set(names) != set(held):
         odd = sorted(set(names) ^ set(held))

@@ -20,18 +20,23 @@ from lakepond.cloud.place import Cloud
 from lakepond.cloud.status import UploadStatus
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudNotFound, LakepondError
+from lakepond.flow import layout
 from lakepond.flow.cloud_to_lake import pull
 from lakepond.flow.lake_to_cloud import push
 from lakepond.lake import description
 from lakepond.lake.files import write_bytes
+from lakepond.lake.links import check_folders, target_in
 from lakepond.runs.checkpoints import STATE
+from lakepond.runs.resume import OLD
 from lakepond.runs.run import CONFIG, Run
 from lakepond.runs.status import UPLOAD
 
 log = logging.getLogger("lakepond")
 LAST = ("metrics.jsonl", CONFIG)
 """files at the top of a run, which come after all that they speak of"""
-LEFT_OUT = ("lock", UPLOAD, "*.dropped/*", "wandb/*", "tensorboard/*")
+KNOWN = (CONFIG, "metrics.jsonl", "checkpoints/", "lake/", *layout.KNOWN)
+"""what makes a run, or a lake, in the cloud"""
+LEFT_OUT = ("lock", UPLOAD, "*.dropped/*", "wandb/*", "tensorboard/*", f"{OLD}*/*")
 
 
 def push_run(folder: Path, cloud: Cloud, *, timeout: float = 3600.0) -> UploadStatus | None:
@@ -48,6 +53,7 @@ def push_run(folder: Path, cloud: Cloud, *, timeout: float = 3600.0) -> UploadSt
 
 def _send(folder: Path, cloud: Cloud, timeout: float) -> UploadStatus | None:
     told = None
+    check_folders(folder / "lake")
     if (folder / "lake" / description.NAME).exists():
         told = push(folder / "lake", replace(cloud, url=f"{cloud.url.rstrip('/')}/lake"), timeout=timeout)
         if not told.done:
@@ -70,15 +76,16 @@ def _note(folder: Path, cloud: Cloud, error: str | None) -> None:
 def pull_run(folder: Path, cloud: Cloud, *, lazy: bool = False) -> Run:
     """Have a run from the cloud in a folder: config, metrics, checkpoints, and the lake they belong to."""
     store = Store(cloud)
-    listed = store.list()
+    listed = store.list(known=KNOWN)
     if CONFIG not in listed:
         raise CloudNotFound(
             f"there is no run at {store.cloud} (no {CONFIG}); `lakepond push` puts one there."
         )
     sync = CloudSync(cloud=cloud)
     for name in sorted((name for name in listed if not name.startswith("lake/")), key=_order):
-        sync.download_file(name, folder / name)
+        sync.download_file(name, target_in(folder, name))
     run = Run.open(folder)
+    check_folders(run.lake_folder)
     if f"lake/{description.NAME}" in listed:
         place = replace(cloud, url=f"{cloud.url.rstrip('/')}/lake")
         wanted = run.state().get("lake_commit")

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
-import platform
+import logging
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from lakepond import machine, untrusted
-from lakepond._version import __version__
-from lakepond.errors import LakeLocked, RunLocked, RunMismatch, RunNotFound
-from lakepond.lake.files import WriterLock, write_whole
-from lakepond.runs import metrics
+from lakepond.errors import LakeLocked, RunCorrupt, RunLocked, RunMismatch, RunNotFound
+from lakepond.lake.files import WriterLock, write_bytes
+from lakepond.runs import metrics, session, settings
 from lakepond.runs.checkpoints import Checkpoint, Checkpoints
 from lakepond.runs.metrics import Logger, Metrics
+from lakepond.runs.settings import as_json
 
-CONFIG = "config.json"
-LIBRARIES = ("numpy", "jax", "jaxlib", "optax", "gymnax", "ale-py", "gymnasium")
+log = logging.getLogger("lakepond")
+CONFIG, METRICS, LOCK = "config.json", "metrics.jsonl", "lock"
 
 
 class Run:
@@ -41,7 +37,7 @@ class Run:
         self.trainer: str = told["trainer"]
         self.config: dict[str, Any] = told["config"]
         self.told = dict(told)
-        """all of config.json: trainer, settings, machine, versions, when"""
+        """all of config.json: trainer, settings, machine, versions, when it was created, sessions"""
         self._checkpoints = Checkpoints(folder / "checkpoints", keep_last=keep_last, keep_every=keep_every)
         self._lock: WriterLock | None = None
         self._metrics: Metrics | None = None
@@ -57,32 +53,35 @@ class Run:
         loggers: Sequence[Logger] = (),
         keep_last: int = 3,
         keep_every: int = 0,
+        prepare: Callable[[Path], None] = lambda _: None,
     ) -> Run:
-        """Make the folder, or take up the one that is there if trainer and settings are the same.
+        """Make the folder, or open an existing run to train it if trainer and settings are the same.
 
-        `config` is a dataclass; `may_change` names the settings that may differ from those of the run that is
-        being taken up (how long it runs, how much it prints), which then become the run's own.
+        `config` is a dataclass; `may_change` names the settings that may differ from those of the existing
+        run (how long it runs, how much it prints), which then become the run's own. `prepare` is called with
+        the folder once this process holds its lock and before anything is written; it may raise to refuse.
         """
         folder = Path(folder)
-        told = _about(trainer, as_json(config))
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            lock = WriterLock(folder / "lock")
+            lock = WriterLock(folder / LOCK)
         except LakeLocked:
             raise RunLocked(
                 f"{folder} is being trained by another process; wait for it or choose another folder."
             ) from None
         try:
-            if (folder / CONFIG).exists():
-                there = _read(folder)
-                _same_or_raise(folder, there, told, may_change)
-                told = {**there, "config": told["config"]}
-            if told != (_read(folder) if (folder / CONFIG).exists() else None):
-                data = json.dumps(told, indent=1).encode()
-                write_whole(folder, lambda file: file.write(data), lambda _: CONFIG)
-            run = cls(folder, told, keep_last=keep_last, keep_every=keep_every)
+            prepare(folder)
+            there = _read(folder) if (folder / CONFIG).exists() else None
+            about = (
+                _about(trainer, as_json(config))
+                if there is None
+                else _updated(folder, there, trainer, config, may_change)
+            )
+            run = cls(folder, about, keep_last=keep_last, keep_every=keep_every)
+            if about != there:
+                run._write_config()
             run._metrics = Metrics(
-                folder / "metrics.jsonl", loggers, run_name=folder.resolve().name, config=told["config"]
+                folder / METRICS, loggers, run_name=folder.resolve().name, config=about["config"]
             )
         except BaseException:
             lock.close()
@@ -97,19 +96,47 @@ class Run:
         return cls(folder, _read(folder))
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Append one line to the metrics."""
+        """Append one line to the metrics; if the disk does not take it, raise and keep it for `flush`."""
         self._writing().log(step, values)
+
+    def flush(self) -> None:
+        """Write the lines of the metrics that could not be written before; raises if they still cannot."""
+        self._writing().flush()
+
+    @property
+    def unwritten(self) -> int:
+        """Lines of the metrics that are only in memory."""
+        return self._writing().waiting
+
+    @property
+    def metrics_bytes(self) -> int:
+        """Length of the metrics, with the lines that are only in memory: what a checkpoint notes."""
+        return self._writing().end
 
     def history(self) -> Iterator[dict[str, Any]]:
         """The lines of the metrics so far, one at a time."""
-        return metrics.read(self.folder / "metrics.jsonl")
+        return metrics.read(self.folder / METRICS)
+
+    def last_line(self) -> dict[str, Any]:
+        """The last line of the metrics."""
+        last = None
+        for line in self.history():
+            last = line
+        if last is None:
+            raise RunCorrupt(
+                f"{self.folder / METRICS} has no line left of this run; nothing can be reported."
+            )
+        return last
 
     def save(self, number: int, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
-        """Write checkpoint `number`: pytrees of arrays by name, and what else is needed to go on, as JSON."""
-        return self._checkpoints.save(number, arrays, {**state, "metrics_bytes": self._writing().mark()})
+        """Write checkpoint `number`: pytrees of arrays by name, and what else is needed to resume, as JSON.
+
+        `metrics_bytes` in `state`: the property of that name when the state was taken, if that is earlier.
+        """
+        return self._checkpoints.save(number, arrays, {"metrics_bytes": self._writing().mark(), **state})
 
     def load(self, number: int | None = None, *, like: Mapping[str, Any]) -> Checkpoint:
-        """The newest whole checkpoint, or one by number; `like` names the pytrees to read, in their form."""
+        """The newest intact checkpoint, or one by number; `like` names the pytrees to read, in their form."""
         return self._checkpoints.load(number, like)
 
     def checkpoints(self) -> list[int]:
@@ -117,33 +144,71 @@ class Run:
         return self._checkpoints.numbers()
 
     def state(self, number: int | None = None) -> dict[str, Any]:
-        """What checkpoint `number`, or the newest, noted; empty before the first one."""
+        """The state saved with checkpoint `number`, or with the newest; empty before the first one."""
         known = self.checkpoints()
         return self._checkpoints.state(known[-1] if number is None else number) if known else {}
 
+    def log_end(self, checkpoint: Checkpoint) -> int:
+        """The length of the metrics when `checkpoint` was saved; `RunCorrupt` if they cannot be cut there."""
+        mark = checkpoint.state.get("metrics_bytes")
+        return self._writing().checked(mark, f"checkpoint {checkpoint.number}")
+
     def rewind(self, checkpoint: Checkpoint | None) -> None:
-        """Go on from `checkpoint`, or from the beginning: later checkpoints and later metrics go."""
-        self._writing().cut(checkpoint.state["metrics_bytes"] if checkpoint else 0)
+        """Resume from `checkpoint`, or from the beginning: drop later checkpoints, then later metrics.
+
+        In this order, because a checkpoint needs the metrics up to it: killed in between, the run resumes
+        from `checkpoint` or from one that has not been dropped yet.
+        """
+        mark = self.log_end(checkpoint) if checkpoint else 0
         self._checkpoints.drop_after(checkpoint.number if checkpoint else -1)
+        self._writing().cut(mark)
+
+    def start_session(self) -> None:
+        """Add this process, its machine and its versions to config.json; warn if they differ from the last.
+
+        Called once it is certain that this process trains the run.
+        """
+        self._writing()
+        sessions, now = self.told.get("sessions", []), session.present()
+        differ = session.differences(sessions[-1] if sessions else self.told, now)
+        if differ:
+            log.warning(
+                "%s was last trained on another machine or with other versions (%s): it resumes with the "
+                "same data, but results may differ in the last bits from those of a run that was not moved.",
+                self.folder,
+                "; ".join(f"{name} {old} there, {new} here" for name, old, new in differ),
+            )
+        self.told["sessions"] = [*sessions, now]
+        self._write_config()
 
     def locked(self) -> bool:
         """Whether a process is training this run now; asks the system, takes no lock."""
-        return self._lock is not None or machine.lock_holder(self.folder / "lock") is not None
+        return self._lock is not None or machine.lock_holder(self.folder / LOCK) is not None
 
     def close(self) -> None:
-        """Close the metrics and let others write."""
-        if self._metrics is not None:
-            self._metrics.close()
-            self._metrics = None
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        """Close the metrics and release the lock; raises if lines of the metrics are lost."""
+        metrics, self._metrics = self._metrics, None
+        lock, self._lock = self._lock, None
+        try:
+            if metrics is not None:
+                metrics.close()
+        finally:
+            if lock is not None:
+                lock.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            self.close()
+        except OSError as failed:
+            if error is None:
+                raise
+            log.error("%s", failed)
+
+    def _write_config(self) -> None:
+        write_bytes(self.folder, CONFIG, json.dumps(self.told, indent=1).encode())
 
     def _writing(self) -> Metrics:
         if self._metrics is None:
@@ -151,64 +216,55 @@ class Run:
         return self._metrics
 
 
-def as_json(config: Any) -> dict[str, Any]:
-    """The settings of a dataclass as JSON would return them: paths as text, tuples as lists."""
-    return dict(json.loads(json.dumps(dataclasses.asdict(config), default=str)))
-
-
 def _about(trainer: str, config: dict[str, Any]) -> dict[str, Any]:
-    libraries = {}
-    for name in LIBRARIES:
-        try:
-            libraries[name] = version(name)
-        except PackageNotFoundError:
-            continue
+    """All of config.json for a new run."""
+    now = session.present()
     return {
         "trainer": trainer,
         "config": config,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "lakepond": __version__,
-        "python": platform.python_version(),
-        "libraries": libraries,
-        "machine": {
-            "system": f"{platform.system()} {platform.machine()}",
-            "cores": len(os.sched_getaffinity(0)),
-            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        },
+        "created": now.pop("started"),
+        **now,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    try:
-        config = untrusted.read_json(folder / CONFIG)
-        if not isinstance(config["trainer"], str) or not isinstance(config["config"], dict):
-            raise TypeError
-    except (FileNotFoundError, NotADirectoryError):
-        raise RunNotFound(
-            f"{folder} is no run: it has no {CONFIG}. Name the folder that a trainer wrote to."
-        ) from None
-    except (ValueError, KeyError, TypeError):
-        raise RunNotFound(f"{folder / CONFIG} cannot be read as a run's settings.") from None
-    return config
-
-
-def _same_or_raise(
-    folder: Path, there: Mapping[str, Any], here: Mapping[str, Any], may_change: Sequence[str]
-) -> None:
-    if there["trainer"] != here["trainer"]:
+def _updated(
+    folder: Path, there: Mapping[str, Any], trainer: str, config: Any, may_change: Sequence[str]
+) -> dict[str, Any]:
+    """config.json of an existing run with the settings it is resumed with; `RunMismatch` if they differ."""
+    if there["trainer"] != trainer:
         raise RunMismatch(
-            f"{folder} is a run of the trainer {there['trainer']!r}, not {here['trainer']!r}; "
-            "choose another folder."
+            f"{folder} is a run of the trainer {there['trainer']!r}, not {trainer!r}; choose another folder."
         )
-    old, new = there["config"], here["config"]
-    differ = [
-        name for name in sorted({*old, *new}) if name not in may_change and old.get(name) != new.get(name)
-    ]
+    known, unknown = settings.completed(config, there["config"], trainer)
+    here = as_json(config)
+    old, new = (
+        settings.flat({name: value for name, value in each.items() if name not in may_change})
+        for each in (known, here)
+    )
+    differ = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     if differ:
         shown = ", ".join(f"{name} {old.get(name)!r} there, {new.get(name)!r} here" for name in differ[:4])
         more = f" and {len(differ) - 4} more" if len(differ) > 4 else ""
         raise RunMismatch(
-            f"{folder} was begun with other settings ({shown}{more}); "
-            "use those to go on, or choose another folder."
+            f"{folder} was started with other settings ({shown}{more}); "
+            "use those to resume it, or choose another folder."
         )
+    settings.warn_of_unknown(folder, unknown)
+    return {**there, "config": settings.merged(there["config"], here)}
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        about = untrusted.read_json(folder / CONFIG)
+        if not isinstance(about["trainer"], str) or not isinstance(about["config"], dict):
+            raise TypeError
+        if not all(isinstance(each, dict) for each in about.get("sessions", [])):
+            raise TypeError
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunNotFound(
+            f"{folder} is not a run: it has no {CONFIG}. Name the folder that a trainer wrote to."
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise RunNotFound(f"{folder / CONFIG} cannot be read as a run's settings.") from None
+    return about

@@ -220,11 +220,11 @@ def _tail(file: Path) -> list[dict[str, Any]]:
 
 
 def parse_log(data: bytes) -> list[dict[str, Any]]:
-    """The lines of a log that are whole."""
-    whole = data[: data.rfind(b"\n") + 1]  # a line may be in the middle of being written
+    """The complete lines of a log that have a step and a time."""
+    complete = data[: data.rfind(b"\n") + 1]  # a line may be in the middle of being written
     found = []
-    for line in whole.splitlines():
-        with suppress(ValueError):  # torn by a crash; the trainer cuts it when it continues
+    for line in complete.splitlines():
+        with suppress(ValueError):  # torn by a crash; the trainer cuts it when it resumes
             values = metrics.parse_line(line)
             found.append(
                 {k: v for k, v in values.items() if not isinstance(v, int | float) or metrics.is_number(v)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,8 +11,10 @@ from lakepond import untrusted
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound
+from lakepond.flow.layout import commit_name, commit_numbers
 from lakepond.lake import commits, description
 from lakepond.lake.commits import Commit
+from lakepond.runs.copies import KNOWN
 from lakepond.runs.run import CONFIG
 from lakepond.runs.status import BACK, LakeStatus, Status, judge, lake_status, parse_log
 
@@ -19,16 +22,13 @@ from lakepond.runs.status import BACK, LakeStatus, Status, judge, lake_status, p
 def look_in_cloud(url: str) -> Status:
     """What there is to tell of a run, or of a lake, in a bucket."""
     store = Store(Cloud.of(url))
-    listed = set(store.list())
+    listed = set(store.list(known=KNOWN))
     under = "lake/" if f"lake/{description.NAME}" in listed else ""
     if f"{under}{description.NAME}" not in listed and CONFIG not in listed:
         raise CloudNotFound(f"there is neither a run nor a lake at {store.cloud}; push one there first.")
     config = _config(store) if CONFIG in listed else {}
-    saved = [
-        int(name.split("/")[1])
-        for name in listed
-        if name.startswith("checkpoints/") and name.endswith("/state.json") and name.split("/")[1].isdigit()
-    ]
+    found = (re.fullmatch(r"checkpoints/([0-9]+)/state\.json", name) for name in listed)
+    saved = [int(match[1]) for match in found if match is not None]
     return judge(
         path=str(store.cloud),
         trainer=config.get("trainer"),
@@ -54,9 +54,7 @@ def _config(store: Store) -> dict[str, Any]:
 
 
 def _lake(store: Store, under: str, listed: set[str]) -> LakeStatus | None:
-    folder = f"{under}commits/"
-    names = [name.removeprefix(folder).removesuffix(".json") for name in listed if name.startswith(folder)]
-    numbers = sorted(int(name) for name in names if name.isdigit())
+    numbers = commit_numbers(listed, under)
     if not numbers:
         return None
     with TemporaryDirectory(prefix="lakepond-status-") as aside:
@@ -65,6 +63,6 @@ def _lake(store: Store, under: str, listed: set[str]) -> LakeStatus | None:
 
     def read(number: int) -> Commit:
         name = commits.file_name(number)
-        return Commit.from_json(store.read(f"{folder}{name}"), name)
+        return Commit.from_json(store.read(f"{under}{commit_name(number)}"), name)
 
     return lake_status(spec, read(numbers[-1]), read(numbers[-1 - BACK :][0]), len(numbers))

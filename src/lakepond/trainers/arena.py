@@ -6,11 +6,9 @@ counted neither in frames nor in the learning.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import jax
@@ -27,7 +25,6 @@ from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
 from lakepond.pond.device import Added, DevicePond, PondState
 from lakepond.pond.device_memory import check_fits
-from lakepond.types import Spec
 
 Suite = Literal["minatar", "atari", "gymnasium"]
 EVALUATION_SEED = 20_240_704
@@ -148,12 +145,9 @@ def check_budget(frames: int, portion: int, update: int) -> None:
         )
 
 
-def check_memory(*ponds: tuple[DevicePond, int]) -> None:
-    """Refuse ponds, so many of each, that will not fit the device together; before a run has begun."""
-    check_fits(
-        sum(pond.nbytes * count for pond, count in ponds),
-        sum(pond.lanes * pond.capacity * count for pond, count in ponds),
-    )
+def check_memory(*ponds: DevicePond) -> None:
+    """Raise `SpecError` if these ponds do not fit the device together; called before a run starts."""
+    check_fits(sum(pond.nbytes for pond in ponds), sum(pond.lanes * pond.capacity for pond in ponds))
 
 
 def make_evaluate(
@@ -240,30 +234,26 @@ def means(sums: PQNMetrics, updates: int) -> dict[str, Any]:
     }
 
 
-def as_added(rollout: Rollout) -> Added:
-    """A rollout as a pond takes it."""
-    return Added(
-        rollout.action,
-        rollout.reward,
-        rollout.next_obs,
-        rollout.terminated,
-        rollout.truncated,
-        rollout.begun,
+def as_lanes(rollouts: Rollout) -> Added:
+    """Rollouts (agents, steps, envs, ...) as steps (steps, agents * envs, ...): one lane per environment."""
+    new = Added(
+        rollouts.action,
+        rollouts.reward,
+        rollouts.next_obs,
+        rollouts.terminated,
+        rollouts.truncated,
+        rollouts.reset_obs,
     )
-
-
-def open_lake(path: Path, spec: Spec, *, commit: int | None, fresh: bool) -> DeviceLake:
-    """The lake of a run, gone on with from the commit of its checkpoint; a fresh run begins a fresh lake."""
-    if fresh and path.exists():  # of a run that was killed before its first checkpoint
-        shutil.rmtree(path)
-    return DeviceLake(path, spec, commit=commit)
+    lanes: Added = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), new)
+    return lanes
 
 
 def pour_new(shape: DevicePond, pond: PondState, poured: int, lake: DeviceLake, note: dict[str, Any]) -> None:
-    """Hand the steps of a pond from `poured` on over to a lake; they stay, and only they are copied."""
+    """Pour the steps of a pond from `poured` on into a lake; copies only these, and they stay in the pond."""
     if int(pond.oldest.max()) > poured:
         raise ConfigError(
-            "episodes are so short that steps left the BigPond before they were poured; raise `big_pond`."
+            "episodes are so short that steps were evicted from the BigPond before they were poured; "
+            "raise `big_pond`."
         )
     count = int(pond.steps) - poured
     place = (poured + np.arange(count)) % shape.capacity

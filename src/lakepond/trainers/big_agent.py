@@ -1,16 +1,17 @@
 """The BigAgent of a `mixture`: steps 4 to 7, as functions.
 
-4  fill    one BigPond from the Lake, uniformly
-5  learn   from it with DQN, starting where the settings say
-7  clone   the agents from it, or those that it beats
+4  fill    one BigPond from the Lake, in blocks of steps chosen uniformly
+5  learn   from it with DQN, starting from the weights that the settings name
+7  clone   the agents from it, or those with a lower score
 
-Steps 4 and 5 may go in stages, each with its own n-step and gamma and a BigPond filled for these: BBF's
-annealing after a reset (Schwarzer et al. 2023) without a pond that could follow episodes.
+Step 5 may have stages, each with its own n-step and gamma: the annealing after a reset of BBF (Schwarzer et
+al. 2023).
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,20 +25,21 @@ from lakepond.agents.fleet import repeat
 from lakepond.agents.networks import Network, Params
 from lakepond.agents.pqn import PQNState
 from lakepond.errors import ConfigError
-from lakepond.flow.lake_to_device import pieces
+from lakepond.flow import lake_to_device
 from lakepond.lake.lake import Lake
-from lakepond.pond.device import DevicePond, Loaded, PondState
+from lakepond.pond.device import DevicePond, PondState
+from lakepond.pond.device_load import load
 from lakepond.types import Field
 
 if TYPE_CHECKING:
     from lakepond.trainers.mixture import Mixture, MixtureConfig
 
 PIECE_BYTES = 4 << 20
-"""rows that are brought to the BigPond at a time, at most; memory of that size is used again and again"""
+"""bytes of rows copied to the BigPond at a time"""
 
 
 def make_dqn(config: MixtureConfig, network: Network) -> DQN:
-    """How it learns; refuses stages that do not go together."""
+    """The BigAgent's algorithm; raises `ConfigError` for stages that do not match."""
     stages(config)
     settings = DQNSettings(
         batch=config.big_batch,
@@ -50,14 +52,19 @@ def make_dqn(config: MixtureConfig, network: Network) -> DQN:
 
 
 def make_pond(config: MixtureConfig, obs: Field) -> DevicePond:
-    """The BigPond."""
-    most = min(config.big_pond, config.frames)
+    """The BigPond, with rows for blocks of `BLOCK` steps and episodes of 16 steps on average.
+
+    Each block and each end of an episode takes one stack of rows more. `fill` computes the exact number and
+    makes a larger pond if episodes are shorter.
+    """
+    capacity = min(config.big_pond, config.frames)
     length = obs.shape[0] if obs.rows == 0 else 1
-    return DevicePond(obs, 1, most, rows=2 * most + 2 * length)
+    runs = capacity // lake_to_device.BLOCK + capacity // 16 + 2
+    return DevicePond(obs, 1, capacity, rows=capacity + runs * length)
 
 
 class Trained(NamedTuple):
-    """A BigAgent after steps 4 to 6, and what is logged of them."""
+    """A BigAgent after steps 4 to 6."""
 
     agent: DQNState
     held: int
@@ -68,8 +75,8 @@ class Trained(NamedTuple):
     value: float
 
     @property
-    def told(self) -> dict[str, float]:
-        """For the log."""
+    def metrics(self) -> dict[str, float]:
+        """The entries of the log."""
         return {
             "big_pond_steps": self.held,
             "big_steps": self.steps,
@@ -79,43 +86,44 @@ class Trained(NamedTuple):
 
 
 class BigAgent:
-    """It in the course of a run, with its BigPond, which is made at the first reset."""
+    """The state of the BigAgent during a run, with its BigPond, which is allocated at the first reset."""
 
     def __init__(self, mixture: Mixture, key: jax.Array) -> None:
         self.mixture, self.key = mixture, key
         self.params: Params = mixture.pqn.network.init(key)
+        self.pond_shape = mixture.big_pond
         self.pond: PondState | None = None
         self.resets = 0
         self.samples = 0
-        """transitions that gradients were taken of, so far"""
+        """transitions used in gradients so far"""
 
     def restore(self, params: Params, resets: int, samples: int) -> None:
-        """As it was at a checkpoint."""
+        """Set the state from a checkpoint."""
         self.params = jax.tree.map(jnp.array, params)
         self.resets, self.samples = resets, samples
 
     def train(self, best: Params, lake: Lake, samples: float, seconds: dict[str, float]) -> Trained:
-        """Steps 4 to 6, learning from each transition `samples` times; what it took is added to `seconds`."""
+        """Steps 4 to 6, using each transition `samples` times; adds the time taken to `seconds`."""
         mixture, config = self.mixture, self.mixture.config
         key_start, key_learn = jax.random.split(jax.random.fold_in(self.key, self.resets))
         rng = np.random.default_rng([config.seed, self.resets])
         agent = start(mixture, best, self.params, key_start)
-        pond = mixture.big_pond.init() if self.pond is None else self.pond
+        began = time.perf_counter()
+        old, self.pond = self.pond, None  # its memory is reused
+        shape, pond = fill(self.pond_shape, old, lake, rng)
+        seconds["fill"] += time.perf_counter() - began
+        held = min(shape.capacity, len(lake))
         parts = stages(config)
-        held = min(mixture.big_pond.capacity, len(lake))
         steps = max(len(parts), round(samples * held / config.big_batch))
         sums = []
         for number, (n_step, gamma) in enumerate(parts):
             began = time.perf_counter()
-            pond = fill(mixture, pond, lake, rng, n_step, gamma)
-            filled = time.perf_counter()
             count = steps * (number + 1) // len(parts) - steps * number // len(parts)
             key = jax.random.fold_in(key_learn, number)
-            agent, new = learn(mixture, agent, pond, best, key, count, steps, gamma)
-            sums.append(jax.tree.map(np.asarray, new))  # waits until it is done
-            seconds["fill"] += filled - began
-            seconds["learn"] += time.perf_counter() - filled
-        self.params, self.pond = agent.params, pond
+            agent, new = learn(mixture, shape, agent, pond, best, key, count, steps, n_step, gamma)
+            sums.append(jax.tree.map(np.asarray, new))  # waits for the device
+            seconds["learn"] += time.perf_counter() - began
+        self.params, self.pond_shape, self.pond = agent.params, shape, pond
         self.resets += 1
         self.samples += steps * config.big_batch
         loss, value = (float(sum(getattr(each, name) for each in sums)) for name in ("loss", "value"))
@@ -123,7 +131,7 @@ class BigAgent:
 
 
 def stages(config: MixtureConfig) -> list[tuple[int, float]]:
-    """n-step and gamma of each part of the training at a reset."""
+    """n-step and gamma of each stage of the training at a reset."""
     n_steps, gammas = config.big_n_step, config.big_gamma or (config.pqn.gamma,)
     count = max(len(n_steps), len(gammas))
     if {len(n_steps), len(gammas)} - {1, count}:
@@ -135,55 +143,51 @@ def stages(config: MixtureConfig) -> list[tuple[int, float]]:
 
 
 def fill(
-    mixture: Mixture, pond: PondState, lake: Lake, rng: np.random.Generator, n_step: int, gamma: float
-) -> PondState:
-    """The BigPond with transitions of the Lake, every choice of them as likely as any other."""
-    big = mixture.big_pond
-    pond = big.cleared(pond)
-    chosen = pieces(
-        lake,
-        min(big.capacity, len(lake)),
-        rng=rng,
-        n_step=n_step,
-        gamma=gamma,
-        size=max(64, PIECE_BYTES // (2 * big.length * big.row_bytes)),
-    )
-    for piece in chosen:
-        pond = _load(big, pond, Loaded(*piece))
+    shape: DevicePond, pond: PondState | None, lake: Lake, rng: np.random.Generator
+) -> tuple[DevicePond, PondState]:
+    """Fill a pond with steps of the Lake, each with the same probability; see `flow.lake_to_device`.
+
+    pond: the state to reuse, invalid afterwards; None: a new one. If the rows that the steps need do not fit,
+    a pond with more rows takes its place, so the shape is returned too; `SpecError` if the device has no
+    memory for it.
+    """
+    chosen = lake_to_device.plan(lake, min(shape.capacity, len(lake)), rng=rng)
+    if chosen.rows > shape.rows:
+        shape, pond = replace(shape, rows=chosen.rows + chosen.rows // 16), None
+    pieces = chosen.pieces(max(64, PIECE_BYTES // shape.row_bytes))
+    pond = load(shape, shape.init() if pond is None else pond, chosen.columns, pieces)
     jax.block_until_ready(pond)  # type: ignore[no-untyped-call]
-    return pond
+    return shape, pond
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _load(big: DevicePond, pond: PondState, piece: Loaded) -> PondState:
-    return big.load(pond, piece)
-
-
-@partial(jax.jit, static_argnums=0, donate_argnums=1)
+@partial(jax.jit, static_argnames=("mixture", "shape", "n_step"), donate_argnames="state")
 def learn(
     mixture: Mixture,
+    shape: DevicePond,
     state: DQNState,
     pond: PondState,
     teacher: Params,
     key: jax.Array,
     steps: int,
     total: int,
+    n_step: int,
     gamma: float,
 ) -> tuple[DQNState, DQNMetrics]:
-    """So many gradient steps, of `total` at this reset, on the BigPond; metrics are summed up over them."""
+    """Take `steps` of the `total` gradient steps of this reset; metrics are summed over them."""
     config = mixture.config
-    fall = 1.0 - config.big_rate_end
+    decay = 1.0 - config.big_rate_end
 
     def step(number: int, carry: tuple[DQNState, DQNMetrics]) -> tuple[DQNState, DQNMetrics]:
         state, sums = carry
-        batch = mixture.big_pond.sample(pond, jax.random.fold_in(key, number), config.big_batch, gamma=gamma)
-        rate = 1.0 - fall * state.updates / total if fall else 1.0
+        key_batch = jax.random.fold_in(key, number)
+        batch = shape.sample(pond, key_batch, config.big_batch, n_step=n_step, gamma=gamma)
+        rate = 1.0 - decay * state.updates / total if decay else 1.0
         state, _, metrics = mixture.dqn.update(state, batch, rate=rate, teacher=teacher)
         return state, jax.tree.map(jnp.add, sums, metrics)
 
     zero = DQNMetrics(*[jnp.float32(0)] * 3)
-    found: tuple[DQNState, DQNMetrics] = jax.lax.fori_loop(0, steps, step, (state, zero))
-    return found
+    result: tuple[DQNState, DQNMetrics] = jax.lax.fori_loop(0, steps, step, (state, zero))
+    return result
 
 
 def start(mixture: Mixture, best: Params, last: Params, key: jax.Array) -> DQNState:
@@ -194,13 +198,15 @@ def start(mixture: Mixture, best: Params, last: Params, key: jax.Array) -> DQNSt
     kept = config.big_shrink
     if kept < 1.0:
         known = jax.tree.map(lambda old, new: kept * old + (1.0 - kept) * new, known, fresh)
-    old = list(fresh)[: len(fresh) - config.big_new_layers]  # layers as the network made them, the head last
+    old = list(fresh)[
+        : len(fresh) - config.big_new_layers
+    ]  # layers in the order of the network, the head last
     params = {name: known[name] if name in old else fresh[name] for name in fresh}
     return mixture.dqn.init(jax.tree.map(jnp.copy, params))
 
 
 def clone(mixture: Mixture, agents: PQNState, big: DQNState, who: np.ndarray[Any, Any]) -> PQNState:
-    """The agents after the reset; `who` says which of them begin again from the BigAgent."""
+    """The agents after the reset; those selected by the mask `who` start again from the BigAgent."""
     config, pqn = mixture.config, mixture.pqn
     chosen = jnp.asarray(who)
 
@@ -222,7 +228,7 @@ def clone(mixture: Mixture, agents: PQNState, big: DQNState, who: np.ndarray[Any
 
 
 def _with_moments(fresh: optax.OptState, other: optax.OptState) -> optax.OptState:
-    """An optimiser's state with the moments, and the count, of another's."""
+    """An optimiser state with the Adam moments and the count of another one."""
     moments = [s for s in jax.tree.leaves(other, is_leaf=_is_adam) if _is_adam(s)]
     return jax.tree.map(lambda s: moments[0] if _is_adam(s) else s, fresh, is_leaf=_is_adam)
 

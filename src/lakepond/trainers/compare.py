@@ -4,9 +4,10 @@
       settings.json                      written once: a folder is one comparison
       <game>/<arm>/<seed>/               a run of `single`, `mixture` or `live`; resumable like any
         result.json                      written when it is done
+      <game>/<arm>/<seed>.lock           locked by the process that does it
 
-Every process takes the next run that is neither done nor being trained by another (a run's lock tells), so
-starting the command twice uses two cores, and starting it again goes on. The arms, with equal frames:
+Every process takes the next run that is neither done nor locked by another, so starting the command twice
+uses two cores, and starting it again continues. The arms, with equal frames:
 
     single           A: one agent, PQN
     mixture          B: four agents, a quarter of the frames each, with resets from one that learned from all
@@ -31,10 +32,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lakepond import untrusted
+from lakepond import stopping, untrusted
 from lakepond.agents.pqn import PQNSettings
-from lakepond.errors import ConfigError, RunCorrupt, RunLocked
-from lakepond.lake.files import write_bytes
+from lakepond.errors import ConfigError, LakeLocked, RunCorrupt, RunLocked
+from lakepond.lake.files import WriterLock, write_bytes
 from lakepond.runs import Run
 from lakepond.trainers import arena, live, mixture, programs, single
 
@@ -118,6 +119,11 @@ class Job:
         """Whether it has come to its end."""
         return (self.folder / RESULT).exists()
 
+    @property
+    def checkpoints(self) -> Path:
+        """What a run that is not done resumes from; removed when it is, for there are many runs."""
+        return self.folder / "checkpoints"
+
 
 def jobs(config: CompareConfig, folder: Path) -> list[Job]:
     """All runs, so ordered that whatever has been done so far is a fair comparison."""
@@ -133,12 +139,13 @@ def jobs(config: CompareConfig, folder: Path) -> list[Job]:
     ]
 
 
+@stopping.deferring("portion")
 def run(config: CompareConfig, folder: str | Path, *, tell: Callable[[str], None] = lambda _: None) -> int:
     """Do every run that is not done, and return how many are still being done by others."""
     folder = Path(folder)
     _settle(config, folder)
     todo = jobs(config, folder)
-    while waiting := [job for job in todo if not job.done]:
+    while waiting := [job for job in todo if not job.done or job.checkpoints.exists()]:
         took = [_try(config, job, tell) for job in waiting]
         if not any(took):
             return len(waiting)
@@ -165,22 +172,35 @@ def _settle(config: CompareConfig, folder: Path) -> None:
 
 
 def _try(config: CompareConfig, job: Job, tell: Callable[[str], None]) -> bool:
-    """Do one run unless another process does; whether it was done here."""
-    if job.done:
+    """Do one run unless another process does; whether something was done here.
+
+    The lock is held from before the run is looked at until its result is written and its checkpoints are
+    removed, so no other process can start on a run that is about to be done.
+    """
+    stopping.check()
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with WriterLock(job.folder.with_suffix(".lock")):
+            if not job.done:
+                _do(config, job, tell)
+            elif not job.checkpoints.exists():  # another process has done it since
+                return False
+            if job.checkpoints.exists():
+                shutil.rmtree(job.checkpoints)
+    except (LakeLocked, RunLocked):
         return False
+    return True
+
+
+def _do(config: CompareConfig, job: Job, tell: Callable[[str], None]) -> None:
     settings, trainer = arm_settings(config, job)
     began = time.perf_counter()
-    try:
-        trainer.run(settings, job.folder)
-    except RunLocked:
-        return False
+    trainer.run(settings, job.folder)
     programs.forget()  # or 120 runs end with the memory of the programs of all
     result = {**result_of(job.folder), "game": job.game, "arm": job.arm, "seed": job.seed}
     write_bytes(job.folder, RESULT, json.dumps(result).encode())
-    shutil.rmtree(job.folder / "checkpoints", ignore_errors=True)  # many runs: keep what is reported
     took = time.perf_counter() - began
     tell(f"{job.game} {job.arm} seed {job.seed}: {result['score']:.2f} in {took:.0f} s")
-    return True
 
 
 def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:

@@ -18,30 +18,36 @@ So a run that was killed and resumed ends with the same bits as one that was not
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lakepond import stopping
 from lakepond.agents import ddpg, population
 from lakepond.agents.market_network import Array, Params
 from lakepond.envs.market.rules import Rules
+from lakepond.flow.pond_and_lake import MOST_WAITING
 from lakepond.guards import AtFloor, Guard
 from lakepond.lake.commits import Commit
 from lakepond.replay import Replay
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
+from lakepond.runs.resume import Resume
 from lakepond.trainers.erl_metrics import clock, describe, learner_place
-from lakepond.trainers.erl_state import Counters, Evolving, begin, learner_settings, open_replay, save
+from lakepond.trainers.erl_state import Counters, Evolving, begin, hand_over, learner_settings, save
 from lakepond.trainers.market_rollout import Episodes, Player, play, score
-from lakepond.trainers.market_stage import Market, check, open_market, write_names
+from lakepond.trainers.market_stage import NAMES, Market, check, open_market, write_names
 from lakepond.trainers.pushing import Pushing
+from lakepond.trainers.saving import CHECKPOINTS, LAKE, LOG, Saver
 from lakepond.types import WindowRef
 
 
@@ -138,7 +144,7 @@ class Config:
     at_floor: AtFloor = "warn"
     """what it does there: warn; stop_saving: go on without saving; stop: end after the generation, saved"""
     push_to: str | None = None
-    """where in the cloud the run goes, in the background, like gs://bucket/demo; nowhere if not given"""
+    """where in the cloud the run goes, in the background, like gs://bucket/demo; none: nowhere"""
     push_every: int = 5
     """generations between two pushes; there is always one at the end"""
 
@@ -180,20 +186,30 @@ WINDOWS = ("obs['window']", "next_obs['window']")
 """what the learner leaves in the replay: it reads the summaries of those days instead"""
 
 
+@stopping.deferring("generation")
 def train(
     config: Config,
     folder: str | Path,
     *,
     resume: bool = False,
     resume_from: int | None = None,
+    start_over: bool = False,
     loggers: Sequence[Logger] = (),
     on_generation: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Train into `folder`; returns the metrics of the last generation.
 
-    `resume`: go on from the newest whole checkpoint, if there is one; `resume_from`: from that one. Without
-    either a folder that holds a checkpoint is refused. `on_generation` is told the metrics of each.
+    `resume`: continue the run in `folder` from its newest checkpoint that can be used; `resume_from`: from
+    that one. Without either a folder that holds a run, or other experience, is refused; `start_over` moves
+    those files to a dated folder first. `on_generation` is called with the metrics of each generation.
     """
+    how = Resume(
+        required=resume or resume_from is not None,
+        allowed=resume or resume_from is not None,
+        number=resume_from,
+        start_over=start_over,
+    )
+    how.find(folder)
     check(config)
     market = open_market(config)
     settings = learner_settings(config)
@@ -208,31 +224,50 @@ def train(
                 loggers=loggers,
                 keep_last=config.keep_last,
                 keep_every=config.keep_every,
+                prepare=how.prepare,
             )
         )
-        now, counters, commit = begin(config, run, market, settings, key, resume, resume_from)
-        write_names(market, run.folder)
-        replay = open_replay(config, market, run.lake_folder, commit)
-        stack.callback(replay.close)
-        saver = stack.enter_context(ThreadPoolExecutor(1, "lakepond-save"))
+        now, counters, replay = begin(config, run, market, settings, key, how)
+        committed = replay.flush()
+        saver = Saver(run, lambda: replay.stats().recorded - (0 if committed is None else committed.recorded))
+        stack.callback(saver.close, replay)
+        saver.attempt(NAMES, partial(write_names, market, run.folder))
+        saving_thread = stack.enter_context(ThreadPoolExecutor(1, "lakepond-save"))
         pushing = Pushing(run.folder, config.push_to)
         guard = Guard(
             run.folder, min_free=config.warn_free, at_floor=config.at_floor, last=config.generations
         )
-        committed: Commit | None = None
+        new_steps = config.sizes.total * config.episodes * config.rules.trading_days
+        committing: Future[Commit] | None = None
         saving: Future[Path] | None = None
         last: dict[str, Any] = {}
+
+        def save_again() -> None:
+            """What the last generation could not save, or did not because of the guard."""
+            nonlocal committed, committing
+            committing = committing or hand_over(replay, counters.generation)
+            committed = saver.attempt(LAKE, replay.flush) or committed
+            saver.attempt(NAMES, partial(write_names, market, run.folder))
+            if LAKE not in saver.failing and committed is not None:
+                saver.checkpoint(partial(save, run, now, counters, committed, key))
+
         while counters.generation < config.generations:
+            stopping.check()
             began, number = time.perf_counter(), counters.generation + 1
+            if saver.uncommitted() + new_steps > (1 + MOST_WAITING) * config.capacity:
+                why = f"because {saver.uncommitted():,} steps are held in memory"
+                committed = saver.require(LAKE, replay.flush, why)
             last, held = {"generation": number}, 0.0
             key_explore, key_evolve = jax.random.split(jax.random.fold_in(key, number))
             rng = np.random.default_rng([config.seed, number])
 
-            record(config, market, replay, now.population, rng, key_explore)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "a commit failed")  # the saver reports it
+                record(config, market, replay, now.population, rng, key_explore)
             waited = time.perf_counter()
             committing = None
-            if guard.saving or committed is None:
-                committing = cast(Future[Commit], replay.commit({"generation": number}, wait=False))
+            if guard.saving or saver.uncommitted() + new_steps > config.capacity:
+                committing = hand_over(replay, number)
             held += time.perf_counter() - waited
 
             learner, told = learn(config, market, replay, now.learner, settings, rng)
@@ -251,11 +286,11 @@ def train(
             worked = time.perf_counter() - began
 
             waited = time.perf_counter()
-            if saving is not None:
-                saving.result()  # of the last generation; it marks the metrics before ours are logged
+            if saving is not None:  # of the last generation; it marks the metrics before ours are logged
+                saver.attempt(CHECKPOINTS, saving.result)
+                saving = None
             if committing is not None:
-                committed = committing.result()
-            assert committed is not None
+                committed = saver.attempt(LAKE, committing.result) or committed
             held += time.perf_counter() - waited
             counters = counters._replace(
                 generation=number,
@@ -266,18 +301,26 @@ def train(
             last |= describe(fitness, counters, replay, learner_place(config, number, fitness))
             last |= clock(config, counters, worked + held, held, replay, committed)
             last |= guard.check(number)
-            run.log(number, last)
-            if committing is not None:  # else the lake's commit is not of this generation
-                saving = saver.submit(save, run, now, counters, committed, key)
+            saver.attempt(LOG, partial(run.log, number, last))
+            if NAMES in saver.failing:
+                saver.attempt(NAMES, partial(write_names, market, run.folder))
+            # without a commit of this generation there is no checkpoint of it
+            if committing is not None and LAKE not in saver.failing and committed is not None:
+                saving = saving_thread.submit(save, run, now, counters, committed, key)
                 if number % config.push_every == 0:
                     pushing.begin(saving.result)
+            saver.report()
             on_generation(last)
             if guard.stopping:
                 break
-        if saving is not None:
-            saving.result()
+        if last:
+            if saving is not None:
+                saver.attempt(CHECKPOINTS, saving.result)
+            if saving is None or saver.failing:
+                save_again()
+            saver.finish(save_again)
             pushing.finish()
-        return last or list(run.history())[-1]  # all generations were there already
+        return last or run.last_line()  # all generations were there already
 
 
 # --- a generation ----------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def describe(fitness: Array, counters: Counters, replay: Replay, place: int | No
 
 
 def clock(
-    config: Config, counters: Counters, seconds: float, held: float, replay: Replay, commit: Commit
+    config: Config, counters: Counters, seconds: float, held: float, replay: Replay, commit: Commit | None
 ) -> dict[str, Any]:
     """The metrics of a generation that tell of the machine; a resumed run has others."""
     mean = counters.train_seconds / counters.generation
@@ -54,7 +54,7 @@ def clock(
         "held_seconds_total": counters.held_seconds,
         "train_seconds_total": counters.train_seconds,
         "seconds_left": mean * (config.generations - counters.generation),
-        "lake_bytes": sum(commit.files().values()),
+        "lake_bytes": 0 if commit is None else sum(commit.files().values()),
         "distinct_rows": stats.rows,  # now and then one is held twice: docs/erl.md
         "bytes_held": stats.bytes_held,
         "rss_bytes": machine.resident(),

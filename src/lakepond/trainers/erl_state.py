@@ -7,10 +7,11 @@ begin ◀── checkpoint, with the lake's commit ◀── save
 
 from __future__ import annotations
 
-import shutil
+import math
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +20,11 @@ import numpy as np
 from lakepond import untrusted
 from lakepond.agents import ddpg, population
 from lakepond.agents.market_network import POSITION, Array, Params, init_actor
-from lakepond.errors import ConfigError, RunCorrupt
-from lakepond.lake.commits import Commit
+from lakepond.errors import RunCorrupt
+from lakepond.lake.commits import Commit, Start
 from lakepond.replay import Replay
 from lakepond.runs import Run
+from lakepond.runs.resume import Resume
 from lakepond.trainers.market_stage import Market
 from lakepond.types import Field, Spec
 
@@ -75,38 +77,29 @@ def first_generation(config: Config, inputs: int, settings: ddpg.Settings, key: 
 
 
 def begin(
-    config: Config,
-    run: Run,
-    market: Market,
-    settings: ddpg.Settings,
-    key: Array,
-    resume: bool,
-    resume_from: int | None,
-) -> tuple[Evolving, Counters, int | None]:
-    """Where training goes on: the first generation, or a checkpoint and the lake's commit it names."""
+    config: Config, run: Run, market: Market, settings: ddpg.Settings, key: Array, how: Resume
+) -> tuple[Evolving, Counters, Replay]:
+    """What training continues with: the first generation, or a checkpoint; and the replay as it was then."""
     now = first_generation(config, market.inputs, settings, key)
-    known = run.checkpoints()
-    if known and not resume and resume_from is None:
-        raise ConfigError(
-            f"{run.folder} holds a run of {known[-1]} generations; go on with it (--resume), or choose "
-            "another folder."
-        )
-    if resume_from is None and not known:
-        run.rewind(None)
-        shutil.rmtree(
-            run.lake_folder, ignore_errors=True
-        )  # of a run that was killed before its first checkpoint
-        return now, Counters(std=config.mutation_std), None
-    checkpoint = run.load(resume_from, like=now._asdict())
-    run.rewind(checkpoint)
+    counters = Counters(std=config.mutation_std)
+    checkpoint, replay = how.take_up(
+        run,
+        jax.device_get(now)._asdict(),
+        _state(counters, None, key),
+        partial(open_replay, config, market, run.lake_folder),
+    )
+    if checkpoint is None:
+        return now, counters, replay
     now = Evolving(**jax.tree.map(jnp.asarray, checkpoint.arrays))
     with untrusted.blaming(checkpoint.folder / "state.json", RunCorrupt, "resume from another checkpoint"):
-        counters = Counters(**checkpoint.state["counters"])
-    return now, counters, checkpoint.state["lake_commit"]
+        saved = checkpoint.state["counters"]
+        counters = Counters(**{name: saved[name] for name in Counters._fields})
+    best = -math.inf if counters.best_score is None else counters.best_score
+    return now, counters._replace(best_score=best), replay
 
 
-def open_replay(config: Config, market: Market, folder: Path, commit: int | None) -> Replay:
-    """The replay at a commit of its lake; without one, empty."""
+def open_replay(config: Config, market: Market, folder: Path, commit: int | Start) -> Replay:
+    """The replay at a commit of its lake, or empty."""
     _, instruments, width = market.history.shape
     spec = Spec(
         obs={
@@ -119,11 +112,23 @@ def open_replay(config: Config, market: Market, folder: Path, commit: int | None
     return Replay.open(folder, spec, config.capacity, commit=commit, min_free=config.min_free)
 
 
+def hand_over(replay: Replay, generation: int) -> Future[Commit]:
+    """Commit all steps, in the background."""
+    return cast("Future[Commit]", replay.commit({"generation": generation}, wait=False))
+
+
 def save(run: Run, now: Evolving, counters: Counters, commit: Commit, key: Array) -> Path:
     """One checkpoint; the lake's commit that it names is durable already."""
-    state = {
-        "counters": counters._asdict(),
+    return run.save(counters.generation, jax.device_get(now)._asdict(), _state(counters, commit.number, key))
+
+
+def _state(counters: Counters, commit: int | None, key: Array) -> dict[str, Any]:
+    """The state of a checkpoint, as JSON, which has no infinity."""
+    numbers: dict[str, Any] = counters._asdict()
+    if not math.isfinite(counters.best_score):
+        numbers["best_score"] = None
+    return {
+        "counters": numbers,
         "key": np.asarray(jax.random.key_data(key)).tolist(),
-        "lake_commit": commit.number,
+        "lake_commit": commit,
     }
-    return run.save(counters.generation, jax.device_get(now)._asdict(), state)

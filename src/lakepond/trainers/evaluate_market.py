@@ -29,8 +29,8 @@ from lakepond.envs.market.functional import Result, State
 from lakepond.envs.market.history import History, Part
 from lakepond.envs.market.rules import REASONS, Rules
 from lakepond.errors import RunMismatch
-from lakepond.lake.files import write_whole
-from lakepond.runs import Run
+from lakepond.lake.files import write_bytes
+from lakepond.runs import Run, settings
 from lakepond.trainers import erl
 from lakepond.trainers.market_rollout import World, play
 from lakepond.trainers.market_stage import open_market
@@ -101,7 +101,7 @@ def evaluate(
     run = Run.open(folder)
     if run.trainer != "erl":
         raise RunMismatch(f"{folder} is a run of the trainer {run.trainer!r}; only those of 'erl' trade.")
-    config = config_of(run.config)
+    config = config_of(run)
     market = open_market(config)
     like = jax.eval_shape(partial(init_actor, inputs=market.inputs, width=config.width), jax.random.key(0))
     loaded = run.load(checkpoint, like={"best": like})
@@ -144,12 +144,14 @@ def evaluate(
     )
 
 
-def config_of(told: dict[str, Any]) -> erl.Config:
-    """The settings of a run, from its config.json."""
-    plain = dict(told)
-    plain["rules"] = Rules(**plain["rules"])
-    plain["panel"] = None if plain["panel"] is None else Path(plain["panel"])
-    return erl.Config(**plain)
+def config_of(run: Run, *, warn: bool = True) -> erl.Config:
+    """The settings of a run, from its config.json, but never a destination for uploads.
+
+    The folder may come from somebody else, who must not choose where this machine sends files.
+    `warn`: log the names of settings that this version does not have.
+    """
+    config = settings.from_json(erl.Config, run.config, run.trainer, run.folder, warn=warn)
+    return replace(config, push_to=None)
 
 
 @partial(jax.jit, static_argnames=("count", "rules"))
@@ -244,8 +246,7 @@ def write(found: Evaluation, folder: str | Path) -> list[Path]:
         for name, value in asdict(replace(found, curves={}, list_of_trades=())).items()
         if name not in ("curves", "dates", "list_of_trades")
     }
-    data = json.dumps(told, indent=1).encode()
-    write_whole(home, lambda file: file.write(data), lambda _: "result.json")
+    write_bytes(home, "result.json", json.dumps(told, indent=1).encode())
     with (home / "trades.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(Trade._fields)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lakepond import stopping
 from lakepond.agents.dqn import DQN, DQNMetrics, DQNSettings, DQNState
 from lakepond.agents.epsilon import Epsilon, EpsilonState
 from lakepond.agents.fleet import over_agents
@@ -34,10 +34,13 @@ from lakepond.envs.vector import EnvState
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
+from lakepond.lake.commits import Start
 from lakepond.pond.device import Added, DevicePond, PondState
-from lakepond.runs import Checkpoint, Run
+from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
+from lakepond.runs.resume import Resume
 from lakepond.trainers import arena
+from lakepond.trainers.saving import LAKE, LOG, Saver
 from lakepond.types import Field, Spec
 
 
@@ -172,11 +175,7 @@ class Live:
         key_next, key_act, key_learn = jax.random.split(state.key, 3)
         agents, rollouts, seen = over_agents(self.pqn.update, state.agents, jnp.arange(config.agents))
         big_env, own, score, episodes = self._act(state, key_act)
-        # (agents, steps, envs, ...) ▶ (steps, agents * envs, ...): one lane for each environment
-        theirs = jax.tree.map(
-            lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), arena.as_added(rollouts)
-        )
-        both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), theirs, own)
+        both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), arena.as_lanes(rollouts), own)
         pond = self.pond.add(state.pond, both)
         big, pond, learned = self._learn(state.big, pond, key_learn)
         after = LiveState(
@@ -293,14 +292,20 @@ def train(live: Live, state: LiveState, iterations: jax.Array) -> tuple[LiveStat
     return found
 
 
+@stopping.deferring("portion")
 def run(
     config: LiveConfig,
     folder: str | Path,
     *,
     loggers: Sequence[Logger] = (),
+    start_over: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics."""
+    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics.
+
+    `start_over`: move what the folder holds to a dated folder first.
+    """
+    how = Resume(start_over=start_over)
     live = build(config)
     evaluate = arena.make_evaluate(
         arena.make_env(config.suite, config.game, evaluates=True),
@@ -313,19 +318,29 @@ def run(
     told: dict[str, Any] = {}
     step = max(1, config.portion // (live.agents_frames + live.big_frames))
     with Run.create(
-        folder, "live", config, loggers=loggers, keep_last=1, keep_every=config.keep_every
+        folder,
+        "live",
+        config,
+        loggers=loggers,
+        keep_last=1,
+        keep_every=config.keep_every,
+        prepare=how.prepare,
     ) as kept:
-        checkpoint = kept.load(like={"all": state}) if kept.checkpoints() else None
-        kept.rewind(checkpoint)
+        arrays = {"all": state, "policy": state.big.params}
+        noted = {"frames": 0, "lake_commit": None}
+        checkpoint, lake = how.take_up(kept, arrays, noted, partial(_open_lake, live, kept))
+        del arrays
         guard = Guard(kept.folder, unit="evaluation")
         if checkpoint is not None:
             state = live.restored(state, checkpoint.arrays["all"])
-            tell(f"going on from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
-        with _open_lake(live, kept, checkpoint) as lake:
+            tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
+        saver = Saver(kept, lambda: 0 if lake is None else lake.uncommitted)
+        with saver.closing(lake):
             while (done := int(state.iterations)) < live.iterations:
+                stopping.check()
                 count = min(step, live.iterations - done)
                 began = time.perf_counter()
-                state, sums = _portion(live, state, count, lake)
+                state, sums = _portion(live, state, count, lake, saver)
                 told = _told(live, state, sums, count)
                 frames = told["agents_frames"] + told["big_frames"]
                 told["frames_per_second"] = (
@@ -333,41 +348,53 @@ def run(
                 )
                 told |= arena.evaluated(evaluate, state.big.params, frames, greedy=config.evaluation_greedy)
                 number = -(-int(state.iterations) // step)
-                kept.log(frames, told | guard.check(number))
+                saver.attempt(LOG, partial(kept.log, frames, told | guard.check(number)))
                 tell(
                     f"{frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}"
                 )
-                if number % config.checkpoint_every == 0 or int(state.iterations) == live.iterations:
-                    commit = None if lake is None else lake.wait()
-                    noted = {"frames": frames, "lake_commit": None if commit is None else commit.number}
-                    kept.save(number, {"all": state, "policy": state.big.params}, noted)
+                save = partial(_save, kept, saver, number, state, frames, lake)
+                at_end = int(state.iterations) == live.iterations
+                if number % config.checkpoint_every == 0 or at_end or saver.failing:
+                    save()
+                saver.report()
+            if told:
+                saver.finish(save)
     return told
 
 
-def _open_lake(
-    live: Live, kept: Run, checkpoint: Checkpoint | None
-) -> AbstractContextManager[DeviceLake | None]:
-    """The lake as it was at the checkpoint, or none."""
+def _save(
+    kept: Run, saver: Saver, number: int, state: LiveState, frames: int, lake: DeviceLake | None
+) -> None:
+    """A checkpoint, once the lake has all steps, which it names a commit of."""
+    commit = None if lake is None else saver.attempt(LAKE, lake.wait)
+    if LAKE not in saver.failing:
+        noted = {"frames": frames, "lake_commit": None if commit is None else commit.number}
+        saver.checkpoint(partial(kept.save, number, {"all": state, "policy": state.big.params}, noted))
+
+
+def _open_lake(live: Live, kept: Run, commit: int | Start) -> DeviceLake | None:
+    """The lake as it was at a commit, or empty; none if the settings say so."""
     if not live.config.lake:
-        return nullcontext()
+        return None
     spec = Spec(obs=live.pqn.env.obs, action=Field((), "int32"))
-    commit = None if checkpoint is None else checkpoint.state["lake_commit"]
-    return arena.open_lake(kept.lake_folder, spec, commit=commit, fresh=checkpoint is None)
+    return DeviceLake(kept.lake_folder, spec, commit=commit)
 
 
 def _portion(
-    live: Live, state: LiveState, iterations: int, lake: DeviceLake | None
+    live: Live, state: LiveState, iterations: int, lake: DeviceLake | None, saver: Saver
 ) -> tuple[LiveState, LiveMetrics]:
     """So many iterations, in parts that the BigPond still holds when they are poured; waits for them."""
     rollout = live.config.pqn.rollout
     most = iterations if lake is None else max(1, live.pond.capacity // 2 // rollout)
     sums: Any = None
     for at in range(0, iterations, most):
+        stopping.check()
         poured = int(state.pond.steps)
         state, new = train(live, state, min(most, iterations - at))
         sums = new if sums is None else jax.tree.map(jnp.add, sums, new)
         if lake is not None:
             frames = int(state.agents_frames) + int(state.big_frames)
+            saver.make_room(lake)
             arena.pour_new(live.pond, state.pond, poured, lake, {"frames": frames})
     return state, jax.tree.map(np.asarray, sums)
 

@@ -92,8 +92,10 @@ def open_market(config: Config) -> Market:
 def write_names(market: Market, folder: Path) -> None:
     """Names and dates for `lakepond view`, beside the lake, which knows instruments and days by number."""
     history = market.history
-    told = {"symbols": list(history.symbols), "dates": np.datetime_as_string(history.dates, "D").tolist()}
-    write_bytes(folder, NAMES, json.dumps(told).encode())
+    names = {"symbols": list(history.symbols), "dates": np.datetime_as_string(history.dates, "D").tolist()}
+    data, file = json.dumps(names).encode(), folder / NAMES
+    if not file.exists() or file.read_bytes() != data:
+        write_bytes(folder, NAMES, data)
 
 
 def check_memory(config: Config, shape: tuple[int, int, int]) -> None:

@@ -1,10 +1,10 @@
 """`mixture`: four agents learn alone; now and then all begin again from one that learned from them all (B).
 
-The Lake is huge and on disk; each agent has a Pond on the device.
+The Lake is on disk; the agents' Pond is on the device, with one lane for each environment of each agent.
 
     while frames < N:
-        1  each agent trains by itself with PQN, and adds what it sees to its own Pond
-        2  a Pond that is full is poured into the Lake
+        1  each agent trains by itself with PQN, and adds its steps to the Pond
+        2  when the Pond is full, it is poured into the Lake
         3  stop after a portion
         4  fill one BigPond from the Lake, uniformly
         5  train one BigAgent on it with DQN, each transition so many times
@@ -13,7 +13,7 @@ The Lake is huge and on disk; each agent has a Pond on the device.
 
 Frames are counted over all agents, evaluations and resets are logged against them. With `agents=1` this is
 one agent with resets from its own Lake, with `share=False` four agents that never meet: the two controls.
-Steps 1 to 3 are one jitted function, `train(agents, ponds, updates)`, so a run stops, goes on, is saved and
+Steps 1 to 3 are one jitted function, `train(agents, pond, updates)`, so a run stops, goes on, is saved and
 resumed anywhere; pouring and committing go on in the background meanwhile.
 """
 
@@ -30,16 +30,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lakepond import stopping
 from lakepond.agents.dqn import DQN
 from lakepond.agents.fleet import over_agents, pick
-from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState
+from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState, Rollout
 from lakepond.errors import ConfigError
+from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
+from lakepond.lake.commits import Start
 from lakepond.lake.lake import Lake
 from lakepond.pond.device import DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
+from lakepond.runs.resume import Resume
 from lakepond.trainers import arena, big_agent, ponds
+from lakepond.trainers.saving import LAKE, LOG, Saver, Unsaved
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class MixtureConfig(arena.FleetConfig):
     share: bool = True
     """False: no Lake and no resets, the agents never meet"""
     pond: int = 16_384
-    """steps of an agent's Pond; when it is full it is poured"""
+    """steps of each agent in the Pond; when it is full, it is poured"""
     big_start: Literal["best", "fresh", "last"] = "best"
     """where the BigAgent starts from: the best agent by evaluation, new weights, or itself as it last was"""
     big_shrink: float = 1.0
@@ -138,7 +143,7 @@ def build(config: MixtureConfig) -> Mixture:
         config,
         PQN(env, network, epsilon, config.pqn, config.frames // update),
         big_agent.make_dqn(config, network),
-        ponds.make_pond(env.obs, config.pqn.envs, config.pond),
+        ponds.make_pond(env.obs, config.agents * config.pqn.envs, config.agents * config.pond),
         big_agent.make_pond(config, env.obs),
     )
 
@@ -174,51 +179,61 @@ PRESETS = {
 
 @partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
 def train(
-    mixture: Mixture, agents: PQNState, ponds: PondState | None, updates: jax.Array
+    mixture: Mixture, agents: PQNState, pond: PondState | None, updates: jax.Array
 ) -> tuple[PQNState, PondState | None, PQNMetrics]:
-    """So many updates of every agent; metrics are summed up over them, one for each agent."""
-    pqn, pond = mixture.pqn, mixture.pond
+    """Run `updates` updates of every agent; metrics are summed over them, one entry per agent."""
+    pqn, numbers = mixture.pqn, jnp.arange(mixture.config.agents)
 
-    def one(state: PQNState, seen: PondState | None, number: jax.Array) -> Any:
-        def update(
-            _: int, carry: tuple[PQNState, PondState | None, PQNMetrics]
-        ) -> tuple[PQNState, PondState | None, PQNMetrics]:
-            state, held, sums = carry
-            state, rollout, metrics = pqn.update(state, number)
-            if held is not None:
-                held = pond.add(held, arena.as_added(rollout))
-            return state, held, jax.tree.map(jnp.add, sums, metrics)
+    def one(state: PQNState, number: jax.Array) -> tuple[PQNState, Rollout | None, PQNMetrics]:
+        state, rollout, metrics = pqn.update(state, number)
+        return state, None if pond is None else rollout, metrics
 
-        return jax.lax.fori_loop(0, updates, update, (state, seen, PQNMetrics.zero()))
+    def update(
+        _: int, carry: tuple[PQNState, PondState | None, PQNMetrics]
+    ) -> tuple[PQNState, PondState | None, PQNMetrics]:
+        agents, held, sums = carry
+        agents, rollouts, metrics = over_agents(one, agents, numbers)
+        if held is not None:
+            held = mixture.pond.add(held, arena.as_lanes(rollouts))
+        return agents, held, jax.tree.map(jnp.add, sums, metrics)
 
-    found: tuple[PQNState, PondState | None, PQNMetrics] = over_agents(
-        one, agents, ponds, jnp.arange(mixture.config.agents)
+    zero = jax.tree.map(lambda x: jnp.zeros(len(numbers), x.dtype), PQNMetrics.zero())
+    result: tuple[PQNState, PondState | None, PQNMetrics] = jax.lax.fori_loop(
+        0, updates, update, (agents, pond, zero)
     )
-    return found
+    return result
 
 
 # --- the run -------------------------------------------------------------------------------------
 
 
+@stopping.deferring("portion")
 def run(
     config: MixtureConfig,
     folder: str | Path,
     *,
     loggers: Sequence[Logger] = (),
+    start_over: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics."""
+    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics.
+
+    `start_over`: move what the folder holds to a dated folder first.
+    """
+    how = Resume(start_over=start_over)
     mixture = build(config)
     if config.share:
-        arena.check_memory((mixture.pond, config.agents), (mixture.big_pond, 1))
-    with Run.create(folder, "mixture", config, loggers=loggers, keep_every=config.keep_every) as kept:
-        return _Training(mixture, kept, tell).go_on()
+        arena.check_memory(mixture.pond, mixture.big_pond)
+    with Run.create(
+        folder, "mixture", config, loggers=loggers, keep_every=config.keep_every, prepare=how.prepare
+    ) as kept:
+        return _Training(mixture, kept, how, tell).go_on()
 
 
 class _Training:
     """A run in progress: what the pure functions above are called with, and the files beside it."""
 
-    def __init__(self, mixture: Mixture, kept: Run, tell: Callable[[str], None]) -> None:
+    def __init__(self, mixture: Mixture, kept: Run, how: Resume, tell: Callable[[str], None]) -> None:
         config, pqn = mixture.config, mixture.pqn
         self.mixture, self.kept, self.tell = mixture, kept, tell
         self.guard = Guard(kept.folder, unit="evaluation")
@@ -243,23 +258,26 @@ class _Training:
         self.big = big_agent.BigAgent(mixture, key_big)
         self.scores = np.zeros(config.agents)
         self.seconds = dict.fromkeys(("train", "pour", "fill", "learn", "evaluate"), 0.0)
-        like = {"agents": self.agents, "big": self.big.params}
-        checkpoint = kept.load(like=like) if kept.checkpoints() else None
-        kept.rewind(checkpoint)
-        commit = None
+        state = self._state() | {"lake_commit": None}
+        checkpoint, self.lake = how.take_up(kept, self._arrays(), state, self._open_lake)
         if checkpoint is not None:
             self.agents = arena.restored(self.agents, checkpoint.arrays["agents"], pqn.env)
             state = checkpoint.state
             self.big.restore(checkpoint.arrays["big"], state["resets"], state["big_samples"])
             self.scores = np.array(state["scores"])
             self.seconds = state["seconds"]
-            commit = state["lake_commit"]
-            tell(f"going on from checkpoint {checkpoint.number}, {state['frames']:,} frames")
+            tell(f"resuming from checkpoint {checkpoint.number}, {state['frames']:,} frames")
         self.ponds: ponds.Ponds | None = None
-        if config.share:
-            fresh = checkpoint is None
-            obs = self.agents.env.obs
-            self.ponds = ponds.Ponds(mixture.pond, obs, kept.lake_folder, commit=commit, fresh=fresh)
+        if self.lake is not None:
+            self.ponds = ponds.Ponds(mixture.pond, self.agents.env.obs, self.lake)
+        self.saver = Saver(kept, lambda: 0 if self.lake is None else self.lake.uncommitted)
+        self._unsaved: Unsaved | None = None
+
+    def _open_lake(self, commit: int | Start) -> DeviceLake | None:
+        """The Lake as it was at a commit, or empty; none if the agents share nothing."""
+        if not self.mixture.config.share:
+            return None
+        return ponds.open_lake(self.mixture.pond, self.kept.lake_folder, commit)
 
     @property
     def updates(self) -> int:
@@ -281,8 +299,9 @@ class _Training:
         told: dict[str, Any] = {}
         sums, since = None, self.updates
         config = self.mixture.config
-        try:
+        with self.saver.closing(self.lake):
             while self.updates < self.ends.total:
+                stopping.check()
                 new = self._train(self.ends.next(self.updates))
                 sums = new if sums is None else jax.tree.map(np.add, sums, new)
                 at_end = self.updates == self.ends.total
@@ -296,9 +315,10 @@ class _Training:
                     number = -(-self.updates // self.ends.evaluation)
                     if resets or at_end or number % config.checkpoint_every == 0:
                         self._save(number)
-        finally:
-            if self.ponds is not None:
-                self.ponds.close()
+                    else:
+                        self._save_again()
+                    self.saver.report()
+            self.saver.finish(self._save_again)
         return told
 
     def _train(self, count: int) -> PQNMetrics:
@@ -312,6 +332,7 @@ class _Training:
             self.ponds.state = held
             if self.updates % self.ends.pond == 0:
                 began = time.perf_counter()
+                self.saver.make_room(self.ponds.lake)
                 self.ponds.pour({"frames": self.frames})
                 self.seconds["pour"] += time.perf_counter() - began
         return found
@@ -335,7 +356,8 @@ class _Training:
             "big_samples": self.big.samples,
             **{f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()},
         }
-        self.kept.log(self.frames, told | self.guard.check(-(-self.updates // self.ends.evaluation)))
+        line = told | self.guard.check(-(-self.updates // self.ends.evaluation))
+        self.saver.attempt(LOG, partial(self.kept.log, self.frames, line))
         self.tell(
             f"{self.frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}"
             f"  best {told['evaluation_best']:6.2f}"
@@ -357,7 +379,8 @@ class _Training:
         mixture, config = self.mixture, self.mixture.config
         assert self.ponds is not None
         began = time.perf_counter()
-        commit = self.ponds.durable({"frames": self.frames})
+        durable = partial(self.ponds.durable, {"frames": self.frames})
+        commit = self.saver.require(LAKE, durable, "because a reset reads all steps from the lake")
         assert commit is not None
         self.seconds["pour"] += time.perf_counter() - began
         best = pick(self.agents.params, int(self.scores.argmax()))
@@ -368,31 +391,59 @@ class _Training:
         who = np.ones(config.agents, bool) if config.clone_to == "all" else self.scores < after
         self.agents = big_agent.clone(mixture, self.agents, found.agent, who)
         before = float(self.scores.mean())
-        self.kept.log(
-            self.frames,
-            {
-                "reset": self.big.resets,
-                "evaluation_before": before,
-                **told,
-                "cloned": int(who.sum()),
-                "samples": self.samples,
-                "lake_steps": self.ponds.lake.recorded,
-                **found.told,
-            },
-        )
+        line = {
+            "reset": self.big.resets,
+            "evaluation_before": before,
+            **told,
+            "cloned": int(who.sum()),
+            "samples": self.samples,
+            "lake_steps": self.ponds.lake.recorded,
+            **found.metrics,
+        }
+        self.saver.attempt(LOG, partial(self.kept.log, self.frames, line))
         self.tell(
             f"{self.frames:>10,} frames  reset {self.big.resets}: {before:.2f} before, {after:.2f} after"
         )
 
     def _save(self, number: int) -> None:
-        commit = None if self.ponds is None else self.ponds.durable({"frames": self.frames})
-        state = {
+        """A checkpoint of this moment; what cannot be written is kept, and tried again at each evaluation.
+
+        A later moment would not do: the ponds are poured at a checkpoint, and where steps are in the lake
+        decides what the BigAgent learns from.
+        """
+        if self.ponds is not None:
+            self.ponds.pour({"frames": self.frames})
+        arrays, recorded = self._arrays(), 0 if self.lake is None else self.lake.recorded
+        state = self._state() | {"metrics_bytes": self.kept.metrics_bytes}
+        self._unsaved = Unsaved(number, arrays, state, recorded)
+        self._save_again()
+        if self._unsaved is not None:
+            self._unsaved = self._unsaved._replace(arrays=jax.tree.map(np.array, arrays))
+
+    def _save_again(self) -> None:
+        if self._unsaved is None:
+            return
+        number, arrays, state, recorded = self._unsaved
+        commit = None
+        if self.lake is not None:
+            commit = self.saver.attempt(LAKE, partial(self.lake.commit_at, recorded))
+            if LAKE in self.saver.failing:
+                return
+        state = {**state, "lake_commit": None if commit is None else commit.number}
+        if self.saver.checkpoint(partial(self.kept.save, number, arrays, state)):
+            self._unsaved = None
+
+    def _arrays(self) -> dict[str, Any]:
+        """What a checkpoint holds of the agents; the policy is the best one's."""
+        best = pick(self.agents.params, int(self.scores.argmax()))
+        return {"agents": self.agents, "big": self.big.params, "policy": best}
+
+    def _state(self) -> dict[str, Any]:
+        """The counters of a checkpoint."""
+        return {
             "frames": self.frames,
             "scores": self.scores.tolist(),
             "resets": self.big.resets,
             "big_samples": self.big.samples,
-            "seconds": self.seconds,
-            "lake_commit": None if commit is None else commit.number,
+            "seconds": dict(self.seconds),
         }
-        best = pick(self.agents.params, int(self.scores.argmax()))
-        self.kept.save(number, {"agents": self.agents, "big": self.big.params, "policy": best}, state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +11,19 @@ import numpy as np
 
 from lakepond.agents.pqn import act
 from lakepond.envs.vector import Environment
-from lakepond.errors import RunMismatch
-from lakepond.runs import Run
+from lakepond.errors import ConfigError, RunMismatch
+from lakepond.runs import Run, settings
 from lakepond.trainers import arena
+from lakepond.trainers.live import LiveConfig
+from lakepond.trainers.mixture import MixtureConfig
+from lakepond.trainers.single import SingleConfig
 from lakepond.types import Array
 
-TRAINERS = ("single", "mixture", "live")
+TRAINERS: dict[str, type[arena.ArenaConfig]] = {
+    "single": SingleConfig,
+    "mixture": MixtureConfig,
+    "live": LiveConfig,
+}
 
 
 @dataclass(frozen=True)
@@ -38,18 +46,28 @@ def play(
     seed: int = 0,
     epsilon: float = 0.001,
     most_steps: int = 5_000,
+    trust_module: str | None = None,
 ) -> Episode:
-    """One episode with the policy of a checkpoint, the newest unless another is named."""
+    """One episode with the policy of a checkpoint, the newest unless another is named.
+
+    A run names its game. A game `module:id` imports that Python module, which may be anything if the run came
+    from somebody else, so the module must be imported already or be named by `trust_module`.
+    """
     run = Run.open(folder)
     if run.trainer not in TRAINERS:
         raise RunMismatch(
             f"{folder} is a run of the trainer {run.trainer!r}; play takes one of {', '.join(TRAINERS)}."
         )
-    config = run.config
-    env: Environment = arena.make_env(config["suite"], config["game"])
-    network = arena.make_network(
-        config["network"], env, config["hidden"], dueling=config.get("dueling", False)
-    )
+    config = settings.from_json(TRAINERS[run.trainer], run.config, run.trainer, run.folder)
+    module, named, _ = config.game.partition(":")
+    if named and module != trust_module and module not in sys.modules:
+        raise ConfigError(
+            f"{folder} plays {config.game}, which imports the Python module {module!r}; if you trust that "
+            f"module, say so with --trust-module {module}."
+        )
+    env: Environment = arena.make_env(config.suite, config.game)
+    dueling = isinstance(config, arena.FleetConfig) and config.dueling
+    network = arena.make_network(config.network, env, config.hidden, dueling=dueling)
     found = run.load(checkpoint, like={"policy": network.init(jax.random.PRNGKey(0))})
     params = found.arrays["policy"]
 

@@ -1,4 +1,4 @@
-"""The agents' Ponds on the device, and the Lake that they are poured into while the agents go on."""
+"""The agents' Pond on the device, and the Lake that it is poured into while the agents continue."""
 
 from __future__ import annotations
 
@@ -6,80 +6,67 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from lakepond.agents.fleet import over_agents
 from lakepond.errors import ConfigError
-from lakepond.flow.device_to_lake import Lanes
-from lakepond.lake.commits import Commit
+from lakepond.flow.device_to_lake import DeviceLake, Lanes
+from lakepond.lake.commits import Commit, Start
 from lakepond.pond.device import DevicePond, PondState
-from lakepond.trainers import arena
 from lakepond.types import Field, Spec
 
 
-def make_pond(obs: Field, envs: int, steps: int) -> DevicePond:
-    """The Pond of an agent with so many environments, with room for so many steps of all of them."""
-    steps //= envs
+def make_pond(obs: Field, lanes: int, steps: int) -> DevicePond:
+    """A Pond with one lane per environment and room for `steps` steps of all lanes together."""
+    capacity = steps // lanes
     length = obs.shape[0] if obs.rows == 0 else 1
-    # room for episodes of a single step, or of eight on average where frames are large
-    rows = steps * 2 + 2 if length == 1 else steps + steps // 2 + 2 * length
-    return DevicePond(obs, envs, steps, rows=rows)
+    # single rows: enough for episodes of one step; stacks: for episodes of eight steps on average
+    rows = capacity * 2 + 2 if length == 1 else capacity + capacity // 2 + 2 * length
+    return DevicePond(obs, lanes, capacity, rows=rows)
+
+
+def open_lake(shape: DevicePond, path: Path, commit: int | Start) -> DeviceLake:
+    """The Lake of such Ponds at a commit, or empty."""
+    return DeviceLake(path, Spec(obs=shape.obs, action=Field((), "int32")), commit=commit)
 
 
 class Ponds:
-    """One Pond an agent, and one Lake; `state` is what the jitted functions take and give."""
+    """One Pond with a lane for each environment of each agent, and one Lake.
 
-    def __init__(
-        self, shape: DevicePond, obs: jax.Array, path: Path, *, commit: int | None, fresh: bool
-    ) -> None:
-        """Empty Ponds of agents that see `obs`, (agents, envs, ...); the Lake goes on from `commit`."""
+    `state` is the argument and result of the jitted functions.
+    """
+
+    def __init__(self, shape: DevicePond, obs: jax.Array, lake: DeviceLake) -> None:
+        """An empty Pond that starts from `obs`, (agents, envs, ...), and the Lake it is poured into."""
         self.shape = shape
-        empty = shape.init(ponds=len(obs))
-        self.state: PondState = over_agents(lambda each: shape.begin(empty, each), obs)
-        spec = Spec(obs=shape.obs, action=Field((), "int32"))
-        self.lake = arena.open_lake(path, spec, commit=commit, fresh=fresh)
-        self._host: Any = None  # what was handed over last; the next takes its memory
+        self.state: PondState = shape.begin(shape.init(), obs.reshape(-1, *shape.obs.shape))
+        self._poured = 0  # steps of each lane that are in the Lake
+        self.lake = lake
+        self._host: Any = None  # the last copy on the host; its memory is reused
 
     def pour(self, note: dict[str, Any]) -> None:
-        """Hand all steps over to the Lake, which writes them in the background; the Ponds are empty then."""
-        state = self.state
-        if not int(state.steps[0] - state.oldest.min()):
+        """Hand all steps over to the Lake, which writes them in the background, and empty the Pond."""
+        state, steps = self.state, int(self.state.steps)
+        if steps == self._poured:
             return
+        if int(state.oldest.max()) > self._poured:
+            raise ConfigError(
+                "episodes are so short that steps were evicted from the Pond before they were poured; "
+                "lower the setting `pond`."
+            )
         if self._host is None or self.lake.waiting:
             self._host = jax.tree.map(np.array, state)
         else:
             jax.tree.map(np.copyto, self._host, state)
-        self.lake.pour(_lanes(self._host, self.shape.capacity), note)
-        self.state = state._replace(oldest=jnp.repeat(state.steps[:, None], state.oldest.shape[1], 1))
+        host = self._host
+        columns = {name: getattr(host, name) for name in ("action", "reward", "terminated", "truncated")}
+        self.lake.pour([Lanes(host.rows, steps, host.oldest, host.at, host.next_at, columns)], note)
+        self.state, self._poured = self.shape.empty(state), steps
 
     def durable(self, note: dict[str, Any]) -> Commit | None:
-        """The Lake's newest commit, once all that the agents have seen is in it."""
+        """The newest commit of the Lake, after all steps of the agents are in it."""
         self.pour(note)
         return self.lake.wait()
 
     def close(self) -> None:
-        """Finish writing and let others."""
+        """Finish writing and release the Lake."""
         self.lake.close()
-
-
-def _lanes(host: Any, capacity: int) -> list[Lanes]:
-    """All steps of some Ponds, whose state came as NumPy arrays."""
-    steps = host.steps.tolist()
-    full = np.minimum(steps[0] - host.oldest, capacity)
-    if (full != full.max()).any():
-        raise ConfigError(
-            "episodes are so short that steps left a Pond before they were poured; lower the setting `pond`."
-        )
-    columns = {name: getattr(host, name) for name in ("action", "reward", "terminated", "truncated")}
-    return [
-        Lanes(
-            host.rows[i],
-            steps[i],
-            host.oldest[i],
-            host.at[i],
-            host.next_at[i],
-            {name: values[i] for name, values in columns.items()},
-        )
-        for i in range(len(steps))
-    ]

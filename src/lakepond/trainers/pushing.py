@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from lakepond import stopping
 from lakepond.errors import LakepondError
 
 log = logging.getLogger("lakepond")
@@ -48,21 +49,25 @@ class Pushing:
             log.warning("pushing %s failed, the next push sends the rest: %s", self._folder, error)
 
     def finish(self) -> None:
-        """Push what is left and wait for it, within bounds."""
+        """Push what is left and wait for it, within bounds; a signal ends the wait."""
         if self._url is None:
             return
         until = time.monotonic() + WAIT_SECONDS
         while not self.begin(lambda: None):
-            assert self._thread is not None
-            self._thread.join(max(0.0, until - time.monotonic()))
-            if time.monotonic() >= until:
+            if not self._ended_by(until):
                 break
-        assert self._thread is not None
-        self._thread.join(max(0.0, until - time.monotonic()))
-        if self._thread.is_alive():
+        if not self._ended_by(until):
             log.warning(
                 "%s is still on its way to the cloud; `lakepond push %s %s` sends the rest.",
                 self._folder,
                 self._folder,
                 self._url,
             )
+
+    def _ended_by(self, until: float) -> bool:
+        """Wait for the push; whether it has ended."""
+        assert self._thread is not None
+        while self._thread.is_alive() and (left := until - time.monotonic()) > 0:
+            stopping.check()
+            self._thread.join(min(left, stopping.CHECK_SECONDS))
+        return not self._thread.is_alive()

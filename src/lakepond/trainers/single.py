@@ -18,11 +18,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from lakepond import stopping
 from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState
 from lakepond.guards import Guard
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
+from lakepond.runs.resume import Resume
 from lakepond.trainers import arena
+from lakepond.trainers.saving import LOG, Saver
 
 
 @dataclass(frozen=True)
@@ -78,14 +81,20 @@ def train(pqn: PQN, state: PQNState, updates: jax.Array) -> tuple[PQNState, PQNM
     return found
 
 
+@stopping.deferring("portion")
 def run(
     config: SingleConfig,
     folder: str | Path,
     *,
     loggers: Sequence[Logger] = (),
+    start_over: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, float]:
-    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics."""
+    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics.
+
+    `start_over`: move what the folder holds to a dated folder first.
+    """
+    how = Resume(start_over=start_over)
     pqn = build(config)
     evaluate = arena.make_evaluate(
         arena.make_env(config.suite, config.game, evaluates=True),
@@ -96,15 +105,19 @@ def run(
     )
     state = pqn.init(jax.random.PRNGKey(config.seed))
     told: dict[str, Any] = {}
-    with Run.create(folder, "single", config, loggers=loggers, keep_every=config.keep_every) as kept:
-        checkpoint = kept.load(like={"agent": state}) if kept.checkpoints() else None
-        kept.rewind(checkpoint)
+    with Run.create(
+        folder, "single", config, loggers=loggers, keep_every=config.keep_every, prepare=how.prepare
+    ) as kept:
+        arrays = {"agent": state, "policy": state.params}
+        checkpoint, _ = how.take_up(kept, arrays, {"frames": 0}, lambda _: None)
         guard = Guard(kept.folder, unit="evaluation")
         if checkpoint is not None:
             state = arena.restored(state, checkpoint.arrays["agent"], pqn.env)
-            tell(f"going on from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
+            tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
         step = config.portion // config.pqn.frames
+        saver = Saver(kept)
         while (done := int(state.updates)) < pqn.total_updates:
+            stopping.check()
             count = min(step, pqn.total_updates - done)
             began = time.perf_counter()
             state, sums = train(pqn, state, count)
@@ -117,8 +130,14 @@ def run(
                 "frames_per_second": count * config.pqn.frames / seconds,
             }
             number = -(-int(state.updates) // step)
-            kept.log(frames, told | guard.check(number))
+            saver.attempt(LOG, partial(kept.log, frames, told | guard.check(number)))
             tell(f"{frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}")
-            if number % config.checkpoint_every == 0 or int(state.updates) == pqn.total_updates:
-                kept.save(number, {"agent": state, "policy": state.params}, {"frames": frames})
+            arrays = {"agent": state, "policy": state.params}
+            save = partial(saver.checkpoint, partial(kept.save, number, arrays, {"frames": frames}))
+            at_end = int(state.updates) == pqn.total_updates
+            if number % config.checkpoint_every == 0 or at_end or saver.failing:
+                save()
+            saver.report()
+        if told:
+            saver.finish(save)
     return told

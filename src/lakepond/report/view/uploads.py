@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lakepond.lake.commits import Commit
-from lakepond.lake.elsewhere import FOLDER
+from lakepond.lake.elsewhere import places
 from lakepond.runs.status import UPLOAD
 from lakepond.untrusted import read_json
 
@@ -14,12 +14,11 @@ from lakepond.untrusted import read_json
 def tell_uploads(lake: Path, commit: Commit | None) -> dict[str, Any]:
     """For each place: how much of a commit is there, and how much of that is no longer on this disk."""
     files = {} if commit is None else commit.files()
-    places = []
-    for file in sorted((lake / FOLDER).glob("*.txt")):
-        url, *names = file.read_text().split("\n")[:-1]  # what follows the last newline was cut off
-        there = files.keys() & set(names)
+    found = []
+    for file, url, names in places(lake):
+        there = files.keys() & names
         only_there = [name for name in there if not (lake / "segments" / name).exists()]
-        places.append(
+        found.append(
             {
                 "place": url,
                 "files": len(there),
@@ -28,12 +27,15 @@ def tell_uploads(lake: Path, commit: Commit | None) -> dict[str, Any]:
                 "bytes_of": sum(files.values()),
                 "only_there": len(only_there),
                 "only_there_bytes": sum(files[name] for name in only_there),
-                "ever": len(set(names)),
+                "ever": len(names),
                 "changed": file.stat().st_mtime,
             }
         )
-    told = {"commit": None if commit is None else commit.number, "places": places}
-    return told | {"last_push": _last_push(lake.resolve().parent / UPLOAD)}
+    return {
+        "commit": None if commit is None else commit.number,
+        "places": found,
+        "last_push": _last_push(lake.resolve().parent / UPLOAD),
+    }
 
 
 def _last_push(file: Path) -> dict[str, Any] | None:

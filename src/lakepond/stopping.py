@@ -1,0 +1,132 @@
+"""Signals that stop a trainer between two pieces of work, never inside one.
+
+An exception that a signal handler raises inside a JAX callback, where environments of the host are stepped,
+is lost or becomes another one. So while a trainer runs, a first signal is only noted::
+
+    with deferring("generation"):  # or as a decorator
+        while ...:
+            check()  # raises KeyboardInterrupt or Terminated if a signal has come
+            ...
+
+A second signal raises at once, wherever the program is; should that exception be lost, `check` still raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+log = logging.getLogger("lakepond")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CHECK_SECONDS = 0.1
+"""how often `sleep` looks for a signal"""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as a rented machine sends it before it ends, or SIGHUP: stops the program like Ctrl-C."""
+
+    def __init__(self, signum: int = signal.SIGTERM) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+class _Deferred:
+    """The signal that a running trainer has received, if any."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+        self.signum: int | None = None
+        self.ending = False
+
+    def receive(self, signum: int, _: FrameType | None) -> None:
+        if self.ending or self.signum is None:
+            self.signum = signum
+            again = "press Ctrl-C" if signum == signal.SIGINT else f"send {signal.Signals(signum).name}"
+            text = f"\nlakepond: stopping after this {self.unit}; {again} again to stop now\n"
+            with suppress(OSError):  # not sys.stderr: a handler may interrupt a write to it
+                os.write(2, text.encode())
+            return
+        raise _interrupt(signum)
+
+
+_deferred: _Deferred | None = None
+
+
+@contextmanager
+def deferring(unit: str) -> Iterator[None]:
+    """Note SIGINT, SIGTERM and SIGHUP until `check` is called; `unit` is what is finished before that.
+
+    A signal that no `check` has seen raises at the end. Signals that are ignored stay ignored, and a handler
+    that the program has installed itself stays in place. Nested uses and uses outside of the main thread,
+    where Python handles no signals, do nothing.
+    """
+    global _deferred
+    if _deferred is not None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    state = _deferred = _Deferred(unit)
+    ours = (signal.SIG_DFL, signal.default_int_handler, _terminate)
+    before = {name: signal.getsignal(name) for name in SIGNALS}
+    before = {name: handler for name, handler in before.items() if handler in ours}
+    failed: Exception | None = None
+    try:
+        for name in before:
+            signal.signal(name, state.receive)
+        yield
+    except Exception as error:
+        failed = error
+    finally:
+        state.ending = True
+        for name, handler in before.items():
+            signal.signal(name, handler)
+        _deferred = None
+    if state.signum is not None:
+        if failed is not None:  # perhaps what a JAX callback made of the exception of a second signal
+            log.warning("stopped by a signal; there was an error as well: %s", failed)
+        raise _interrupt(state.signum) from failed
+    if failed is not None:
+        raise failed
+
+
+def check() -> None:
+    """Raise KeyboardInterrupt or Terminated if a signal has come since `deferring` began."""
+    state = _deferred
+    if state is None or state.signum is None or threading.current_thread() is not threading.main_thread():
+        return
+    raise _interrupt(state.signum)
+
+
+def sleep(seconds: float) -> None:
+    """Wait; a signal ends it as `check` does."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        check()
+        time.sleep(min(left, CHECK_SECONDS))
+    check()
+
+
+@contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """Make SIGTERM raise Terminated at once, as SIGINT raises KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():  # the main thread decides
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(signum: int, _: FrameType | None) -> None:
+    raise Terminated(signum)
+
+
+def _interrupt(signum: int) -> KeyboardInterrupt:
+    return KeyboardInterrupt() if signum == signal.SIGINT else Terminated(signum)

@@ -1,0 +1,242 @@
+"""A full disk, real and small: nothing recorded is lost, and what is given up is released and reported."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_lake import agrees, record, spec_of
+
+import lakepond as lp
+from lakepond.flow.device_to_lake import DeviceLake, Lanes
+from lakepond.lake.background import Background
+
+WORLD = "noise"  # 1 kB a step that no codec makes smaller
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[Path]:
+    """A disk of 1 MB."""
+    if os.getuid():
+        pytest.fail("run the tests as root, or in a container: root alone can mount a small disk")
+    path = tmp_path / "disk"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path], check=True)
+    try:
+        yield path
+    finally:
+        gc.collect()
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def use_up(disk: Path) -> Path:
+    """Leave no space on a disk; deleting the file gives it back."""
+    file = disk / "ballast"
+    with file.open("wb", buffering=0) as ballast:
+        try:
+            while True:
+                ballast.write(bytes(4096))
+        except OSError:
+            return file
+
+
+def all_there(path: Path, count: int) -> None:
+    with lp.Lake.open(path) as lake:
+        assert len(lake) == count
+        lake.verify()
+        batch = lake.steps(0, count)
+        for i in range(count):
+            agrees(batch, i, WORLD)
+
+
+def dropped(background: Background) -> None:
+    """Return when the thread of an owner that nobody uses any more has ended."""
+    thread = background._thread
+    del background
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+    gc.collect()
+
+
+def test_a_replay_that_cannot_be_closed_stays_open_and_loses_nothing(disk, rng):
+    replay = lp.Replay.open(disk / "lake", spec_of(WORLD), capacity=500)
+    record(replay, WORLD, 0, 20)
+    replay.commit()
+    record(replay, WORLD, 20, 60)
+    ballast = use_up(disk)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            replay.close()
+    with pytest.warns(RuntimeWarning, match="No space"):
+        record(replay, WORLD, 60, 80)  # it still records,
+    batch = replay.sample(30, rng=rng)  # samples,
+    for i in range(30):
+        agrees(batch, i, WORLD)
+    with pytest.raises(OSError, match="No space"):
+        replay.commit()  # tries to commit,
+    with pytest.raises(lp.LakeLocked):
+        lp.Replay.open(disk / "lake")  # and is the writer of its lake
+    ballast.unlink()
+    replay.close()
+    with pytest.raises(lp.ReplayClosed):
+        record(replay, WORLD, 80, 81)
+    replay.close()  # nothing is left to do
+    all_there(disk / "lake", 80)
+    lp.Replay.open(disk / "lake").close()
+
+
+def test_a_replay_that_is_given_up_releases_its_lake_and_says_what_is_lost(disk, caplog, rng):
+    replay = lp.Replay.open(disk / "lake", spec_of(WORLD), capacity=500)
+    record(replay, WORLD, 0, 20)
+    replay.commit()
+    record(replay, WORLD, 20, 45)
+    use_up(disk)
+    with pytest.raises(OSError, match="No space"):
+        replay.commit()
+    with pytest.warns(RuntimeWarning, match="No space"):
+        record(replay, WORLD, 45, 50)
+    replay.close(discard=True)
+    assert "30 steps were not committed" in caplog.text
+    assert len(replay.sample(8, rng=rng).reward) == 8
+    with pytest.raises(lp.ReplayClosed):
+        record(replay, WORLD, 50, 51)
+    (disk / "ballast").unlink()
+    with lp.Replay.open(disk / "lake", capacity=500) as again:
+        record(again, WORLD, 20, 30)
+    all_there(disk / "lake", 30)
+
+
+def test_an_error_while_closing_does_not_hide_the_one_before_it(disk, caplog):
+    replay = lp.Replay.open(disk / "lake", spec_of(WORLD), capacity=500)
+    record(replay, WORLD, 0, 40)
+    ballast = use_up(disk)
+    with pytest.raises(ZeroDivisionError) as raised, replay:
+        raise ZeroDivisionError("the first error")
+    assert "No space" in raised.value.__notes__[0]
+    assert "No space" in caplog.text
+    ballast.unlink()
+    replay.close()
+    all_there(disk / "lake", 40)
+    replay = lp.Replay.open(disk / "lake", capacity=500)
+    record(replay, WORLD, 40, 70)
+    ballast = use_up(disk)
+    with pytest.raises(OSError, match="No space"), replay:
+        pass
+    ballast.unlink()
+    replay.close()
+    all_there(disk / "lake", 70)
+
+
+def test_a_device_lake_that_cannot_be_closed_stays_open_and_loses_nothing(disk, caplog):
+    spec = lp.Spec(obs=lp.Field((1000,), "uint8"), action=lp.Field((), "int32"))
+
+    def steps(first: int, count: int) -> Lanes:
+        """Steps of one lane, whose rewards are their numbers."""
+        rows = np.random.default_rng(first).integers(256, size=(1, count + 1, 1000), dtype=np.uint8)
+        at = np.arange(count)[None]
+        reward = (first + at).astype(np.float32)
+        ended = np.zeros((1, count), bool)
+        columns = {"action": at.astype(np.int32), "reward": reward, "terminated": ended, "truncated": ended}
+        return Lanes(rows, count, np.zeros(1, np.int64), at, at + 1, columns)
+
+    lake = DeviceLake(disk / "lake", spec)
+    lake.pour([steps(0, 50)]).result()
+    ballast = use_up(disk)
+    lake.pour([steps(50, 30)])
+    for attempt in (lake.wait, lake.close, lake.wait):
+        with pytest.raises(OSError, match="No space"):
+            attempt()
+    assert lake.waiting == 1
+    ballast.unlink()
+    commit = lake.wait()  # nothing new has to be poured for it to be tried again
+    assert commit is not None
+    assert commit.recorded == 80
+    ballast = use_up(disk)
+    lake.pour([steps(80, 20)])
+    with pytest.raises(ZeroDivisionError), lake:
+        raise ZeroDivisionError
+    ballast.unlink()
+    lake.close()
+    with lp.Lake.open(disk / "lake") as read:
+        assert read.steps(0, 100).reward.tolist() == list(range(100))
+    lake = DeviceLake(disk / "lake", spec)
+    use_up(disk)
+    lake.pour([steps(100, 7)])
+    lake.close(discard=True)
+    assert "7 steps were not committed" in caplog.text
+    with DeviceLake(disk / "lake", spec):
+        pass
+
+
+def test_a_replay_that_could_not_be_closed_is_pushed_when_it_can_be(disk, tmp_path):
+    cloud = f"file://{tmp_path / 'bucket'}"
+    replay = lp.Replay.open(disk / "lake", spec_of(WORLD), capacity=500, cloud=cloud)
+    record(replay, WORLD, 0, 40)
+    ballast = use_up(disk)
+    with pytest.raises(OSError, match="No space"):
+        replay.close()
+    ballast.unlink()
+    replay.close()
+    lp.pull(tmp_path / "pulled", cloud).close()
+    all_there(tmp_path / "pulled", 40)
+
+
+def test_a_replay_that_is_dropped_after_a_failed_commit_dies(disk, caplog):
+    """Ten times in one process: its lake is free again, and its memory is."""
+    record_one = lp.Replay.open(disk / "lake", spec_of(WORLD), capacity=500)
+    record(record_one, WORLD, 0, 10)
+    record_one.close()
+    ballast = use_up(disk)
+    for attempt in range(10):
+        replay = lp.Replay.open(disk / "lake", capacity=500)
+        record(replay, WORLD, 10, 60)
+        with pytest.raises(OSError, match="No space"):
+            replay.commit()
+        if attempt % 2:  # a caller that keeps what it caught
+            kept = replay.commit(wait=False).exception(60)
+            assert isinstance(kept, OSError)
+        slab = weakref.ref(replay._pond.leaves[0].store.slab)
+        background = replay._outflow.background
+        del replay
+        dropped(background)
+        del background
+        assert slab() is None
+        lost = [r.getMessage() for r in caplog.records if "50 steps were not committed" in r.getMessage()]
+        assert len(lost) == attempt + 1
+    ballast.unlink()
+    with lp.Replay.open(disk / "lake", capacity=500) as replay:
+        record(replay, WORLD, 10, 30)
+    all_there(disk / "lake", 30)
+
+
+def test_a_device_lake_that_is_dropped_is_free_again(tmp_path):
+    spec = lp.Spec(obs=lp.Field((8,), "uint8"), action=lp.Field((), "int32"))
+    for _ in range(2):
+        dropped(DeviceLake(tmp_path / "lake", spec)._background)
+
+
+def test_steps_of_a_replay_that_was_never_closed_are_reported_as_lost(tmp_path, caplog):
+    replay = lp.Replay.open(tmp_path / "lake", spec_of(WORLD), capacity=500)
+    record(replay, WORLD, 0, 10)
+    replay.commit()
+    record(replay, WORLD, 10, 16)
+    background = replay._outflow.background
+    del replay
+    dropped(background)
+    assert "6 steps were not committed" in caplog.text
+    caplog.clear()
+    saved = lp.Replay(spec_of(WORLD), 100)  # one that keeps what is saved, and says so
+    record(saved, WORLD, 0, 10)
+    saved.save(tmp_path / "saved")
+    record(saved, WORLD, 10, 16)
+    background = saved._outflow.background
+    del saved
+    dropped(background)
+    assert "not committed" not in caplog.text

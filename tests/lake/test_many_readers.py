@@ -1,0 +1,92 @@
+"""However many readers a process has, it keeps few files open."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_lake import agrees, record, spec_of
+
+import lakepond as lp
+from lakepond.flow import pond_to_lake
+from lakepond.lake import reader, shard_writer, writer
+
+READERS = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+import numpy as np
+import lakepond as lp
+from lakepond.lake import reader
+sys.path.insert(0, {tests!r})
+from test_lake import agrees
+reader.HELD_BYTES = 0
+rng = np.random.default_rng(0)
+before = len(os.listdir("/proc/self/fd"))
+lakes = [lp.Lake.open({path!r}) for _ in range(20)]
+most = 0
+for lake in [*lakes, *lakes[:2]]:
+    batch = lake.sample(200, rng=rng)
+    for i in range(0, 200, 25):
+        agrees(batch, i, {world!r})
+    most = max(most, len(os.listdir("/proc/self/fd")) - before)
+print(most)
+for lake in lakes:
+    lake.close()
+print(len(os.listdir("/proc/self/fd")) - before)
+"""
+
+
+@pytest.mark.parametrize("codec", ["zstd", "none"])
+def test_twenty_readers_of_a_lake_of_many_files_keep_few_open(tmp_path, monkeypatch, codec):
+    monkeypatch.setattr(writer, "ENOUGH_BYTES", 1)  # a file for each row
+    monkeypatch.setattr(writer, "block_rows_for", lambda row_bytes: 1)
+    monkeypatch.setattr(pond_to_lake, "PIECE_BYTES", 1)
+    monkeypatch.setattr(shard_writer._Blocks, "_submit", shard_writer._Blocks.settle)
+    monkeypatch.setattr(shard_writer, "_TASK_BYTES", 1)
+    world, path = "noise", tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(world), capacity=1000, codec=codec) as replay:
+        record(replay, world, 0, 200)
+    with lp.Lake.open(path) as lake:
+        assert len(lake.commit.rows) > 200
+    code = READERS.format(tests=str(Path(__file__).parent), path=str(path), world=world)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    most, after = map(int, done.stdout.split())
+    assert most < 200
+    assert after < 10
+
+
+def test_a_file_that_was_closed_for_others_is_opened_again(tmp_path, monkeypatch, rng):
+    """Many threads read through few descriptors; what was deleted meanwhile is reported."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from lakepond.lake import open_files
+
+    monkeypatch.setattr(open_files, "MOST_OPEN", 2)
+    monkeypatch.setattr(reader, "HELD_BYTES", 0)
+    world, path = "noise", tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(world), capacity=100, merge_after=None) as replay:
+        for k in range(8):
+            record(replay, world, 5 * k, 5 * k + 5)
+            replay.commit()
+    lakes = [lp.Lake.open(path) for _ in range(4)]
+
+    def read(k: int) -> None:
+        for _ in range(20):
+            batch = lakes[k].sample(40, rng=np.random.default_rng(k))
+            for i in range(40):
+                agrees(batch, i, world)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, range(4)))
+    for file in (path / "segments").glob("*.rows"):
+        file.unlink()
+    with pytest.raises(lp.LakeCorrupt, match="is gone"):
+        lakes[0].sample(40, rng=rng)
+    for lake in lakes:
+        lake.close()

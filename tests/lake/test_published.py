@@ -1,0 +1,167 @@
+"""A published commit is done: nothing that fails after it, or beside it, fails this commit or a later one."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from test_lake import agrees, record, spec_of
+from test_merge import wait_for_merges
+
+import lakepond as lp
+from lakepond.lake import commits, merging
+from lakepond.lake.background import Background
+from lakepond.lake.files import WriterLock
+from lakepond.lake.guard import DiskGuard
+from lakepond.lake.handover import HandOver
+from lakepond.lake.merging import Merging
+from lakepond.lake.writer import LakeWriter
+
+WORLD = "frames first"
+
+
+def broken(*_: object, **__: object) -> None:
+    raise RuntimeError("a defect")
+
+
+def all_there(path, count: int) -> None:
+    with lp.Lake.open(path) as lake:
+        assert len(lake) == count
+        lake.verify()
+        batch = lake.steps(0, count)
+        for i in range(count):
+            agrees(batch, i, WORLD)
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        (DiskGuard, "written"),
+        (LakeWriter, "_apply_retention"),
+        (Merging, "begin"),
+        (HandOver, "release"),
+    ],
+)
+def test_an_error_after_publishing_fails_no_commit(tmp_path, monkeypatch, caplog, where, name):
+    path = tmp_path / "lake"
+    replay = lp.Replay.open(path, spec_of(WORLD), capacity=50, keep_last=2, merge_after=4)
+    if where is HandOver:
+        submit = Background.submit
+        monkeypatch.setattr(
+            Background, "submit", lambda self, new, note: submit(self, replace(new, release=broken), note)
+        )
+    else:
+        monkeypatch.setattr(where, name, broken)
+    for k in range(6):
+        record(replay, WORLD, 5 * k, 5 * k + 5)
+        commit = replay.commit()
+        assert (commit.number, commit.recorded) == (k, 5 * k + 5)
+    replay.close()
+    said = [r.getMessage() for r in caplog.records if "a defect" in r.getMessage()]
+    assert len(said) == 1
+    monkeypatch.undo()
+    lp.Replay.open(path, capacity=50).close()  # the lock was released
+    all_there(path, 30)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a defect"), OSError(28, "No space left"), KeyError("x")])
+def test_a_merge_that_fails_is_dropped_and_reported_once(tmp_path, monkeypatch, caplog, error):
+    def fails(*_: object) -> None:
+        raise error
+
+    path = tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(WORLD), capacity=200, keep_last=2, merge_after=4) as replay:
+        monkeypatch.setattr(merging, "merge", fails)
+        for k in range(16):
+            record(replay, WORLD, 5 * k, 5 * k + 5)
+            replay.commit()
+            with suppress(type(error)):
+                wait_for_merges(replay)
+        monkeypatch.undo()
+        said = [r.getMessage() for r in caplog.records if "could not be merged" in r.getMessage()]
+        assert len(said) == 1
+        for k in range(16, 22):
+            record(replay, WORLD, 5 * k, 5 * k + 5)
+            commit = replay.commit()
+            with suppress(type(error)):  # the last one that failed
+                wait_for_merges(replay)
+        assert len(commit.segments) < 10  # merging works again
+    all_there(path, 110)
+
+
+def test_files_that_cannot_replace_the_small_ones_fail_no_commit(tmp_path, monkeypatch, caplog):
+    """The merge succeeds, and taking up its result does not."""
+    path = tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(WORLD), capacity=200, keep_last=2, merge_after=4) as replay:
+        monkeypatch.setattr(merging, "replaced", broken)
+        for k in range(10):
+            record(replay, WORLD, 5 * k, 5 * k + 5)
+            assert replay.commit().recorded == 5 * k + 5
+            wait_for_merges(replay)
+    assert caplog.text.count("could not be merged") == 1
+    all_there(path, 50)
+
+
+def test_a_commit_that_is_visible_but_not_durable_uses_up_its_number(tmp_path, monkeypatch):
+    from lakepond.lake import files
+
+    path, sync = tmp_path / "lake", files.sync_folder
+    replay = lp.Replay.open(path, spec_of(WORLD), capacity=50)
+    record(replay, WORLD, 0, 5)
+    replay.commit()
+
+    def fails(folder: os.PathLike[str]) -> None:
+        sync(folder)
+        if folder == path / "commits":
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files, "sync_folder", fails)
+    record(replay, WORLD, 5, 10)
+    with pytest.raises(OSError, match="Input/output"):
+        replay.commit()
+    monkeypatch.undo()
+    with pytest.warns(RuntimeWarning, match="Input/output"):
+        record(replay, WORLD, 10, 15)
+    replay.close()
+    all_there(path, 15)
+    with lp.Lake.open(path) as lake:
+        assert lake.commits() == [0, 1, 2, 3]  # 1 was never acknowledged, and is complete
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_second_writer_never_overwrites_a_commit(tmp_path, monkeypatch, links):
+    """Two writers whose lock was lost: the later one is refused, and every acknowledged step is there."""
+
+    def no_links(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    path = tmp_path / "lake"
+    first = lp.Replay.open(path, spec_of(WORLD), capacity=50)
+    record(first, WORLD, 0, 5)
+    first.commit()
+    lock = first._outflow.background.writer._lock
+    assert isinstance(lock, WriterLock)
+    fcntl.flock(lock.descriptor, fcntl.LOCK_UN)
+    second = lp.Replay.open(path, capacity=50)
+    record(second, WORLD, 5, 12)
+    assert second.commit().number == 1
+    acknowledged = (path / "commits" / commits.file_name(1)).read_bytes()
+    record(first, WORLD, 5, 8)
+    for _ in range(2):
+        with pytest.raises(lp.LakeConflict, match="commit 1"):
+            first.commit()
+    assert isinstance(lp.LakeConflict(), FileExistsError)
+    with pytest.raises(lp.LakeConflict):
+        first.close()
+    first.close(discard=True)
+    assert (path / "commits" / commits.file_name(1)).read_bytes() == acknowledged
+    record(second, WORLD, 12, 20)
+    second.close()
+    all_there(path, 20)
+    assert not list((path / "commits").glob("*.aside"))

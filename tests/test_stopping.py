@@ -1,0 +1,140 @@
+"""Signals while a trainer runs: the first is noted until a safe point, the second raises at once."""
+# ruff: noqa: PT012 (what happens between a signal and its exception is what is tested)
+
+import os
+import signal
+import threading
+
+import pytest
+
+from lakepond import stopping
+from lakepond.stopping import Terminated, check, deferring
+
+
+def send(signum):
+    os.kill(os.getpid(), signum)
+
+
+@pytest.fixture(autouse=True)
+def handlers_are_restored():
+    before = {name: signal.getsignal(name) for name in stopping.SIGNALS}
+    yield
+    assert {name: signal.getsignal(name) for name in stopping.SIGNALS} == before
+
+
+@pytest.mark.parametrize(
+    ("signum", "words"),
+    [
+        (signal.SIGINT, "stopping after this generation; press Ctrl-C again to stop now"),
+        (signal.SIGTERM, "stopping after this generation; send SIGTERM again to stop now"),
+        (signal.SIGHUP, "stopping after this generation; send SIGHUP again to stop now"),
+    ],
+)
+def test_a_signal_raises_at_the_next_check_and_not_before(signum, words, capfd):
+    reached = []
+    with pytest.raises(KeyboardInterrupt) as stopped, deferring("generation"):
+        check()
+        send(signum)
+        reached.append("after the signal")
+        check()
+        reached.append("after the check")
+    assert reached == ["after the signal"]
+    assert words in capfd.readouterr().err
+    if signum == signal.SIGINT:
+        assert type(stopped.value) is KeyboardInterrupt
+    else:
+        assert isinstance(stopped.value, Terminated)
+        assert stopped.value.signum == signum
+
+
+def test_a_second_signal_raises_at_once():
+    reached = []
+    with pytest.raises(KeyboardInterrupt), deferring("generation"):
+        send(signal.SIGTERM)
+        reached.append("after the first")
+        send(signal.SIGINT)
+        reached.append("after the second")
+    assert reached == ["after the first"]
+
+
+def test_a_second_signal_whose_exception_is_lost_still_raises_at_the_check():
+    with pytest.raises(Terminated), deferring("generation"):
+        send(signal.SIGTERM)
+        with pytest.raises(Terminated):  # as a JAX callback does
+            send(signal.SIGTERM)
+        check()
+
+
+def test_an_error_that_a_signal_was_turned_into_is_a_stop_that_names_it(caplog):
+    with pytest.raises(Terminated) as stopped, deferring("generation"):
+        send(signal.SIGTERM)
+        raise RuntimeError("CpuCallback error")
+    assert isinstance(stopped.value.__cause__, RuntimeError)
+    assert "CpuCallback error" in caplog.text
+
+
+def test_a_signal_that_no_check_has_seen_is_not_lost():
+    with pytest.raises(Terminated), deferring("generation"):
+        send(signal.SIGTERM)
+
+
+def test_an_error_without_a_signal_stays_what_it_is():
+    with pytest.raises(ZeroDivisionError), deferring("generation"):
+        1 / 0  # noqa: B018
+
+
+def test_a_nested_use_and_a_decorated_function_leave_the_signal_to_the_outermost():
+    @deferring("portion")
+    def train():
+        send(signal.SIGTERM)
+        return "trained"
+
+    reached = []
+    with pytest.raises(Terminated), deferring("generation"):
+        reached.append(train())
+        check()
+    assert reached == ["trained"]
+    with pytest.raises(Terminated):
+        train()
+
+
+def test_a_handler_of_the_program_itself_and_an_ignored_signal_stay():
+    seen = []
+    before = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signal.signal(signal.SIGTERM, lambda *_: seen.append("SIGTERM"))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with deferring("generation"):
+            send(signal.SIGTERM)
+            send(signal.SIGHUP)
+            check()
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+    assert seen == ["SIGTERM"]
+
+
+def test_in_another_thread_it_does_nothing():
+    found = []
+
+    def train():
+        with deferring("generation"):
+            found.append(signal.getsignal(signal.SIGTERM))
+            check()
+
+    thread = threading.Thread(target=train)
+    with pytest.raises(Terminated), deferring("generation"):
+        send(signal.SIGTERM)
+        thread.start()
+        thread.join()
+        found.append("the main thread continues")
+        check()
+    assert found[1:] == ["the main thread continues"]
+
+
+def test_a_signal_ends_a_sleep():
+    timer = threading.Timer(0.05, send, [signal.SIGTERM])
+    timer.start()
+    with pytest.raises(Terminated), deferring("generation"):
+        stopping.sleep(3600)
+    timer.join()
