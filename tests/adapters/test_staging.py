@@ -179,3 +179,21 @@ def test_an_import_to_a_full_disk_leaves_nothing(tmp_path):
             if subprocess.run(["umount", disk], capture_output=True).returncode == 0:
                 break
             time.sleep(0.1)
+
+
+def test_a_pickle_whose_transitions_do_not_fit_is_told_in_a_sentence(tmp_path):
+    state = np.arange(6, dtype=np.float32)
+    good = Transition(state, np.float32(1), 1.0, state + 1, False)
+    for number, wrong in enumerate(
+        (
+            good._replace(reward=np.zeros(2)),
+            good._replace(done=np.zeros(2, bool)),
+            good._replace(next_state=np.zeros(5, np.float32)),
+            good._replace(state=np.zeros(5, np.float32), next_state=np.zeros(5, np.float32)),
+        )
+    ):
+        file = tmp_path / f"{number}.pkl"
+        write_legacy(file, [good, wrong], capacity=5, compress=False)
+        with pytest.raises(lp.LakepondError):
+            import_legacy(file, tmp_path / "lake")
+        assert not (tmp_path / "lake").exists()

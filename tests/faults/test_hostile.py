@@ -13,13 +13,12 @@ import pytest
 
 from faults import hostile, hostile_files, hostile_lakes, hostile_runs
 
-KINDS = list(dict.fromkeys(case.name.partition(":")[0] for case in hostile.cases()))
+KINDS = list(dict.fromkeys(case.name.partition(":")[0] for case in hostile.cases() if not case.heavy))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hostile_input_is_refused_in_one_sentence(kind, tmp_path):
     cases = [c for c in hostile.cases() if not c.heavy and c.name.partition(":")[0] == kind]
-    assert cases
     for number, case in enumerate(cases):
         (tmp_path / str(number)).mkdir()
         hostile.check(case, tmp_path / str(number))

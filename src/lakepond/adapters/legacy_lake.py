@@ -8,8 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
+from lakepond import untrusted
 from lakepond.adapters.episodes import Imported, recording
-from lakepond.adapters.legacy import Transition, Written, legacy_capacity, read_legacy, write_legacy
+from lakepond.adapters.legacy import (
+    LegacyPickleError,
+    Transition,
+    Written,
+    legacy_capacity,
+    read_legacy,
+    write_legacy,
+)
 from lakepond.adapters.staging import new_lake, refuse_existing
 from lakepond.errors import SpecError
 from lakepond.lake.lake import Lake
@@ -33,7 +41,10 @@ def import_legacy(path: str | Path, lake: str | Path, *, progress: Progress | No
     episodes = 0
     with new_lake(Path(lake)) as folder, recording(folder) as recorder:
         for old in read_legacy(path, progress=progress):
-            action = np.asarray(old.action)
+            with untrusted.blaming(path, LegacyPickleError, "restore it"):
+                action, reward, done = np.asarray(old.action), np.float32(old.reward), bool(old.done)
+                if np.shape(old.state) != np.shape(old.next_state) or np.shape(reward):
+                    raise ValueError("a transition whose states or reward have another shape")
             if recorder.replay is None:
                 recorder.open(
                     Spec(Field(old.state.shape, old.state.dtype), Field(action.shape, action.dtype))
@@ -47,13 +58,13 @@ def import_legacy(path: str | Path, lake: str | Path, *, progress: Progress | No
             replay.record(
                 obs=old.state,
                 action=action,
-                reward=np.float32(old.reward),
+                reward=reward,
                 next_obs=old.next_state,
-                terminated=bool(old.done),
+                terminated=done,
                 truncated=False,
                 stream=0,
             )
-            before = None if old.done else old.next_state
+            before = None if done else old.next_state
         if recorder.replay is None:
             raise SpecError(f"{os.fspath(path)} holds no transition; there is nothing to import.")
         return recorder.finish(episodes, {"imported": True, "capacity": capacity})
