@@ -152,7 +152,7 @@ class Replay(Sampler):
             raise ReplayClosed("this replay is closed; load what it saved to go on.")
         if self._outflow is None:
             self._outflow = save_to(self._pond, path, codec, MERGE_AFTER)
-        elif self._outflow.path != path:
+        elif self._outflow.path.resolve() != path.resolve():
             raise SpecError(f"this replay is saved to {self._outflow.path}, not to {path}.")
         alpha = getattr(self._pond.priorities, "alpha", None)
         return self.commit({"saved": True, "capacity": self.capacity, "alpha": alpha})
