@@ -101,7 +101,7 @@ def test_what_cannot_be_imported_is_told(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(lp.SpecError, match=r"no \.npz files"):
         import_npz(tmp_path / "empty", tmp_path / "lake")
-    with pytest.raises(lp.SpecError, match="no Minari dataset"):
+    with pytest.raises(lp.SpecError, match="not a Minari dataset"):
         import_minari(tmp_path / "empty", tmp_path / "lake")
     with pytest.raises(lp.SpecError, match="no episode"):
         import_episodes([], tmp_path / "lake")
@@ -127,7 +127,7 @@ def test_what_cannot_be_imported_is_told(tmp_path):
     assert not (tmp_path / "lake").exists()
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "metadata.json").write_text("{")
-    with pytest.raises(lp.SpecError, match="no JSON"):
+    with pytest.raises(lp.SpecError, match=r"metadata\.json cannot be read"):
         list(read_minari(tmp_path / "bad"))
     (tmp_path / "bad" / "metadata.json").write_text("{}")
     with pytest.raises(lp.SpecError, match="observation_space"):

@@ -1,6 +1,7 @@
 """`compact`, `push`, `pull`, `gc`, `import`, `export`: the library's functions, one command away."""
 
 import pickle
+import shutil
 from collections import deque
 
 import numpy as np
@@ -41,21 +42,32 @@ def test_a_lake_goes_up_and_comes_back(lake, tmp_path, told, capsys):
     pushed = told("push", lake, url)
     assert pushed["done"]
     assert pushed["status"]["uploaded"] > 0
-    assert told("push", lake)["status"]["uploaded"] == 0  # it knows where; and each file goes once
+    assert told("push", lake, url)["status"]["uploaded"] == 0  # each file goes once
     pulled = told("pull", url, tmp_path / "back")
     assert pulled["trainer"] is None
     assert pulled["lake"]["steps"] == 150
     same(steps_of(tmp_path / "back"), steps_of(lake))
     assert told("pull", url, tmp_path / "older", "--commit", 0)["lake"]["steps"] == 50
-    assert main(["push", str(lake)]) == 0
+    assert main(["push", str(lake), url]) == 0
     assert "is in file://" in capsys.readouterr().out
+
+
+def test_a_place_that_came_with_a_lake_is_shown_and_not_used(lake, tmp_path, told, capsys, monkeypatch):
+    """Somebody sends a lake whose lists say where it was pushed: nothing of ours goes there by itself."""
+    monkeypatch.delenv("CLOUD_BUCKET", raising=False)
+    url = f"file://{tmp_path}/bucket/theirs"
+    told("push", lake, url)
+    shutil.rmtree(tmp_path / "bucket")
+    assert main(["push", str(lake)]) == 2
+    assert f"confirm it: lakepond push {lake} {url}" in capsys.readouterr().err
+    assert not (tmp_path / "bucket").exists()
 
 
 def test_a_run_goes_up_and_comes_back(make_run, tmp_path, told, capsys):
     run = make_run(done=3)
     url = f"file://{tmp_path}/bucket/run"
     assert told("push", run, url)["done"]
-    assert told("push", run)["url"] == url
+    assert told("push", run, url)["url"] == url
     assert told("pull", url, tmp_path / "back")["trainer"] == "erl"
     same(steps_of(tmp_path / "back" / "lake"), steps_of(run / "lake"))
     assert not (tmp_path / "bucket" / "run" / "lock").exists()

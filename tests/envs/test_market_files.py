@@ -104,7 +104,7 @@ FAULTS = {
     "a word": (lambda t: t["high"].__setitem__(3, "abc"), "line 5, column high: 'abc' is not a number"),
     "no date": (
         lambda t: t["date"].__setitem__(2, "2020-13-45"),
-        "line 4, column date: '2020-13-45' is no date",
+        "line 4, column date: '2020-13-45' is not a date",
     ),
     "negative": (lambda t: t["low"].__setitem__(6, -4.5), "line 8, column low: .* has a price of -4.5"),
     "partial": (lambda t: t["open"].__setitem__(1, None), "line 3, column open: .* not this one"),

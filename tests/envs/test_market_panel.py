@@ -114,7 +114,7 @@ def test_a_torn_file_is_refused_wherever_it_was_torn(tmp_path):
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "other.npz"
     np.savez(path, prices=np.ones(3))
-    with pytest.raises(MarketDataError, match="not a whole panel"):
+    with pytest.raises(MarketDataError, match="not a complete panel"):
         Panel.load(path)
     np.savez(path, format=99)
     with pytest.raises(MarketDataError, match="panel format 99, newer than 1"):
@@ -133,7 +133,7 @@ class Trap:
 def test_a_pickle_in_a_panel_is_never_executed(tmp_path):
     path = tmp_path / "trap.npz"
     np.savez(path, format=1, days=np.array([Trap()], dtype=object), allow_pickle=True)
-    with pytest.raises(MarketDataError, match="not a whole panel"):
+    with pytest.raises(MarketDataError, match="not a complete panel"):
         Panel.load(path)
     path.write_bytes(pickle.dumps(Trap()))
     with pytest.raises(MarketDataError, match="not a panel file"):

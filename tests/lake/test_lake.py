@@ -107,7 +107,7 @@ def test_a_resumed_replay_samples_as_one_that_never_stopped(tmp_path, world, alp
     assert len(again) == 50
     for each in (plain, again):
         record(each, world, 120, 130)
-    for kind in ({}, {"n_step": 3, "gamma": 0.9}, {"length": 3}, {"replace": False}):
+    for kind in ({}, {"n_step": 3, "gamma": 0.9}, {"sequence_length": 3}, {"replace": False}):
         a, b = (each.sample(16, rng=np.random.default_rng(7), **kind) for each in (plain, again))
         assert same_batch(a, b)
     assert same_batch(plain.recent(50), again.recent(50))
@@ -728,3 +728,39 @@ def test_a_reader_whose_commit_was_let_go_of_is_told(tmp_path):
         with pytest.raises(lp.LakeCorrupt, match="is gone"):
             reader.steps(0, 20)
         reader.close()
+
+
+def test_a_saved_replay_may_be_named_by_any_path_to_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    replay = lp.Replay(spec_of("vector"), 50)
+    record(replay, "vector", 0, 10)
+    replay.save("checkpoint")
+    record(replay, "vector", 10, 20)
+    assert replay.save(tmp_path / "checkpoint").recorded == 20
+    with pytest.raises(lp.SpecError, match="is saved to checkpoint"):
+        replay.save("elsewhere")
+    replay.close()
+
+
+def test_a_lake_is_pickled_as_its_path_and_commit(tmp_path, rng):
+    import copy
+    import pickle
+
+    with lp.Replay.open(tmp_path / "lake", spec_of("frames first"), capacity=50) as replay:
+        record(replay, "frames first", 0, 30)
+        replay.commit()
+        with lp.Lake.open(tmp_path / "lake") as lake:
+            data = pickle.dumps(lake)
+            record(replay, "frames first", 30, 60)
+            replay.commit()
+            for other in (pickle.loads(data), copy.deepcopy(lake)):
+                assert len(other) == len(lake) == 30  # the same commit, whatever came since
+                assert same_batch(other.steps(0, 30), lake.steps(0, 30))
+                other.close()
+    assert len(data) < 1000
+    code = f"""
+import pickle
+lake = pickle.loads({data!r})
+assert lake.steps(7, 8).reward.tolist() == [7.0]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

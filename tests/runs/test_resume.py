@@ -243,7 +243,7 @@ def test_a_line_that_is_no_json_is_named(tmp_path):
     file = tmp_path / "metrics.jsonl"
     for line in (b"\0" * 50, b"[1]", b"[" * 100_000):
         file.write_bytes(b'{"step": 1}\n' + line + b"\n")
-        with pytest.raises(RunCorrupt, match=r"line 2 of .*metrics.jsonl is not JSON"):
+        with pytest.raises(RunCorrupt, match=r"line 2 of .*metrics.jsonl is not valid"):
             list(metrics.read(file))
 
 

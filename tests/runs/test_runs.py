@@ -318,3 +318,26 @@ def _events(folder):
             event.ParseFromString(data[12 : 12 + length])
             yield event
             data = data[16 + length :]
+
+
+def test_a_checkpoint_of_another_dtype_is_refused_and_nan_is_loaded(tmp_path):
+    values = np.array([1.0, np.nan, np.inf], np.float32)
+    with Run.create(tmp_path, "erl", Config()) as run:
+        run.save(1, arrays={"agent": {"kernel": values}}, state={})
+        loaded = run.load(1, like={"agent": {"kernel": np.zeros(3, np.float32)}}).arrays["agent"]["kernel"]
+        assert loaded.tobytes() == values.tobytes()
+        for other in (np.zeros(3, np.int32), np.zeros(3, np.float64)):
+            with pytest.raises(
+                RunMismatch, match=f"kernel has dtype float32, these settings need {other.dtype}"
+            ):
+                run.load(1, like={"agent": {"kernel": other}})
+
+
+def test_a_state_that_lacks_what_the_trainer_needs_is_told_with_its_name(tmp_path):
+    with Run.create(tmp_path, "erl", Config()) as run:
+        run.save(1, arrays={}, state={"generation": 1})
+        state = run.load(1, like={}).state
+        assert state["generation"] == 1
+        assert state.get("lake_commit") is None
+        with pytest.raises(RunCorrupt, match=r"state\.json has no 'lake_commit'"):
+            state["lake_commit"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from lakepond.adapters.staging import new_lake
 from lakepond.errors import SpecError
 from lakepond.lake.episodes import Episode
 from lakepond.replay import Replay
@@ -45,33 +47,59 @@ def import_episodes(
     total: int = 0,
     progress: Progress | None = None,
 ) -> Imported:
-    """Record episodes in a new lake, which must not be there yet; the spec is that of the first if not given.
+    """Record episodes in a new lake; the spec is that of the first episode if none is given.
 
-    Every episode goes to its own stream's number, as it names it. One that neither terminated nor was
-    truncated is cut: n-step returns do not go across its end.
+    The lake appears when all of it has been recorded and verified: an import that fails or is killed leaves
+    nothing at `lake`. Every episode is recorded under the stream number that it names. An episode that
+    neither terminated nor was truncated is cut: n-step returns do not cross its end.
     """
-    lake = Path(lake)
-    if lake.exists():
-        raise SpecError(f"{lake} is there already; import to a new lake.")
-    replay: Replay | None = None
     count = 0
-    try:
+    with new_lake(Path(lake)) as folder, recording(folder) as recorder:
         for episode in episodes:
-            if replay is None:
-                spec = _spec_of(episode) if spec is None else spec
-                replay = Replay.open(lake, spec, capacity=max(COMMIT_STEPS, 1))
-            _record(replay, episode)
+            if recorder.replay is None:
+                recorder.open(_spec_of(episode) if spec is None else spec)
+            assert recorder.replay is not None
+            _record(recorder.replay, episode)
             count += 1
             if progress is not None:
                 progress(count, total)
-        if replay is None:
+        if recorder.replay is None:
             raise SpecError("there is no episode to import.")
-        commit = replay.commit({"imported": True})
-        steps, plain = commit.recorded, commit.recorded * replay.spec.step_nbytes
-        return Imported(count, steps, sum(commit.files().values()), plain)
-    finally:
-        if replay is not None:
-            replay.close()
+        return recorder.finish(count, {"imported": True})
+
+
+class Recorder:
+    """The replay that an import records to; opened when the first step says what a step looks like."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.replay: Replay | None = None
+
+    def open(self, spec: Spec) -> None:
+        """Make the lake."""
+        self.replay = Replay.open(self._folder, spec, capacity=COMMIT_STEPS)
+
+    def finish(self, episodes: int, note: dict[str, Any]) -> Imported:
+        """Commit all steps and return their totals."""
+        assert self.replay is not None
+        commit = self.replay.commit(note)
+        plain = commit.recorded * self.replay.spec.step_nbytes
+        return Imported(episodes, commit.recorded, sum(commit.files().values()), plain)
+
+
+@contextmanager
+def recording(folder: Path) -> Iterator[Recorder]:
+    """A `Recorder` whose replay is closed when the block ends; after a failure without a further error."""
+    recorder = Recorder(folder)
+    try:
+        yield recorder
+        if recorder.replay is not None:
+            recorder.replay.close()
+    except BaseException:
+        if recorder.replay is not None:
+            with suppress(Exception):  # the folder is about to be deleted
+                recorder.replay.close()
+        raise
 
 
 def _record(replay: Replay, episode: Episode) -> None:

@@ -8,11 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from lakepond.adapters.episodes import COMMIT_STEPS, Imported
-from lakepond.adapters.legacy import Transition, Written, legacy_capacity, read_legacy, write_legacy
+from lakepond import untrusted
+from lakepond.adapters.episodes import Imported, recording
+from lakepond.adapters.legacy import (
+    LegacyPickleError,
+    Transition,
+    Written,
+    legacy_capacity,
+    read_legacy,
+    write_legacy,
+)
+from lakepond.adapters.staging import new_lake, refuse_existing
 from lakepond.errors import SpecError
 from lakepond.lake.lake import Lake
-from lakepond.replay import Replay
 from lakepond.types import Array, Field, Spec
 
 Progress = Callable[[int, int], None]
@@ -21,24 +29,28 @@ PIECE_BYTES = 16 << 20
 
 
 def import_legacy(path: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
-    """Every transition of an old file, plain or gzip, in a new lake; `progress` counts bytes of the file.
+    """Import every transition of an old file, plain or gzip, to a new lake; `progress` counts its bytes.
 
-    The file does not tell agents apart, so all go to one stream; it is cut where a transition does not go on
-    from the one before it. Its capacity is noted in the commit, so that it can be written back.
+    The file does not tell agents apart, so all transitions belong to one stream; it is cut where a transition
+    does not continue the one before it. The file's capacity is noted in the commit, so that it can be written
+    back. An import that fails or is killed leaves nothing at `lake`.
     """
-    lake = Path(lake)
-    if lake.exists():
-        raise SpecError(f"{lake} is there already; import to a new lake.")
+    refuse_existing(Path(lake))
     capacity = legacy_capacity(path)
-    replay: Replay | None = None
     before: Array | None = None
     episodes = 0
-    try:
+    with new_lake(Path(lake)) as folder, recording(folder) as recorder:
         for old in read_legacy(path, progress=progress):
-            action = np.asarray(old.action)
-            if replay is None:
-                spec = Spec(Field(old.state.shape, old.state.dtype), Field(action.shape, action.dtype))
-                replay = Replay.open(lake, spec, capacity=COMMIT_STEPS)
+            with untrusted.blaming(path, LegacyPickleError, "restore it"):
+                action, reward, done = np.asarray(old.action), np.float32(old.reward), bool(old.done)
+                if np.shape(old.state) != np.shape(old.next_state) or np.shape(reward):
+                    raise ValueError("a transition whose states or reward have another shape")
+            if recorder.replay is None:
+                recorder.open(
+                    Spec(Field(old.state.shape, old.state.dtype), Field(action.shape, action.dtype))
+                )
+            replay = recorder.replay
+            assert replay is not None
             if before is None or before.tobytes() != old.state.tobytes():
                 if before is not None:
                     replay.cut(0)
@@ -46,21 +58,16 @@ def import_legacy(path: str | Path, lake: str | Path, *, progress: Progress | No
             replay.record(
                 obs=old.state,
                 action=action,
-                reward=np.float32(old.reward),
+                reward=reward,
                 next_obs=old.next_state,
-                terminated=bool(old.done),
+                terminated=done,
                 truncated=False,
                 stream=0,
             )
-            before = None if old.done else old.next_state
-        if replay is None:
+            before = None if done else old.next_state
+        if recorder.replay is None:
             raise SpecError(f"{os.fspath(path)} holds no transition; there is nothing to import.")
-        commit = replay.commit({"imported": True, "capacity": capacity})
-        plain = commit.recorded * replay.spec.step_nbytes
-        return Imported(episodes, commit.recorded, sum(commit.files().values()), plain)
-    finally:
-        if replay is not None:
-            replay.close()
+        return recorder.finish(episodes, {"imported": True, "capacity": capacity})
 
 
 def export_legacy(

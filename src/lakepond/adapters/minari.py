@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -10,66 +9,84 @@ from typing import Any
 
 import numpy as np
 
+from lakepond import untrusted
 from lakepond.adapters.episodes import Episode, Imported, Progress, import_episodes
+from lakepond.adapters.minari_hdf5 import read_hdf5
+from lakepond.adapters.staging import refuse_existing
+from lakepond.arrow_sizes import check_ipc, check_parquet
 from lakepond.errors import SpecError
 from lakepond.types import Array, Tree
 
 IMAGE_SIDE = 32
 """Minari takes uint8 boxes of at least this height and width for images"""
+MOST_RATIO = 1032
+"""bytes that one byte of an Arrow or Parquet file may expand to, as for deflate"""
 
 
 def import_minari(path: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
-    """All episodes of a Minari dataset in a new lake, one after another."""
-    told = _metadata(_data(Path(path)))
-    total = int(told.get("total_episodes", 0))
+    """Import all episodes of a Minari dataset, one after another, to a new lake."""
+    refuse_existing(Path(lake))
+    total = _metadata(_data(Path(path))).get("total_episodes", 0)
+    total = total if isinstance(total, int) else 0
     return import_episodes(read_minari(path), lake, total=total, progress=progress)
 
 
 def read_minari(path: str | Path) -> Iterator[Episode]:
-    """The episodes of a dataset, one by one; `path` is its folder, or the folder `data` in it.
+    """Yield the episodes of a dataset; `path` is its folder, or the folder `data` in it.
 
-    `infos` with one value a step, or one more, become extras; anything else in them is left out.
+    `infos` with one value per step, or one more, become extras; anything else in them is left out. A dataset
+    that is damaged, or whose HDF5 file refers to another file, raises `SpecError`.
     """
     data = _data(Path(path))
-    told = _metadata(data)
-    try:
-        spaces = [json.loads(told[name]) for name in ("observation_space", "action_space")]
-    except KeyError as error:
-        raise SpecError(f"{data} does not say its {error.args[0]}; export it with a newer Minari.") from None
-    jpeg = bool(told.get("jpeg_encoding", True))
+    metadata = _metadata(data)
+    with untrusted.blaming(data / "metadata.json", SpecError, "restore it, or export it with a newer Minari"):
+        spaces = []
+        for name in ("observation_space", "action_space"):
+            if name not in metadata:
+                raise SpecError(f"{data} does not say its {name}; export it with a newer Minari.")
+            spaces.append(untrusted.parse_json(metadata[name]))
+    jpeg = bool(metadata.get("jpeg_encoding", True))
     read: dict[str, Callable[[Path], Iterator[dict[str, Any]]]] = {
         "arrow": lambda data: _read_arrow(data, "arrow"),
         "parquet": lambda data: _read_arrow(data, "parquet"),
-        "hdf5": _read_hdf5,
+        "hdf5": read_hdf5,
     }
-    form = told.get("data_format", "hdf5")
-    if form not in read:
+    form = metadata.get("data_format", "hdf5")
+    if not isinstance(form, str) or form not in read:
         raise SpecError(f"{data} has the data format {form!r}; this reads {sorted(read)}.")
-    for episode in read[form](data):
-        yield _episode(episode, spaces[0], spaces[1], jpeg)
+    episodes, number = read[form](data), 0
+    while True:
+        with untrusted.blaming(f"episode {number} of {data}", SpecError, "restore the dataset"):
+            found = next(episodes, None)
+            if found is None:
+                return
+            episode = _episode(found, spaces[0], spaces[1], jpeg)
+        yield episode
+        number += 1
 
 
 def _data(path: Path) -> Path:
     for folder in (path, path / "data"):
         if (folder / "metadata.json").exists():
             return folder
-    raise SpecError(f"{path} is no Minari dataset: it has no metadata.json, nor has its folder data.")
+    raise SpecError(f"{path} is not a Minari dataset: neither it nor its folder `data` has a metadata.json.")
 
 
 def _metadata(data: Path) -> dict[str, Any]:
-    try:
-        told = json.loads((data / "metadata.json").read_text())
-    except ValueError as error:
-        raise SpecError(f"{data / 'metadata.json'} is no JSON: {error}; restore it.") from error
-    return dict(told)
+    with untrusted.blaming(data / "metadata.json", SpecError, "restore it"):
+        return untrusted.read_json(data / "metadata.json")
 
 
 def _read_arrow(data: Path, form: str) -> Iterator[dict[str, Any]]:
     import pyarrow.dataset as ds
 
-    folders = sorted((f for f in data.iterdir() if f.name.isdigit()), key=lambda folder: int(folder.name))
+    folders = sorted((f for f in data.iterdir() if f.name.isdecimal()), key=lambda folder: int(folder.name))
     for folder in folders:
-        table = ds.dataset(folder, format=form, exclude_invalid_files=True).to_table().combine_chunks()
+        dataset = ds.dataset(folder, format=form, exclude_invalid_files=True)
+        for file in dataset.files:
+            (check_ipc if form == "arrow" else check_parquet)(file, MOST_RATIO)
+        table = dataset.to_table().combine_chunks()
+        table.validate(full=True)  # or offsets in the file may point outside of its buffers
         columns = {name: table[name].combine_chunks() for name in table.column_names}
         columns = {name: c.chunk(0) if hasattr(c, "chunks") else c for name, c in columns.items()}
         yield {name: _from_arrow(values) for name, values in columns.items()}
@@ -99,32 +116,24 @@ def _shaped(values: Any, field: Any) -> Any:
     return values
 
 
-def _read_hdf5(data: Path) -> Iterator[dict[str, Any]]:
-    try:
-        import h5py
-    except ImportError:
-        raise SpecError(f"{data} is HDF5; install h5py to read it.") from None
-
-    def plain(node: Any) -> Any:
-        return {key: plain(node[key]) for key in node} if isinstance(node, h5py.Group) else node[()]
-
-    with h5py.File(data / "main_data.hdf5", "r") as file:
-        for name in sorted(file, key=lambda name: int(name.removeprefix("episode_"))):
-            yield plain(file[name])
-
-
 def _episode(found: dict[str, Any], obs_space: Any, action_space: Any, jpeg: bool) -> Episode:
     steps = int(np.shape(found["terminations"])[0])
     obs = _values(found["observations"], obs_space, jpeg)
     count = _length(obs)
+    columns = [np.asarray(found[name]) for name in ("rewards", "terminations", "truncations")]
+    lengths = {steps, _length(actions := _values(found["actions"], action_space, jpeg)), *map(len, columns)}
+    if len(lengths) > 1 or any(column.ndim != 1 or column.dtype.kind not in "biuf" for column in columns):
+        raise ValueError(
+            f"its actions, rewards, terminations and truncations do not belong together: {lengths}"
+        )
     infos: dict[str, Any] = found.get("infos") or {}
     steps = min(steps, count - 1)  # Arrow pads all columns to the length of the observations
     return Episode(
         obs=obs,
-        action=_first(_values(found["actions"], action_space, jpeg), steps),
-        reward=np.asarray(found["rewards"])[:steps],
-        terminated=np.asarray(found["terminations"])[:steps].astype(bool),
-        truncated=np.asarray(found["truncations"])[:steps].astype(bool),
+        action=_first(actions, steps),
+        reward=columns[0][:steps],
+        terminated=columns[1][:steps].astype(bool),
+        truncated=columns[2][:steps].astype(bool),
         extras=dict(_extras(infos, steps)),
         stream=int(np.ravel(infos["stream"])[0]) if len(infos.get("stream", ())) else 0,
     )
@@ -140,18 +149,25 @@ def _values(found: Any, space: dict[str, Any], jpeg: bool) -> Tree:
         raise SpecError("a Text space has no fixed width; leave it out of the dataset before importing.")
     shape = tuple(space.get("shape", ()))
     if jpeg and space.get("dtype") == "uint8" and len(shape) in (2, 3) and min(shape[:2]) >= IMAGE_SIDE:
-        return _decoded(found)
+        return _decoded(found, shape)
     if space["type"] in ("MultiDiscrete", "MultiBinary"):
         shape = np.shape(found)[1:]
     return np.ascontiguousarray(found).reshape(len(found), *shape)
 
 
-def _decoded(frames: Any) -> Array:
+def _decoded(frames: Any, shape: tuple[int, ...]) -> Array:
+    """JPEG images of one shape, decoded."""
     try:
         from PIL import Image
     except ImportError:
         raise SpecError("the images of this dataset are JPEG; install Pillow to read them.") from None
-    return np.stack([np.asarray(Image.open(BytesIO(bytes(frame)))) for frame in frames])
+    found = []
+    for frame in frames:
+        with Image.open(BytesIO(bytes(frame)), formats=["JPEG"]) as image:
+            if image.size != (shape[1], shape[0]):  # before it is decoded
+                raise ValueError(f"an image has {image.size} pixels where {shape} is declared")
+            found.append(np.asarray(image))
+    return np.stack(found)
 
 
 def _extras(infos: dict[str, Any], steps: int) -> Iterator[tuple[str, Array]]:

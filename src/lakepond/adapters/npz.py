@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lakepond import untrusted
 from lakepond.adapters.episodes import Episode, Imported, Progress, import_episodes
+from lakepond.adapters.staging import refuse_existing
 from lakepond.errors import SpecError
 from lakepond.types import Array, Tree
 
+KEY = r"\[(?:'([^']*)'|(\d+))\]"
+"""a step into a dict or a tuple"""
 OTHER = ("reward", "terminated", "truncated", "stream", "step_id", "done")
 
 
 def import_npz(folder: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
-    """Every .npz file of a folder, in the order of their names, as an episode of a new lake."""
+    """Import every .npz file of a folder, in the order of their names, as an episode of a new lake."""
+    refuse_existing(Path(lake))
     files = _files(Path(folder))
     return import_episodes(read_npz(folder), lake, total=len(files), progress=progress)
 
 
 def read_npz(folder: str | Path) -> Iterator[Episode]:
-    """The episodes of a folder: `obs` (one more than steps), `action`, `reward`, `terminated`, `truncated`.
+    """Yield the episodes of a folder of .npz files.
 
-    `done` may stand for `terminated`. What else has one value a step is an extra. A file that is broken or
-    lacks something raises `SpecError`, which names it.
+    Each has `obs` (one more than steps), `action`, `reward`, `terminated` and, if wanted, `truncated`. `done`
+    may stand for `terminated`. Any other array with one value per step is an extra. A file that is
+    damaged or lacks an array raises `SpecError`, which names it. Nothing is unpickled.
     """
     for file in _files(Path(folder)):
-        try:
-            with np.load(file, allow_pickle=False) as held:
-                arrays = dict(held)
-        except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-            raise SpecError(f"{file} cannot be read: {error}; restore or remove it.") from error
-        yield _episode(file, arrays)
+        with untrusted.blaming(file, SpecError, "restore or remove it"):
+            episode = _episode(file, untrusted.read_npz(file))
+        yield episode
 
 
 def _files(folder: Path) -> list[Path]:
@@ -64,7 +66,14 @@ def _episode(file: Path, arrays: dict[str, Array]) -> Episode:
     }
     lengths |= {name: len(a) - 1 for name, a in trees["obs"].items()} | {"truncated": len(truncated)}
     if set(lengths.values()) != {steps}:
-        raise SpecError(f"{file} has {steps} rewards, but {lengths} steps (obs: one more); mend it.")
+        raise SpecError(f"{file} has {steps} rewards, but {lengths} steps (obs: one more); correct it.")
+    for name, flags in {
+        "reward": arrays["reward"],
+        "terminated": arrays["terminated"],
+        "truncated": truncated,
+    }.items():
+        if flags.dtype.kind not in "biuf":
+            raise SpecError(f"{file} has {name} of dtype {flags.dtype}; it needs numbers or bools.")
     return Episode(
         obs=_tree(trees["obs"], "obs"),
         action=_tree(trees["action"], "action"),
@@ -78,16 +87,20 @@ def _episode(file: Path, arrays: dict[str, Array]) -> Episode:
 
 def _tree(named: dict[str, Array], root: str) -> Tree:
     """`obs['a'][0]` and the like as the dicts and tuples they were."""
-    if root in named:
+    if list(named) == [root]:
         return named[root]
     nested: dict[Any, Any] = {}
     for path, values in named.items():
-        keys = [
-            int(number) if number else text for text, number in re.findall(r"\[(?:'([^']*)'|(\d+))\]", path)
-        ]
+        if not re.fullmatch(rf"{root}({KEY})+", path):
+            raise ValueError(f"{path!r} is not a part of {root}, which has {len(named)}")
+        keys = [int(number) if number else text for text, number in re.findall(KEY, path)]
         node = nested
         for key in keys[:-1]:
             node = node.setdefault(key, {})
+            if not isinstance(node, dict):
+                raise ValueError(f"{path!r} is a part of an array")
+        if keys[-1] in node:
+            raise ValueError(f"{path!r} is an array and has parts")
         node[keys[-1]] = values
     return _with_tuples(nested)
 

@@ -26,6 +26,7 @@ from typing import Any, Protocol, cast
 
 from lakepond._version import __version__
 from lakepond.cli.commands import COMMANDS, KEEP, LOOK, MOVE, PLAN, SHELL, TRAIN
+from lakepond.cli.words import printable
 from lakepond.errors import (
     CloudCorrupt,
     ConfigError,
@@ -114,8 +115,14 @@ def _answer(words: list[str], debug: bool) -> int:
     except (LakepondError, OSError) as error:
         if debug:
             raise
-        print(f"lakepond: {one_sentence(error)}", file=sys.stderr)
+        print(f"lakepond: {printable(one_sentence(error))}", file=sys.stderr)
         return exit_code(error)
+    except MemoryError:
+        if debug:
+            raise
+        needs = f"`lakepond {words[0]}` needs more memory than this machine has; see `lakepond plan`."
+        print(f"lakepond: {needs}", file=sys.stderr)
+        return NO
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if debug or extra is None:

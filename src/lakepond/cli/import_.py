@@ -18,6 +18,8 @@ Form = Literal["pickle", "minari", "npz"]
 class Import:
     """Make a lake of an old pickle, a Minari dataset, or a folder of .npz files.
 
+    The lake appears when all of it is imported and verified; an import that fails leaves nothing behind.
+
     Example: lakepond import checkpoints/replay_buffer.pkl runs/old/lake
 
     Example: lakepond import ~/.minari/datasets/D4RL/door/human-v2 runs/door/lake
@@ -55,8 +57,8 @@ class Import:
         )
 
     def interrupted(self) -> str:
-        """How to go on."""
-        return f"Delete {self.lake} and import again."
+        """How to continue after an interrupt."""
+        return f"Nothing was written to {self.lake}; import again."
 
 
 def looks_like(source: Path) -> Form:

@@ -48,14 +48,12 @@ class Ls:
         else:
             rows = [
                 (
-                    each["path"],
-                    each["trainer"] or "lake",
+                    words.literal(each["path"]),
+                    words.literal(each["trainer"] or "lake"),
                     words.count(each["steps"]),
                     words.size(each["bytes_on_disk"]),
                     words.ratio(each["ratio"]),
-                    each["problem"] or words.age(each["last_commit"], time.time())
-                    if each["problem"] or each["last_commit"]
-                    else "–",
+                    _last_commit(each),
                 )
                 for each in found
             ]
@@ -98,7 +96,7 @@ class Ls:
         rows = [
             (
                 str(each["number"]),
-                each["time"][:19].replace("T", " "),
+                words.literal(each["time"][:19].replace("T", " ")),
                 words.count(each["steps"]),
                 words.size(each["bytes_written"]),
                 words.size(each["bytes_on_disk"]),
@@ -114,9 +112,15 @@ class Ls:
             words.talk(f"{len(numbers) - len(told):,} older ones are kept; --limit 0 shows all.")
 
 
+def _last_commit(found: dict[str, Any]) -> str:
+    if found["problem"]:
+        return words.literal(found["problem"])
+    return words.age(found["last_commit"], time.time()) if found["last_commit"] else "–"
+
+
 def note_text(note: dict[str, Any]) -> str:
     """What the caller noted, short."""
-    return ", ".join(f"{name} {value}" for name, value in note.items()) or "–"
+    return words.literal(", ".join(f"{name} {value}" for name, value in note.items())) or "–"
 
 
 def _below(path: Path) -> Iterator[Path]:

@@ -22,7 +22,7 @@ class Push:
     """a lake or a run; it may be being written"""
     url: Annotated[
         Positional[str | None],
-        arg(metavar="URL", help_behavior_hint="(default: where it was pushed before, or CLOUD_BUCKET)"),
+        arg(metavar="URL", help_behavior_hint="(default: the bucket in CLOUD_BUCKET)"),
     ] = None
     """gs://bucket/prefix, s3://, az:// or file:///folder; a run gets its lake under lake/"""
     timeout: float = 3600.0
@@ -52,4 +52,4 @@ class Push:
 
     def interrupted(self) -> str:
         """How to go on."""
-        return f"What arrived stays there: `lakepond push {self.path}` sends the rest."
+        return f"What arrived stays there: `lakepond push {self.path} {self.url or ''}` sends the rest."

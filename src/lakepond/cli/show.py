@@ -42,7 +42,7 @@ class Show:
             return
         moment = datetime.fromisoformat(told["time"]).timestamp()
         rows = [
-            ("lake", told["lake"]),
+            ("lake", words.literal(told["lake"])),
             ("commit", f"{told['commit']} of {told['commits_kept']} kept, {words.age(moment, time.time())}"),
             ("note", note_text(told["note"])),
             ("steps", f"{told['steps']:,} live: [{told['oldest']:,}, {told['recorded']:,})"),
@@ -50,7 +50,7 @@ class Show:
             ("on disk", f"{words.size(told['bytes_on_disk'])} in {told['files']:,} files"),
             ("plainly", f"{words.size(told['bytes_plain'])}, {words.ratio(told['ratio'])} as much"),
             ("this commit", f"{words.size(told['bytes_written'])} in {words.duration(told['seconds'])}"),
-            *((name, text) for name, text in told["spec"].items()),
+            *((words.literal(name), words.literal(text)) for name, text in told["spec"].items()),
         ]
         words.console().print(words.facts(rows))
 

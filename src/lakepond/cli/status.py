@@ -67,7 +67,8 @@ def picture(told: Told) -> RenderableType:
     colour = COLOURS[told.state]
     state = told.state if told.trainer else "being written" if told.pid else "not being written"
     pid = f", process {told.pid}" if told.pid else ""
-    rows = [("", f"[bold]{told.path}[/]  {told.trainer or 'a lake'}, [{colour}]{state}[/]{pid}")]
+    name, trainer = words.literal(told.path), words.literal(told.trainer or "a lake")
+    rows = [("", f"[bold]{name}[/]  {trainer}, [{colour}]{state}[/]{pid}")]
     if told.done is not None and told.trainer is not None:
         rows.append((told.unit, _progress(told)))
     if told.per_second is not None and told.state != "finished":
@@ -82,7 +83,7 @@ def picture(told: Told) -> RenderableType:
     if told.upload is not None:
         rows.append(("upload", _upload(told)))
     rows += [("" if i else "log", text) for i, text in enumerate(_metrics(told))]
-    rows += [("[red]problem[/]", text) for text in told.problems]
+    rows += [("[red]problem[/]", words.literal(text)) for text in told.problems]
     return words.facts(rows)
 
 
@@ -130,18 +131,19 @@ def _lake(lake: LakeTold, now: float) -> list[tuple[str, str]]:
 def _upload(told: Told) -> str:
     assert told.upload is not None
     upload = told.upload
-    text = f"all in {upload.url}"
+    url = words.literal(upload.url)
+    text = f"all in {url}"
     if upload.pending:
         files = "1 file" if upload.pending == 1 else f"{upload.pending:,} files"
-        text = f"{files}, {words.size(upload.pending_bytes)}, to go to {upload.url}"
-    return f"{text} [red]({upload.last_error})[/]" if upload.last_error else text
+        text = f"{files}, {words.size(upload.pending_bytes)}, to go to {url}"
+    return f"{text} [red]({words.literal(upload.last_error)})[/]" if upload.last_error else text
 
 
 def _metrics(told: Told) -> list[str]:
     """The numbers that a trainer logged last and that are not told above, four to a line."""
     above = ("step", "time", told.unit, "generation", "upload_error")
     shown = [
-        f"{name.replace('_', ' ')} {value:,.4g}"
+        f"{words.literal(name.replace('_', ' '))} {value:,.4g}"
         for name, value in told.metrics.items()
         if isinstance(value, int | float)
         and not isinstance(value, bool)

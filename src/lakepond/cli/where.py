@@ -42,19 +42,21 @@ def is_run(path: Path) -> bool:
 
 
 def cloud_for(path: Path, url: str | None) -> Cloud:
-    """Where a lake or a run is to be pushed: as told, or where it was before, or as the environment says."""
+    """Where to push a lake or a run: to `url`, or to the bucket of the environment (CLOUD_BUCKET).
+
+    An address that only the lake's own files name is never used: they may have come from somebody else.
+    """
     from lakepond.cloud.place import Cloud
     from lakepond.lake.elsewhere import known
 
-    if url is not None:
-        return Cloud.of(url)
-    before = set(known(lake_folder(path)).values())
-    if len(before) == 1:
-        place = before.pop()
-        return Cloud.of(place.removesuffix("/lake") if is_run(path) else place)
-    place_named = Cloud.from_env(prefix=path.resolve().name)
-    if place_named is None:
+    place = Cloud.of(url) if url is not None else Cloud.from_env(prefix=path.resolve().name)
+    if place is not None:
+        return place
+    before = sorted(set(known(lake_folder(path)).values()))
+    if before:
+        named = before[0].removesuffix("/lake") if is_run(path) else before[0]
         raise SpecError(
-            f"name the bucket that {path} shall go to, like gs://my-bucket/{path.resolve().name}."
+            f"{path} says that it was pushed to {named}; if you want it there, "
+            f"confirm it: lakepond push {path} {named}"
         )
-    return place_named
+    raise SpecError(f"name the bucket that {path} shall go to, like gs://my-bucket/{path.resolve().name}.")

@@ -46,6 +46,18 @@ def talk(sentence: str) -> None:
             raise
 
 
+def printable(text: object) -> str:
+    """Text from a file that came from elsewhere, without control characters such as terminal escapes."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in str(text))
+
+
+def literal(text: object) -> str:
+    """The same for a table or a line of `console()`, where square brackets would be read as markup."""
+    from rich.markup import escape
+
+    return escape(printable(text))
+
+
 def console() -> Console:
     """Where tables go: stdout; plain and wide where that is no terminal."""
     from rich.console import Console

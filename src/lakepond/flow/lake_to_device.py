@@ -34,7 +34,7 @@ from lakepond.lake.commits import Segment
 from lakepond.lake.handover import Layout
 from lakepond.lake.lake import Lake
 from lakepond.lake.reader import LeafPart
-from lakepond.lake.tracks import distinct
+from lakepond.lake.tracks import Track, distinct
 from lakepond.types import Array
 
 BLOCK = 32
@@ -184,6 +184,7 @@ def _read(lake: Lake, segment: Segment, chosen: Array, rows_before: int) -> _Par
     windows, length = leaf.starts[step], leaf.layout.length
     ended = columns["terminated"] | columns["truncated"]
     continues = (np.diff(chosen) == 1) & ~starts[chosen[1:]] & ~ended[:-1]
+    continues &= columns["follows_previous"][1:]
     continues &= _equal(leaf.track, windows[:-1, 1], windows[1:, 0], length)
     shifted = _equal(leaf.track, windows[:, 0] + 1, windows[:, 1], length - 1)
     # rows to append for each step: its observation, if it starts a run, and what its next observation adds
@@ -202,7 +203,7 @@ def _read(lake: Lake, segment: Segment, chosen: Array, rows_before: int) -> _Par
     )
 
 
-def _equal(track: Array, one: Array, other: Array, length: int) -> Array:
+def _equal(track: Track, one: Array, other: Array, length: int) -> Array:
     """Whether the windows of a track that start at these positions hold the same rows."""
     equal: Array = one == other
     rest = np.flatnonzero(~equal)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from lakepond import forks
-from lakepond.errors import RecordError, SpecError
+from lakepond.errors import LakeCorrupt, RecordError, SpecError
 from lakepond.flow import lake_to_pond
 from lakepond.flow.pond_to_lake import Handed, hand_over
-from lakepond.lake import commits, description
+from lakepond.lake import commits, description, writers
 from lakepond.lake.background import Background
 from lakepond.lake.commits import Commit, Start
 from lakepond.lake.files import ASIDE
@@ -153,13 +153,15 @@ def go_on(pond: Pond, writer: LakeWriter, commit: int | Start | None, cloud: Clo
     path, name = writer.path, writer.name
     try:
         last = commit_to_follow(path, commit, name)
+        if last is None and commit is None and commits.numbers(writers.home(path, name) / "commits"):
+            raise LakeCorrupt(f"{path} has commits and none of them is intact; see `repair`.")
         if last is not None:
             writer.go_on_from(last)
             if cloud is not None:
                 cloud.continue_from(last)
             with Lake(path, pond.spec, last, None if cloud is None else cloud.segments) as lake:
                 begin = max(last.oldest, last.recorded - pond.capacity)
-                pond.begin_at(begin)
+                pond.start_at(begin)
                 lake_to_pond.resume(lake, pond, np.arange(begin, last.recorded))
                 lake_to_pond.restore_priorities(lake, pond)
         return Outflow(pond, writer, cloud=cloud)

@@ -18,6 +18,10 @@ from lakepond.lake.open_files import ReadFile
 
 CODECS = ("zstd", "none")
 BLOCK_BYTES = 32 * 84 * 84  # plain bytes a block aims at: 32 Atari frames
+MOST_BLOCK_BYTES = 1 << 20
+"""uncompressed bytes of a block that has more than one row"""
+MOST_RATIO = 1 << 15
+"""bytes that one byte of a zstd frame can expand to: a block of 128 KiB that repeats one byte takes 4"""
 
 Bytes = NDArray[np.uint8]
 
@@ -48,6 +52,17 @@ class ShardInfo:
         """How many blocks; the last one may be padded."""
         return -(-self.rows // self.block_rows)
 
+    def check_size(self) -> None:
+        """ValueError if a file of this size cannot hold that many rows."""
+        block_bytes = self.block_rows * self.row_bytes
+        if self.block_rows > 1 and block_bytes > MOST_BLOCK_BYTES:
+            raise ValueError(f"blocks of {block_bytes:,} bytes are larger than any")
+        stored = self.bytes - 24 * self.blocks - 4  # without sums and index
+        if self.blocks * block_bytes > stored * (MOST_RATIO if self.codec == "zstd" else 1):
+            raise ValueError(
+                f"a file of {self.bytes:,} bytes cannot hold {self.rows:,} rows of {self.row_bytes:,} bytes"
+            )
+
 
 def block_rows_for(row_bytes: int) -> int:
     """How many rows make a block: about 220 KB, at least one row."""
@@ -68,12 +83,12 @@ class Blocks:
         self.plain: Bytes | None = None
         self._file = ReadFile(self.path)
         try:
+            size = self.path.stat().st_size
+            if size != info.bytes:
+                raise self.corrupt(f"it has {size} bytes where {info.bytes} were written")
             if held:
                 self._held = memoryview(self.path.read_bytes())
                 size = len(self._held)
-            else:
-                with self._file.descriptor() as descriptor:
-                    size = os.fstat(descriptor).st_size
             self._open_index(size)
         except BaseException:
             self._file.close()
@@ -82,8 +97,8 @@ class Blocks:
     def _open_index(self, size: int) -> None:
         blocks, step = self.info.blocks, self.block_bytes
         end = size - 24 * blocks - 4  # where the blocks end and the sums begin
-        if size != self.info.bytes or end < 0:
-            raise self.corrupt(f"it has {size} bytes where {self.info.bytes} were written")
+        if end < 0:
+            raise self.corrupt(f"its {size} bytes are too few for the index of {blocks} blocks")
         tail = self._pread(end, size - end)
         index = tail[8 * blocks : -4]
         if crc32c(index) != int.from_bytes(tail[-4:], "little"):
@@ -91,6 +106,8 @@ class Blocks:
         offsets, sizes = np.frombuffer(index, "<u8").reshape(blocks, 2).T
         if np.any(offsets > end) or np.any(sizes > end - np.minimum(offsets, end)) or not np.all(sizes):
             raise self.corrupt("its index points outside of it")
+        if self.info.codec == "zstd" and np.any(sizes * MOST_RATIO < step):
+            raise self.corrupt(f"it has a block of {sizes.min()} bytes, which cannot hold {step:,}")
         self._sums: list[int] = np.frombuffer(tail, "<u8", blocks).tolist()
         self._spans: list[tuple[int, int]] = list(zip(offsets.tolist(), sizes.tolist(), strict=True))
         if self.info.codec == "none":

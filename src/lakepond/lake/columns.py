@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -17,6 +17,8 @@ from lakepond.errors import SpecError
 
 BATCH_STEPS, BATCH_BYTES = 8192, 2 << 20
 NOTE = b"lakepond.note."
+ARROW_MAX = 2**31 - 1
+"""values of a list, or bytes of a value"""
 _TYPED = {"|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"}
 
 Array = NDArray[Any]
@@ -53,7 +55,10 @@ class Column:
         """The Arrow type."""
         import pyarrow as pa
 
-        if self.dtype.str not in _TYPED:
+        typed = self.dtype.str in _TYPED
+        if self.size * (1 if typed else self.dtype.itemsize) > ARROW_MAX:
+            raise SpecError(f"column {self.name!r} has {self.size:,} values per step, too many for Arrow.")
+        if not typed:
             return pa.binary(self.dtype.itemsize * self.size)
         value = pa.from_numpy_dtype(self.dtype)
         return pa.list_(value, self.size) if self.shape else value
@@ -113,10 +118,14 @@ class Layout:
                     f"column {name!r} has dtype {column.dtype}, which has no fixed width or no name."
                 )
         found = tuple(_column(name, array.dtype, array.shape[1:]) for name, array in columns.items())
-        width = sum(column.dtype.itemsize * column.size for column in found)
         steps = len(next(iter(columns.values())))
-        batch = min(BATCH_STEPS, max(1, BATCH_BYTES // max(1, width)))
+        batch = min(BATCH_STEPS, max(1, BATCH_BYTES // max(1, _width(found))))
         return cls(found, steps, batch, tuple(sorted((notes or {}).items())))
+
+    @property
+    def width(self) -> int:
+        """Bytes per step, uncompressed."""
+        return _width(self.columns)
 
     @classmethod
     def from_schema(cls, schema: Any) -> Layout:
@@ -129,9 +138,19 @@ class Layout:
         said = {key: value for key, value in schema.metadata.items() if key.startswith(NOTE)}
         notes = tuple(sorted((key[len(NOTE) :].decode(), value) for key, value in said.items()))
         layout = cls(tuple(columns), told["steps"], told["batch"], notes)
+        layout.check()
         if not layout.schema().equals(schema, check_metadata=True):
             raise ValueError("its schema does not match the checksum of the schema")
         return layout
+
+    def check(self) -> None:
+        """ValueError unless batches have a size that `Layout.of` gives them and values are not objects."""
+        if type(self.steps) is not int or type(self.batch) is not int or self.steps < 0 or self.batch < 1:
+            raise ValueError(f"it says that it has {self.steps!r} steps in batches of {self.batch!r}")
+        if any(column.dtype.hasobject for column in self.columns):
+            raise ValueError("a column of Python objects")
+        if self.batch > BATCH_STEPS or (self.batch > 1 and self.batch * self.width > BATCH_BYTES):
+            raise ValueError(f"batches of {self.batch:,} steps of {self.width:,} bytes are larger than any")
 
     def schema(self) -> Any:
         """The Arrow schema that says all this."""
@@ -150,6 +169,10 @@ class Layout:
         digest = xxhash.xxh3_64(f"{column.told}, {start}, {len(part)}, {self.steps}]".encode())
         digest.update(raw_bytes(part).data)
         return digest.hexdigest()
+
+
+def _width(columns: Sequence[Column]) -> int:
+    return sum(column.dtype.itemsize * column.size for column in columns)
 
 
 @lru_cache(1024)

@@ -8,8 +8,11 @@ changed. The newest one that verifies is the lake; any other that is kept can be
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +23,9 @@ from lakepond.lake.files import sync_folder, write_bytes
 from lakepond.lake.names import COMMIT, DIGEST, entries
 from lakepond.lake.sealed import seal, unseal
 from lakepond.lake.steps import StepsInfo
+
+NUMBER_LIMIT = 1 << 48
+"""steps, rows and bytes are fewer: sums and products of two of them stay within 64 bits where it matters"""
 
 
 class Start(Enum):
@@ -140,7 +146,7 @@ class Commit:
             commit = cls(**told)
             commit.check()
             return commit
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
             raise LakeCorrupt(f"commit {name} is not what was written: {error}; see `repair`.") from error
 
     def check(self) -> None:
@@ -152,10 +158,7 @@ class Commit:
         ]
         if not all(re.fullmatch(DIGEST, file.digest) for file in files):
             raise ValueError("it names a file by what is no digest")
-        numbers = [self.number, self.oldest, self.recorded, *self.next_rows]
-        numbers += [n for part in (*self.segments, *self.rows, *files) for n in vars(part).values()]
-        if any(isinstance(n, float | bool) or (isinstance(n, int) and n < 0) for n in numbers):
-            raise ValueError("it has a number that is none")
+        self._check_numbers(files)
         names = {rows.name for rows in self.rows}
         if not self.oldest <= self.recorded:
             raise ValueError(f"it is number {self.number} and has the steps [{self.oldest}, {self.recorded})")
@@ -173,6 +176,23 @@ class Commit:
             stops = [*(rows.first for rows in mine[1:]), self.next_rows[leaf]]
             if any(r.first + r.shard.rows > to for r, to in zip(mine, stops, strict=False)):
                 raise ValueError(f"the rows of leaf {leaf} are not in order")
+
+    def _check_numbers(self, files: Sequence[StepsInfo | ShardInfo]) -> None:
+        """ValueError or TypeError if a number is not valid, or is more than the files can hold."""
+        numbers: list[Any] = [self.number, self.oldest, self.recorded, self.bytes_written, *self.next_rows]
+        numbers += [0 if self.parent is None else self.parent]
+        numbers += [segment.first for segment in self.segments]
+        numbers += [n for rows in self.rows for n in (rows.leaf, rows.first)]
+        numbers += [n for file in files for n in vars(file).values() if not isinstance(n, str)]
+        for number in numbers:
+            if type(number) is not int or not 0 <= number < NUMBER_LIMIT:
+                raise ValueError(f"it has the number {number!r} where a count is expected")
+        for real in (self.seconds, self.largest_priority, 0.0 if self.alpha is None else self.alpha):
+            if type(real) not in (int, float) or not 0 <= real < math.inf:
+                raise ValueError(f"it has the number {real!r} where a finite one of at least 0 is expected")
+        datetime.fromisoformat(self.time).timestamp()
+        for file in files:
+            file.check_size()
 
 
 def file_name(number: int) -> str:

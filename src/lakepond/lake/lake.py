@@ -15,12 +15,13 @@ from lakepond.errors import LakeCorrupt, LakeNotFound, SampleError, SpecError, T
 from lakepond.lake import commits, description, writers
 from lakepond.lake.assemble import PART_STEPS, batch_of, observations
 from lakepond.lake.checksum import Digest
-from lakepond.lake.commits import Commit, Start
+from lakepond.lake.commits import Commit, RowsFile, Start
 from lakepond.lake.elsewhere import Segments, known
 from lakepond.lake.exports import Exports
 from lakepond.lake.reader import LakeReader, LeafPart, Part
 from lakepond.lake.shard import Shard
 from lakepond.lake.steps import read_steps
+from lakepond.lake.weights import read_weights
 from lakepond.types import Array, Batch, Field, Spec, leaves
 
 log = logging.getLogger("lakepond")
@@ -112,6 +113,10 @@ class Lake(Exports):
             where = path if writer is None else writers.home(path, writer)
             raise LakeNotFound(f"{where} has no commit yet; `replay.commit()` makes one.")
         return cls(path, spec, newest, segments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, also in another process, opens the same commits of the lake at the same path."""
+        return _open_commits, (self.path.absolute(), {name: head.number for name, head in self.heads.items()})
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -220,6 +225,7 @@ class Lake(Exports):
             return
         with ThreadPoolExecutor(2) as pool:
             for file in filter(lambda file: segments.reachable(file.name), self.commit.rows):
+                self._check_leaf(file)
                 with segments.using(file.name) as there, Shard(there, file.shard) as shard:
                     shard.verify(pool)
         for segment in filter(lambda segment: segments.reachable(segment.name), self.commit.segments):
@@ -234,6 +240,16 @@ class Lake(Exports):
             if segments.reachable(f"{info.digest}.steps"):
                 with segments.using(f"{info.digest}.steps") as there:
                     check_digest(there, info.digest)
+        read_weights(self.commit, segments, reachable=True)
+
+    def _check_leaf(self, file: RowsFile) -> None:
+        """Raise `LakeCorrupt` if a file's rows are longer than the observation they belong to."""
+        size = self._fields[file.leaf][1].nbytes if file.leaf < len(self._fields) else 0
+        if file.shard.row_bytes > size:
+            raise LakeCorrupt(
+                f"{file.name} of {self.path} has rows of {file.shard.row_bytes:,} bytes for observation "
+                f"{file.leaf}, which has {size:,}; see `repair`."
+            )
 
     def fill(self, into: Fillable, count: int, *, rng: np.random.Generator) -> None:
         """Append exactly `count` of the live steps to a replay, every choice as likely as any other."""
@@ -286,6 +302,16 @@ class Lake(Exports):
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _open_commits(path: Path, numbers: dict[str, int]) -> Lake:
+    """A lake at one commit of each writer."""
+    heads = {
+        name: commits.read(writers.home(path, name) / "commits", number) for name, number in numbers.items()
+    }
+    for head in heads.values():
+        check_files(path, head)
+    return Lake(path, description.read(path), heads)
 
 
 def check_files(path: Path, commit: Commit) -> None:

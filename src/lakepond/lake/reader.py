@@ -16,7 +16,7 @@ from lakepond.lake.elsewhere import Segments
 from lakepond.lake.handover import Layout
 from lakepond.lake.shard import Job, Shard, run
 from lakepond.lake.steps_files import StepsFiles
-from lakepond.lake.tracks import covered, distinct
+from lakepond.lake.tracks import RowPlaces, Track, covered, distinct, spans_of
 from lakepond.types import Array, Spec
 from lakepond.types import leaves as leaves_of
 
@@ -32,7 +32,7 @@ class LeafPart(NamedTuple):
     """The windows of some steps of one segment: a track of row numbers and where each window starts in it."""
 
     layout: Layout
-    track: Array
+    track: Track
     starts: Array
     """(steps, 2)"""
 
@@ -165,10 +165,9 @@ class LakeReader:
         np.take(rows, place[half:], axis=0, out=out[half:], mode="clip")
         other.result()
 
-    def row_span(self, leaf: int) -> tuple[int, int]:
-        """The numbers that rows of a leaf can have here, [start, stop)."""
-        files = self._rows[leaf]
-        return (files[0].first, files[-1].first + files[-1].shard.rows) if files else (0, 0)
+    def row_places(self, leaf: int) -> RowPlaces:
+        """The rows of a leaf that are in the files of this commit, counted without gaps."""
+        return RowPlaces(self._rows[leaf])
 
     def has_rows(self, leaf: int) -> bool:
         """Whether a leaf is kept in rows, and not plainly."""
@@ -180,13 +179,13 @@ class LakeReader:
         runs = [np.arange(file.first, file.first + file.shard.rows) for file in files]
         return np.concatenate([np.zeros(0, np.int64), *runs])
 
-    def check_rows(self, leaf: int, track: Array, row_bytes: int) -> None:
+    def check_rows(self, leaf: int, track: Track, row_bytes: int) -> None:
         """Raise `LakeCorrupt` unless every row that a track names is in a file of this commit."""
-        files, firsts = self._rows[leaf], self._row_firsts[leaf]
-        numbers = distinct(track)[0]
-        which = np.searchsorted(firsts, numbers, "right") - 1
-        stops = np.array([f.first + f.shard.rows if f.shard.row_bytes == row_bytes else -1 for f in files])
-        if len(numbers) and (which.min() < 0 or (numbers >= stops[which]).any()):
+        files = [file for file in self._rows[leaf] if file.shard.row_bytes == row_bytes]
+        starts = np.array([file.first for file in files], np.int64)
+        stops = np.array([file.first + file.shard.rows for file in files], np.int64)
+        runs = track.runs[track.runs[:, 1] > 0]
+        if len(runs) and spans_of(runs, starts, stops) is None:
             raise LakeCorrupt(f"a window of {self.path} names a row that is in no file of its commit.")
 
     def _shard(self, file: RowsFile) -> Shard:

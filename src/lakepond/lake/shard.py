@@ -124,6 +124,8 @@ class Shard:
         if self.info.codec == "none":
             self._blocks.check_plain(np.arange(self.info.blocks))
             return
+        if self._blocks.block_bytes > GROUP_BYTES:
+            pool = None  # rows of that size are decoded one at a time, not one per thread
         size = max(1, GROUP_BYTES // self._blocks.block_bytes)
         starts = range(0, self.info.blocks, size)
         groups = [_Group(np.arange(at, min(at + size, self.info.blocks)), 0, 0, False) for at in starts]

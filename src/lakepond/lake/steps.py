@@ -27,15 +27,19 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from lakepond.arrow_sizes import read_batch, read_footer
 from lakepond.errors import LakeCorrupt, SpecError
+from lakepond.lake.blocks import MOST_RATIO
 from lakepond.lake.checksum import Tally
-from lakepond.lake.columns import Layout
+from lakepond.lake.columns import BATCH_STEPS, Layout
 
 Array = NDArray[Any]
 DENSE, QUICK = 1, -1
 """levels of zstd: the first takes nine times as long for numbers that look like noise, and saves a tenth"""
 SAMPLE_BYTES = 16 << 10
 """of columns that are compressed both ways to choose the level"""
+LEAST_BATCH_BYTES = 256
+"""of a batch with its entry in the footer, at least; the smallest that this writer makes has about 600"""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,11 @@ class StepsInfo:
     """size of the file"""
     digest: str
     """SHA-256 of the file's bytes, its first 40 hex digits: its name"""
+
+    def check_size(self) -> None:
+        """ValueError if a file of this size cannot hold that many steps."""
+        if self.steps > self.bytes // LEAST_BATCH_BYTES * BATCH_STEPS:
+            raise ValueError(f"a file of {self.bytes:,} bytes cannot hold {self.steps:,} steps")
 
 
 def write_steps(
@@ -139,8 +148,9 @@ def read_steps(
             raise SpecError(f"{what} has the columns {known}; asked for {wanted}.")
         if not 0 <= begin <= end <= layout.steps:
             raise IndexError(f"{what} has steps [0, {layout.steps}); asked for [{begin}, {end}).")
-        out = {name: layout.columns[known.index(name)].empty(end - begin) for name in wanted}
         with _blaming(what):
+            _check_sizes(file, layout, begin, end)  # before memory is allocated for them
+            out = {name: layout.columns[known.index(name)].empty(end - begin) for name in wanted}
             _read_into(out, file, layout, begin, end)
     return out
 
@@ -160,13 +170,27 @@ def read_layout(source: str | os.PathLike[str] | bytes | memoryview) -> Layout:
         return Layout.from_schema(pa.ipc.open_file(file).schema)
 
 
+def _check_sizes(file: Any, layout: Layout, begin: int, end: int) -> None:
+    """ValueError unless the batches of [begin, end) declare what the layout says and the file can hold."""
+    batches = read_footer(file.read_at, file.size()).batches
+    if len(batches) != -(-max(1, layout.steps) // layout.batch):
+        raise ValueError(f"{len(batches)} batches cannot hold {layout.steps} steps")
+    for number in range(begin // layout.batch, -(-end // layout.batch)):
+        steps = min(layout.batch, layout.steps - number * layout.batch)
+        declared = read_batch(file.read_at, batches[number])
+        expected = steps * layout.width + 64 * len(layout.columns)  # buffers may be padded
+        if declared.rows != steps or declared.bytes > min(expected, MOST_RATIO * batches[number][2]):
+            raise ValueError(
+                f"batch {number} declares {declared.rows} steps and {declared.bytes:,} bytes, expected are "
+                f"{steps} steps of {layout.width:,} bytes in {batches[number][2]:,} stored bytes"
+            )
+
+
 def _read_into(out: dict[str, Array], file: Any, layout: Layout, begin: int, end: int) -> None:
     import pyarrow as pa
 
     places = [place for place, column in enumerate(layout.columns) if column.name in out]
     reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=places))
-    if reader.num_record_batches != -(-max(1, layout.steps) // layout.batch):
-        raise ValueError(f"{reader.num_record_batches} batches cannot hold {layout.steps} steps")
     if begin == end or not places:  # Arrow would take "no columns" for "all columns"
         return
     for number in range(begin // layout.batch, -(-end // layout.batch)):

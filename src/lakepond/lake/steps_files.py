@@ -21,11 +21,13 @@ from lakepond.lake.commits import Segment
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.handover import Layout
 from lakepond.lake.steps import read_layout, read_steps
-from lakepond.lake.tracks import decode_track
+from lakepond.lake.tracks import Track
 from lakepond.types import Array, Field, Spec, leaves
 
 KEPT_BYTES = 64 << 20
 """plain columns that are kept"""
+FOLLOWS = "follows_previous"
+"""column: whether a step continues the previous one of its stream"""
 OPEN_FILES = 256
 """files whose layout and tracks are kept"""
 
@@ -36,7 +38,7 @@ class Known(NamedTuple):
     file: arrow.Layout
     layouts: tuple[Layout | None, ...]
     """for each leaf; None where its values are kept plainly"""
-    tracks: tuple[Array | None, ...]
+    tracks: tuple[Track | None, ...]
 
     @property
     def nbytes(self) -> int:
@@ -97,9 +99,11 @@ class StepsFiles:
                 number = int(places[at]) // size
                 batch = self._batch(segment, number)
                 parts.append({name: values[places[at:to] - number * size] for name, values in batch.items()})
-            if len(parts) == 1:
-                return parts[0]
-            return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            read = parts[0]
+            if len(parts) > 1:
+                read = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            # without the column, each step continued the previous one of its stream
+            return read if FOLLOWS in read else {**read, FOLLOWS: np.ones(len(places), np.bool_)}
 
     def _batch(self, segment: Segment, number: int) -> Mapping[str, Array]:
         batch = self._batches.get((segment.name, number))
@@ -125,9 +129,11 @@ class StepsFiles:
             raise ValueError(f"it has {layout.steps} steps where {segment.steps.steps} were committed")
         found = {column.name: (column.dtype, column.shape) for column in layout.columns}
         wanted: dict[str, Any] = {n: (np.dtype(f.dtype), f.shape) for n, f in self._columns.items()}
+        if FOLLOWS in found:  # not in files of earlier versions
+            wanted[FOLLOWS] = (np.dtype(np.bool_), ())
         notes = dict(layout.notes)
         layouts: list[Layout | None] = []
-        tracks: list[Array | None] = []
+        tracks: list[Track | None] = []
         for i, field in enumerate(self._leaves):
             if f"values[{i}]" in found:
                 wanted[f"values[{i}]"] = (np.dtype(field.dtype), (2, *field.shape))
@@ -143,8 +149,7 @@ class StepsFiles:
             ):
                 raise ValueError(f"windows of {told} cannot be observations of {field}")
             layouts.append(told)
-            track = decode_track(notes[f"track[{i}]"])
-            tracks.append(track + segment.shift[i] if segment.shift else track)
+            tracks.append(Track(notes[f"track[{i}]"], segment.shift[i] if segment.shift else 0))
         if found != wanted:
             raise ValueError(f"it has the columns {found}, the lake {wanted}")
         return Known(layout, tuple(layouts), tuple(tracks))

@@ -5,16 +5,17 @@ Reads the `result.json` of every finished run. What was written by hand above th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lakepond.errors import RunNotFound
+from lakepond.errors import RunCorrupt, RunNotFound
 from lakepond.report.statistics import Interval, improvement, interval
+from lakepond.runs.metrics import is_number
 from lakepond.types import Array
+from lakepond.untrusted import blaming, read_json
 
 MARKER = "<!-- all below is written by `lakepond compare --only-report` -->"
 BASELINE = "single"
@@ -44,12 +45,30 @@ def read(folder: Path) -> Results:
     """All finished runs."""
     found: Results = {}
     for file in sorted(folder.glob("*/*/*/result.json")):
-        told = json.loads(file.read_text())
-        found.setdefault(told["arm"], {}).setdefault(told["game"], {})[told["seed"]] = told
+        with blaming(file, RunCorrupt, "delete it, and `lakepond compare` makes that run again"):
+            result = _checked(read_json(file))
+        found.setdefault(result["arm"], {}).setdefault(result["game"], {})[result["seed"]] = result
     if not found:
         raise RunNotFound(f"{folder} holds no finished run of a comparison; `lakepond compare` makes them.")
     order = [arm for arm in COLOURS if arm in found]
     return {arm: found[arm] for arm in [*order, *(arm for arm in found if arm not in order)]}
+
+
+def _checked(result: dict[str, Any]) -> dict[str, Any]:
+    """The result of one run; ValueError, KeyError or TypeError unless it has all that is drawn."""
+    curve, resets = result["curve"], result["resets"]
+    numbers = [result[name] for name in ("score", "frames", "samples")]
+    numbers += [number for point in curve for number in (point[0], point[1], len(point))]
+    numbers += [reset[name] for reset in resets for name in ("frames", "before", "after")]
+    later = [reset[name] for reset in resets for name in ("recovery", "recovery_95")]
+    if not all(map(is_number, [*numbers, *(number for number in later if number is not None)])):
+        raise ValueError("it has a value that is not a finite number")
+    named = isinstance(result["arm"], str) and isinstance(result["game"], str) and type(result["seed"]) is int
+    if not named or not curve or any(len(point) != 2 for point in curve) or not result["frames"]:
+        raise ValueError("it has no arm, game, seed, frames or curve")
+    floats = {name: float(result[name]) for name in ("score", "frames", "samples")}
+    result |= floats | {"curve": [[float(at), float(score)] for at, score in curve]}
+    return result
 
 
 def write(folder: Path, page: Path) -> dict[str, Any]:

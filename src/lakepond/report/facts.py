@@ -9,6 +9,7 @@ from typing import Any
 from lakepond.report.gathered import RunFolder
 from lakepond.report.numbers import duration, number, percent, short, size
 from lakepond.runs import session
+from lakepond.runs.metrics import is_number
 
 
 def key_figures(run: RunFolder) -> list[tuple[str, str, str]]:
@@ -17,7 +18,7 @@ def key_figures(run: RunFolder) -> list[tuple[str, str, str]]:
     last = max((series.x[-1] for series in run.metrics.values() if len(series.x)), default=None)
     if last is not None:
         goal = run.told["config"].get({"generation": "generations", "frames": "frames"}.get(run.x_name, ""))
-        found.append((run.x_name.capitalize(), short(last), f"of {short(goal)}" if goal else ""))
+        found.append((run.x_name.capitalize(), short(last), f"of {short(goal)}" if is_number(goal) else ""))
     found += _learning(run) + _market(run) + _storage(run) + _machine(run)
     return found
 
@@ -38,8 +39,8 @@ def _learning(run: RunFolder) -> list[tuple[str, str, str]]:
 
 def _market(run: RunFolder) -> list[tuple[str, str, str]]:
     for one in run.evaluations:
-        champion, held = one.result.get("champion"), one.result.get("buy_and_hold")
-        if champion and held:
+        champion, held = one.result["champion"], one.result["buy_and_hold"]
+        if champion and held and "total_return" in champion and "total_return" in held:
             words = f"buy and hold {percent(held['total_return'])}"
             return [(f"Return, {one.part}", percent(champion["total_return"]), words)]
     return []
@@ -78,9 +79,9 @@ def _machine(run: RunFolder) -> list[tuple[str, str, str]]:
 
 def what_was_run(run: RunFolder) -> list[tuple[str, str]]:
     """The trainer, the machine, the versions."""
-    told, machine = run.told, run.told.get("machine", {})
-    libraries = ", ".join(f"{name} {version}" for name, version in told.get("libraries", {}).items())
-    memory = machine.get("memory_bytes")
+    told, machine = run.told, _object(run.told, "machine")
+    libraries = ", ".join(f"{name} {version}" for name, version in _object(told, "libraries").items())
+    memory, command = machine.get("memory_bytes"), told.get("command")
     kept = (
         f"{len(run.checkpoints)} kept, {size(sum(b for _, b in run.checkpoints))}"
         if run.checkpoints
@@ -88,12 +89,12 @@ def what_was_run(run: RunFolder) -> list[tuple[str, str]]:
     )
     rows = [
         ("trainer", run.trainer),
-        ("command", " ".join(map(str, told.get("command", [])))),
+        ("command", " ".join(map(str, command)) if isinstance(command, list) else ""),
         ("begun", str(told.get("created", ""))),
         (
             "machine",
             f"{machine.get('system', '')}, {machine.get('cores', '?')} cores"
-            + (f", {size(memory)}" if memory else ""),
+            + (f", {size(memory)}" if is_number(memory) and memory else ""),
         ),
         (
             "versions",
@@ -116,6 +117,12 @@ def _sessions(about: dict[str, Any]) -> str:
     changes = [f"{name} {old} to {new}" for found in pairs for name, old, new in found]
     changed = f"; changed in between: {', '.join(changes)}" if changes else ""
     return f"{len(sessions)} times{changed}" if len(sessions) > 1 else ""
+
+
+def _object(told: dict[str, Any], name: str) -> dict[str, Any]:
+    """A part of config.json, empty unless it is an object."""
+    part = told.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _commits(run: RunFolder) -> str:

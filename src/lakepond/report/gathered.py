@@ -6,21 +6,25 @@ config.json · metrics.jsonl · checkpoints/*/state.json · lake/commits · lake
 from __future__ import annotations
 
 import csv
-import json
 from array import array
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-from lakepond.errors import LakeError, LakepondError
+from lakepond.errors import LakeError, LakepondError, RunCorrupt
 from lakepond.lake import commits, description
 from lakepond.lake.elsewhere import known
 from lakepond.runs import Run
+from lakepond.runs.metrics import LARGEST, is_number
 from lakepond.runs.status import UPLOAD
 from lakepond.types import Spec
+from lakepond.untrusted import one_line, read_json
 
 MOST_COMMITS = 300
 """commits that are read, evenly spread, the first and the last among them"""
+ACCOUNTS = ("champion", "buy_and_hold", "random")
+"""whose results an evaluation has"""
 MOST_LISTED = 64
 """members of a list that is logged"""
 
@@ -123,8 +127,8 @@ def gather(folder: str | Path) -> RunFolder:
     try:
         for line in run.history():
             _take(found, line)
-    except ValueError as error:
-        found.problems.append(f"metrics.jsonl is read up to a line that is no JSON ({error}).")
+    except RunCorrupt as error:
+        found.problems.append(f"the log is read up to a line that is not valid: {one_line(error)}.")
     found.resets = _resets(found)
     _read_checkpoints(found)
     if (run.lake_folder / description.NAME).exists():
@@ -133,29 +137,26 @@ def gather(folder: str | Path) -> RunFolder:
         except (LakepondError, OSError) as error:
             found.problems.append(str(error))
     try:
-        found.pushed = dict(json.loads((run.folder / UPLOAD).read_bytes()))
+        found.pushed = read_json(run.folder / UPLOAD)
     except FileNotFoundError:
         pass
-    except (OSError, ValueError, TypeError) as error:
-        found.problems.append(f"{run.folder / UPLOAD} cannot be read: {error!r}.")
+    except (OSError, ValueError) as error:
+        found.problems.append(f"{run.folder / UPLOAD} cannot be read: {one_line(error)}.")
     for result in sorted(run.folder.glob("evaluation/**/result.json")):
         try:
             found.evaluations.append(_read_evaluation(result))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            found.problems.append(f"{result} cannot be read: {error!r}.")
+        except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+            found.problems.append(f"{result} cannot be read: {one_line(error)}.")
     return found
 
 
 def _take(found: RunFolder, line: dict[str, Any]) -> None:
-    step, time = line.pop("step", None), line.pop("time", None)
-    if not isinstance(step, int | float):
-        return
-    if isinstance(time, int | float):
-        found.first_time = time if found.first_time is None else found.first_time
-        found.last_time = time
+    step, time = line.pop("step"), line.pop("time")
+    found.first_time = time if found.first_time is None else found.first_time
+    found.last_time = time
     for name, value in line.items():  # of a log with 100,000 lines, this runs millions of times
         kind = type(value)
-        if kind is float or kind is int:  # and not bool
+        if (kind is float or kind is int) and -LARGEST < value < LARGEST:  # a number, and not a bool
             series = found.metrics.get(name)
             if series is None:
                 series = found.metrics[name] = Series()
@@ -166,7 +167,7 @@ def _take(found: RunFolder, line: dict[str, Any]) -> None:
             if members is None:
                 members = found.lists[name] = [Series() for _ in value]
             for member, one in zip(members, value, strict=False):
-                if type(one) is float or type(one) is int:
+                if is_number(one):
                     member.x.append(step)
                     member.y.append(one)
 
@@ -225,18 +226,33 @@ def _read_lake(found: RunFolder, lake: Path) -> None:
                 found.uploads[url] = (count + 1, size + files[name], len(files))
 
 
-def _read_evaluation(result: Path) -> Evaluation:
-    told = json.loads(result.read_bytes())
+def _read_evaluation(file: Path) -> Evaluation:
+    result = read_json(file)
+    for who in ACCOUNTS:
+        account = result.get(who)
+        values = account.items() if isinstance(account, dict) else ()
+        result[who] = {name: value for name, value in values if is_number(value)}
     dates: list[str] = []
     equity: dict[str, list[float]] = {}
-    if (result.parent / "equity.csv").exists():
-        with (result.parent / "equity.csv").open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                dates.append(row.pop("date"))
+    if (file.parent / "equity.csv").exists():
+        with (file.parent / "equity.csv").open(newline="", encoding="utf-8") as table:
+            for row in csv.DictReader(table):
+                dates.append(date.fromisoformat(row.pop("date")).isoformat())
                 for name, value in row.items():
-                    equity.setdefault(name, []).append(float(value))
+                    equity.setdefault(name, []).append(_float(value))
     trades = []
-    if (result.parent / "trades.csv").exists():
-        with (result.parent / "trades.csv").open(newline="", encoding="utf-8") as file:
-            trades = list(csv.DictReader(file))
-    return Evaluation(str(told.get("part", result.parent.name)), told, dates, equity, trades)
+    if (file.parent / "trades.csv").exists():
+        with (file.parent / "trades.csv").open(newline="", encoding="utf-8") as table:
+            for trade in csv.DictReader(table):
+                trades.append({name: value for name, value in trade.items() if isinstance(value, str)})
+                if trades[-1].get("profit_percent"):
+                    _float(trades[-1]["profit_percent"])
+    return Evaluation(str(result.get("part", file.parent.name)), result, dates, equity, trades)
+
+
+def _float(text: str) -> float:
+    """A finite number; ValueError otherwise."""
+    value = float(text)
+    if not is_number(value):
+        raise ValueError(f"{text[:60]!r} is not a finite number")
+    return value

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from typing import TypeGuard
+
+from lakepond.runs.metrics import TIME_LIMIT, is_number
 
 
 def size(count: float) -> str:
@@ -58,6 +61,11 @@ def day(seconds: float) -> str:
 def moment(seconds: float) -> str:
     """Seconds since 1970 as date and time."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def is_moment(value: object) -> TypeGuard[float]:
+    """Whether a value from JSON is a number of seconds since 1970."""
+    return is_number(value) and 0 <= value < TIME_LIMIT
 
 
 def _three(value: float) -> str:

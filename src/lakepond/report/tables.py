@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from lakepond.report.facts import differences, flat, what_was_run
-from lakepond.report.gathered import RunFolder
-from lakepond.report.numbers import moment, number, percent, size
+from lakepond.report.gathered import ACCOUNTS, RunFolder
+from lakepond.report.numbers import is_moment, moment, number, percent, size
 
 MOST_TRADES = 12
 """best and worst trades that are listed"""
@@ -43,9 +43,9 @@ def tell_market(runs: Sequence[RunFolder]) -> str:
     accounts, trades = [], []
     for run in runs:
         for one in run.evaluations:
-            for who in ("champion", "buy_and_hold", "random"):
-                account = one.result.get(who)
-                if isinstance(account, dict):
+            for who in ACCOUNTS:
+                account = one.result[who]
+                if account:
                     cells = [text(account[k]) if k in account else "–" for k, (_, text) in ACCOUNT.items()]
                     accounts.append([run.name, one.part, who.replace("_", " "), *cells])
             trades += [[run.name, *cells] for cells in _best_and_worst(one.trades)]
@@ -89,7 +89,7 @@ def tell_uploads(runs: Sequence[RunFolder]) -> str:
         [
             run.name,
             str(run.pushed.get("url", "")),
-            moment(run.pushed["time"]) if isinstance(run.pushed.get("time"), int | float) else "–",
+            moment(run.pushed["time"]) if is_moment(run.pushed.get("time")) else "–",
             str(run.pushed.get("last_error") or "all was sent"),
         ]
         for run in runs

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lakepond import untrusted
 from lakepond.errors import RunCorrupt, RunMismatch, RunNotFound
 from lakepond.lake.files import ASIDE, make_folders, sync_folder
 
@@ -29,6 +30,21 @@ RETIRED = frozenset({"pond.span"})
 """leaves that earlier versions saved and that are no longer needed; they are skipped"""
 DROPPED = ".dropped"
 """the ending of a checkpoint that a run left behind by going on from an earlier one"""
+
+
+COUNTERS = frozenset({"frames", "lake_commit", "resets", "big_samples"})
+"""whole numbers in the state of a trainer"""
+
+
+class State(dict[str, Any]):
+    """What a trainer noted; `RunCorrupt` where something is not there."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self._path = path
+
+    def __missing__(self, name: str) -> Any:
+        raise RunCorrupt(f"{self._path} has no {name!r}; resume from another checkpoint.")
 
 
 @dataclass(frozen=True)
@@ -110,31 +126,40 @@ class Checkpoints:
                 shutil.rmtree(left)
 
     def _read(self, number: int, like: Mapping[str, Any]) -> Checkpoint:
-        told = self._told(number)
+        state = self._told(number)
         home = self._home(number)
         arrays = {}
         for name, tree in like.items():
             file = f"{name}.safetensors"
-            if file not in told["files"]:
-                raise RunNotFound(f"{home} holds no {file}; it holds {', '.join(told['files'])}.")
+            if file not in state["files"]:
+                raise RunNotFound(f"{home} holds no {file}; it holds {', '.join(state['files'])}.")
+            noted = state["files"][file]
             try:
+                size = (home / file).stat().st_size
+                if size != noted["bytes"]:
+                    raise RunCorrupt(f"{home / file} has {size:,} bytes, {noted['bytes']:,} were written.")
                 data = (home / file).read_bytes()
             except FileNotFoundError:
                 raise RunCorrupt(f"{home / file} is missing.") from None
-            if hashlib.sha256(data).hexdigest() != told["files"][file]["sha256"]:
+            if hashlib.sha256(data).hexdigest() != noted["sha256"]:
                 raise RunCorrupt(f"{home / file} is not what was written (its SHA-256 differs).")
             arrays[name] = _deserialise(data, tree, home / file)
-        return Checkpoint(number, home, dict(told["state"]), arrays)
+        return Checkpoint(number, home, State(home / STATE, state["state"]), arrays)
 
     def _told(self, number: int) -> dict[str, Any]:
         path = self._home(number) / STATE
-        try:
-            told = json.loads(path.read_bytes())
-            if not isinstance(told["state"], dict) or not isinstance(told["files"], dict):
-                raise TypeError
-        except (ValueError, KeyError, TypeError):
-            raise RunCorrupt(f"{path} cannot be read as a checkpoint's state.") from None
-        return dict(told)
+        with untrusted.blaming(path, RunCorrupt, "resume from another checkpoint"):
+            state = untrusted.read_json(path)
+            if not isinstance(state["state"], dict) or not isinstance(state["files"], dict):
+                raise TypeError("it has no state and no files")
+            for name in COUNTERS & state["state"].keys():
+                value = state["state"][name]
+                if value is not None and (type(value) is not int or not 0 <= value < 1 << 63):
+                    raise TypeError(f"its {name} is {value!r}")
+            for noted in state["files"].values():
+                if type(noted["bytes"]) is not int or not isinstance(noted["sha256"], str):
+                    raise TypeError("it does not say the size and the SHA-256 of each file")
+        return state
 
     def _home(self, number: int) -> Path:
         return self.folder / f"{number:08d}"
@@ -201,7 +226,8 @@ def _deserialise(data: bytes, like: Any, path: Path) -> Any:
     import numpy as np
     from safetensors.numpy import load
 
-    held = {name: values for name, values in load(data).items() if name not in RETIRED}
+    with untrusted.blaming(path, RunCorrupt, "resume from another checkpoint"):
+        held = {name: values for name, values in load(data).items() if name not in RETIRED}
     names, leaves, structure = _named_leaves(like)
     if set(names) != set(held):
         odd = sorted(set(names) ^ set(held))
@@ -210,11 +236,16 @@ def _deserialise(data: bytes, like: Any, path: Path) -> Any:
             "Resume with the settings of config.json."
         )
     for name, leaf in zip(names, leaves, strict=True):
-        if held[name].shape != np.shape(leaf):
-            raise RunMismatch(
-                f"{path}: {name} has shape {held[name].shape}, these settings need {np.shape(leaf)}. "
-                "Resume with the settings of config.json."
-            )
+        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        for what, found, needed in (
+            ("shape", held[name].shape, np.shape(leaf)),
+            ("dtype", held[name].dtype, np.dtype(dtype)),
+        ):
+            if found != needed:
+                raise RunMismatch(
+                    f"{path}: {name} has {what} {found}, these settings need {needed}. "
+                    "Resume with the settings of config.json."
+                )
     return jax.tree_util.tree_unflatten(structure, [held[name] for name in names])
 
 

@@ -17,14 +17,19 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeGuard, cast
 
+from lakepond import untrusted
 from lakepond.errors import RunCorrupt, RunError
 
 log = logging.getLogger("lakepond")
 LINE_BYTES = 16 << 20
 """length from which a line is not taken for one that a trainer wrote"""
 Logger = Literal["tensorboard", "wandb"]
+TIME_LIMIT = 2e11
+"""steps, and seconds since 1970, are fewer: dates end with the year 9999"""
+LARGEST = 1e300
+"""larger numbers are not drawn: sums and ratios of them would overflow"""
 
 
 class Metrics:
@@ -175,7 +180,7 @@ def _complete_bytes(path: Path) -> int:
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a metrics file, one at a time; a last line that is still being written is left out.
 
-    `RunCorrupt` at the first line that is not a JSON object of at most `LINE_BYTES`.
+    `RunCorrupt` at the first line that is not a line of metrics of at most `LINE_BYTES`.
     """
     if not path.exists():
         return
@@ -187,12 +192,25 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                     raise RunCorrupt(f"line {number:,} of {path} is longer than {LINE_BYTES:,} bytes.")
                 return
             try:
-                values = json.loads(line)
-            except (ValueError, RecursionError):
-                values = None
-            if not isinstance(values, dict):
-                raise RunCorrupt(f"line {number:,} of {path} is not JSON as a trainer writes it.")
-            yield values
+                yield parse_line(line)
+            except ValueError as error:
+                raise RunCorrupt(f"line {number:,} of {path} is not valid: {error}.") from None
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """One line of metrics; ValueError unless it is a JSON object with the numbers `step` and `time`."""
+    values = untrusted.parse_json(line)
+    if not isinstance(values, dict):
+        raise ValueError(f"it holds a JSON {type(values).__name__} where an object is expected")
+    for name in ("step", "time"):
+        if not is_number(values.get(name)) or not 0 <= values[name] < TIME_LIMIT:
+            raise ValueError(f"it has {str(values.get(name))[:60]!r} as its {name}")
+    return values
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value from JSON is a finite number, and not a bool."""
+    return type(value) in (int, float) and -LARGEST < value < LARGEST  # type: ignore[operator]
 
 
 def _plain(value: Any) -> Any:

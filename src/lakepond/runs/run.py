@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from lakepond import machine
+from lakepond import machine, untrusted
 from lakepond.errors import LakeLocked, RunCorrupt, RunLocked, RunMismatch, RunNotFound
 from lakepond.lake.files import WriterLock, make_folders, sync_folder, write_bytes
 from lakepond.runs import metrics, session, settings
@@ -257,7 +257,7 @@ def _updated(
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        about = json.loads((folder / CONFIG).read_bytes())
+        about = untrusted.read_json(folder / CONFIG)
         if not isinstance(about["trainer"], str) or not isinstance(about["config"], dict):
             raise TypeError
         if not all(isinstance(each, dict) for each in about.get("sessions", [])):
@@ -266,6 +266,6 @@ def _read(folder: Path) -> dict[str, Any]:
         raise RunNotFound(
             f"{folder} is not a run: it has no {CONFIG}. Name the folder that a trainer wrote to."
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         raise RunNotFound(f"{folder / CONFIG} cannot be read as a run's settings.") from None
-    return dict(about)
+    return about

@@ -6,20 +6,21 @@ step and no row is touched, so it takes the same time for a thousand steps and f
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from lakepond import machine
+from lakepond import machine, untrusted
 from lakepond.errors import LakeError, RunNotFound
 from lakepond.lake import commits, elsewhere
 from lakepond.lake.commits import Commit
 from lakepond.lake.lake import Lake
+from lakepond.runs import metrics
 from lakepond.runs.run import CONFIG, Run
 from lakepond.types import Spec
 
@@ -169,9 +170,9 @@ def judge(
         per_second=per_second,
         eta_seconds=left / per_second if left and per_second and not finished else None,
         logged=last.get("time"),
-        rss_bytes=(machine.resident(pid) if pid is not None else None) or last.get("rss_bytes"),
-        device_bytes=last.get("device_bytes"),
-        device_limit_bytes=last.get("device_limit_bytes"),
+        rss_bytes=(machine.resident(pid) if pid is not None else None) or _number(last, "rss_bytes"),
+        device_bytes=_number(last, "device_bytes"),
+        device_limit_bytes=_number(last, "device_limit_bytes"),
         disk_free_bytes=disk_free,
         disk_full_seconds=full,
         checkpoint=checkpoint,
@@ -182,11 +183,17 @@ def judge(
     )
 
 
+def _number(line: Mapping[str, Any], name: str) -> int | None:
+    value = line.get(name)
+    return int(value) if metrics.is_number(value) else None
+
+
 def _goal(config: Mapping[str, Any]) -> tuple[str, int | None]:
     """What a trainer counts, and how far it goes."""
     for name, unit in (("generations", "generation"), ("frames", "frames"), ("total_frames", "frames")):
-        if isinstance(config.get(name), int):
-            return unit, config[name]
+        total = config.get(name)
+        if metrics.is_number(total) and isinstance(total, int):
+            return unit, total
     return "step", None
 
 
@@ -217,14 +224,11 @@ def parse_log(data: bytes) -> list[dict[str, Any]]:
     complete = data[: data.rfind(b"\n") + 1]  # a line may be in the middle of being written
     found = []
     for line in complete.splitlines():
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):  # torn by a crash; the trainer cuts it when it resumes
-            continue
-        if isinstance(values, dict) and all(
-            type(values.get(name)) in (int, float) for name in ("step", "time")
-        ):
-            found.append(values)
+        with suppress(ValueError):  # torn by a crash; the trainer cuts it when it resumes
+            values = metrics.parse_line(line)
+            found.append(
+                {k: v for k, v in values.items() if not isinstance(v, int | float) or metrics.is_number(v)}
+            )
     return found
 
 
@@ -260,14 +264,14 @@ def lake_status(spec: Spec, newest: Commit, before: Commit, kept: int) -> LakeSt
 def _upload(folder: Path, lake: Path, newest: Commit) -> UploadStatus | None:
     """What the lake's list of files that are elsewhere says, and the last push; None if there was none."""
     try:
-        noted = json.loads((folder / UPLOAD).read_bytes())
-    except (FileNotFoundError, ValueError, RecursionError):
+        noted = untrusted.read_json(folder / UPLOAD)
+    except (FileNotFoundError, ValueError):
         noted = {}
-    if not isinstance(noted, dict):
-        noted = {}
+    noted = {name: value for name, value in noted.items() if isinstance(value, str)}
     there = elsewhere.known(lake)
     if not there and not noted:
         return None
     missing = {name: size for name, size in newest.files().items() if name not in there}
-    url = noted.get("url") or next(iter(sorted(set(there.values()))), "")
-    return UploadStatus(str(url), len(missing), sum(missing.values()), noted.get("last_error"))
+    urls = sorted(set(there.values()))
+    url = noted.get("url") or (urls[0] if urls else "an unknown place")
+    return UploadStatus(url, len(missing), sum(missing.values()), noted.get("last_error"))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from lakepond import untrusted
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
-from lakepond.errors import CloudNotFound
+from lakepond.errors import CloudCorrupt, CloudNotFound
 from lakepond.flow.layout import commit_name, commit_numbers
 from lakepond.lake import commits, description
 from lakepond.lake.commits import Commit
@@ -26,13 +26,13 @@ def look_in_cloud(url: str) -> Status:
     under = "lake/" if f"lake/{description.NAME}" in listed else ""
     if f"{under}{description.NAME}" not in listed and CONFIG not in listed:
         raise CloudNotFound(f"there is neither a run nor a lake at {store.cloud}; push one there first.")
-    told: dict[str, Any] = json.loads(store.read(CONFIG)) if CONFIG in listed else {}
+    config = _config(store) if CONFIG in listed else {}
     found = (re.fullmatch(r"checkpoints/([0-9]+)/state\.json", name) for name in listed)
     saved = [int(match[1]) for match in found if match is not None]
     return judge(
         path=str(store.cloud),
-        trainer=told.get("trainer"),
-        config=told.get("config", {}),
+        trainer=config.get("trainer"),
+        config=config.get("config", {}),
         pid=None,
         lines=parse_log(store.read("metrics.jsonl")) if "metrics.jsonl" in listed else [],
         checkpoint=max(saved, default=None),
@@ -41,6 +41,16 @@ def look_in_cloud(url: str) -> Status:
         disk_free=None,
         problems=[],
     )
+
+
+def _config(store: Store) -> dict[str, Any]:
+    try:
+        found = untrusted.parse_json(store.read(CONFIG))
+        if isinstance(found["trainer"], str) and isinstance(found["config"], dict):
+            return dict(found)
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise CloudCorrupt(f"{CONFIG} in {store.cloud} cannot be read as a run's settings; push the run again.")
 
 
 def _lake(store: Store, under: str, listed: set[str]) -> LakeStatus | None:

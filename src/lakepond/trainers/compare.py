@@ -32,9 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lakepond import stopping
+from lakepond import stopping, untrusted
 from lakepond.agents.pqn import PQNSettings
-from lakepond.errors import ConfigError, LakeLocked, RunLocked
+from lakepond.errors import ConfigError, LakeLocked, RunCorrupt, RunLocked
 from lakepond.lake.files import WriterLock, write_bytes
 from lakepond.runs import Run
 from lakepond.trainers import arena, live, mixture, programs, single
@@ -161,7 +161,8 @@ def _settle(config: CompareConfig, folder: Path) -> None:
     if not file.exists():
         write_bytes(folder, file.name, json.dumps(fixed, indent=1).encode())
         return
-    there = json.loads(file.read_text())
+    with untrusted.blaming(file, RunCorrupt, "restore it, or choose another folder"):
+        there = untrusted.read_json(file)
     for name, value in fixed.items():
         if there.get(name) != value:
             raise ConfigError(
@@ -304,4 +305,6 @@ def _recovered(reset: dict[str, Any], curve: list[tuple[int, float]]) -> dict[st
 def results(folder: str | Path) -> Iterator[dict[str, Any]]:
     """What the finished runs of a comparison came to."""
     for file in sorted(Path(folder).glob(f"*/*/*/{RESULT}")):
-        yield json.loads(file.read_text())
+        with untrusted.blaming(file, RunCorrupt, "delete it, and the run is made again"):
+            result = untrusted.read_json(file)
+        yield result

@@ -17,8 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lakepond import untrusted
 from lakepond.agents import ddpg, population
 from lakepond.agents.market_network import POSITION, Array, Params, init_actor
+from lakepond.errors import RunCorrupt
 from lakepond.lake.commits import Commit, Start
 from lakepond.replay import Replay
 from lakepond.runs import Run
@@ -89,8 +91,9 @@ def begin(
     if checkpoint is None:
         return now, counters, replay
     now = Evolving(**jax.tree.map(jnp.asarray, checkpoint.arrays))
-    saved = checkpoint.state["counters"]
-    counters = Counters(**{name: saved[name] for name in Counters._fields})
+    with untrusted.blaming(checkpoint.folder / "state.json", RunCorrupt, "resume from another checkpoint"):
+        saved = checkpoint.state["counters"]
+        counters = Counters(**{name: saved[name] for name in Counters._fields})
     best = -math.inf if counters.best_score is None else counters.best_score
     return now, counters._replace(best_score=best), replay
 

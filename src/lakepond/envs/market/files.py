@@ -12,9 +12,7 @@ No trade is an empty cell, a row that is not there, or NaN. Nothing in a file is
 
 from __future__ import annotations
 
-import csv
 import os
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -22,26 +20,22 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lakepond import untrusted
 from lakepond.envs.market.features import FEATURES
 from lakepond.envs.market.panel import PRICES, Panel
+from lakepond.envs.market.tables import (
+    MOST_TOLD,
+    Floats,
+    Problem,
+    Table,
+    read_arrow,
+    read_csv,
+    read_parquet,
+)
 from lakepond.errors import MarketDataError
 
 FIRST_DAY = np.datetime64("2000-01-03")
 """of a file without dates: business days from here on"""
-MOST_TOLD = 50
-"""problems that are listed, of each kind"""
-
-Floats = npt.NDArray[np.float64]
-
-
-class Problem(NamedTuple):
-    """What is wrong, and where."""
-
-    where: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.what}" if self.where else self.what
 
 
 class Found(NamedTuple):
@@ -97,159 +91,109 @@ def inspect(path: str | os.PathLike[str]) -> Found:
         )
     if not path.exists():
         raise MarketDataError(f"{path} is not there.")
-    try:
-        return reader(path)
-    except MarketDataError as error:
-        return Found(None, None, [Problem("", str(error))])
-    except (ValueError, OSError, EOFError, KeyError, UnicodeDecodeError, zipfile.BadZipFile) as error:
-        raise MarketDataError(f"{path} cannot be read as {path.suffix}: {error}.") from error
+    with untrusted.blaming(path, MarketDataError, f"restore it, or write it again as {path.suffix}"):
+        try:
+            return reader(path)
+        except MarketDataError as error:
+            return Found(None, None, [Problem("", str(error))])
 
 
 # --- tables ----------------------------------------------------------------------------------------
 
 
-class _Table(NamedTuple):
-    """Cells by column, and what each row is called."""
-
-    columns: dict[str, list[object]]
-    rows: list[str]
-
-
 def _csv(path: Path) -> Found:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
-        heading = [name.strip().lower() for name in next(reader, [])]
-        columns: dict[str, list[object]] = {name: [] for name in heading}
-        rows: list[str] = []
-        for cells in reader:
-            if not cells:
-                continue
-            if len(cells) != len(heading):
-                told = f"has {len(cells)} cells, the heading has {len(heading)}"
-                return Found(None, None, [Problem(f"line {reader.line_num}", told)])
-            rows.append(f"line {reader.line_num}")
-            for name, cell in zip(heading, cells, strict=True):
-                columns[name].append(cell.strip())
-    return _long(_Table(columns, rows))
+    return _long(read_csv(path), "line")
 
 
 def _parquet(path: Path) -> Found:
-    import pyarrow.parquet
-
-    return _arrow_table(pyarrow.parquet.read_table(path))
+    return _long(read_parquet(path), "row")
 
 
 def _arrow(path: Path) -> Found:
-    import pyarrow.feather
-
-    return _arrow_table(pyarrow.feather.read_table(path))
+    return _long(read_arrow(path), "row")
 
 
-def _arrow_table(table: object) -> Found:
-    names = table.column_names  # type: ignore[attr-defined]
-    columns = {name.strip().lower(): table.column(name).to_pylist() for name in names}  # type: ignore[attr-defined]
-    return _long(_Table(columns, [f"row {i}" for i in range(table.num_rows)]))  # type: ignore[attr-defined]
-
-
-def _long(table: _Table) -> Found:
-    """One row a day and symbol."""
-    needed = ("date", "symbol", *PRICES)
-    absent = [name for name in needed if name not in table.columns]
-    if absent:
-        has = ", ".join(table.columns) or "none"
-        return Found(None, None, [Problem("heading", f"no column {', '.join(absent)}; it has {has}")])
-    if not table.rows:
-        return Found(None, None, [Problem("", "the table has no rows")])
+def _long(table: Table, kind: str) -> Found:
+    """The panel of a table with one row per day and symbol."""
+    if table.problems:
+        return Found(None, None, table.problems)
     problems: list[Problem] = []
-    dates = _dates(table, problems)
-    own_features = all(name in table.columns for name in FEATURES)
-    numbers = {name: _numbers(table, name, problems) for name in (FEATURES if own_features else PRICES)}
+    symbols, dates, column = table.symbols, table.dates, table.codes
+    days, row = np.unique(dates, return_inverse=True)
+    first, again = _repeats(row, column, len(symbols))
+    for k, before in zip(again[:MOST_TOLD].tolist(), first[:MOST_TOLD].tolist(), strict=True):
+        what = (
+            f"{symbols[column[k]]} has {dates[k]} already in {kind} {table.lines[before]}; keep each day once"
+        )
+        problems.append(Problem(f"{kind} {table.lines[k]}, column date", what))
+    for k, newest in _not_sorted(dates, column, again):
+        what = f"{dates[k]} of {symbols[column[k]]} comes after {newest}; sort the rows by date"
+        problems.append(Problem(f"{kind} {table.lines[k]}, column date", what))
     if problems:
         return Found(None, None, problems)
-
-    symbols = list(dict.fromkeys(str(symbol) for symbol in table.columns["symbol"]))
-    place = {symbol: i for i, symbol in enumerate(symbols)}
-    column = np.array([place[str(symbol)] for symbol in table.columns["symbol"]])
-    days, row = np.unique(dates, return_inverse=True)
-    line = np.full((len(days), len(symbols)), -1)
-    newest = np.full(len(symbols), np.datetime64("0001-01-01"))
-    for k, (r, c) in enumerate(zip(row, column, strict=True)):
-        if line[r, c] >= 0:
-            told = f"{symbols[c]} has {dates[k]} already in {table.rows[line[r, c]]}; keep each day once"
-            problems.append(Problem(f"{table.rows[k]}, column date", told))
-        elif dates[k] < newest[c]:
-            told = f"{dates[k]} of {symbols[c]} comes after {newest[c]}; sort the rows by date"
-            problems.append(Problem(f"{table.rows[k]}, column date", told))
-        line[r, c] = k
-        newest[c] = max(newest[c], dates[k])
 
     def wide(name: str) -> Floats:
         values = np.full((len(days), len(symbols)), np.nan)
-        values[row, column] = numbers[name]
+        values[row, column] = table.numbers(name)
         return values
 
+    line = np.full((len(days), len(symbols)), -1)
+    line[row, column] = table.lines
     prices = np.stack([wide(name) for name in PRICES])
-    problems += _wrong_prices(prices, symbols, lambda r, c: table.rows[line[r, c]])
+    problems += _wrong_prices(prices, symbols, lambda r, c: f"{kind} {line[r, c]}")
     if problems:
         return Found(None, None, problems)
-    own = np.stack([wide(name) for name in FEATURES], axis=-1).astype(np.float32) if own_features else None
+    has_features = table.names == FEATURES
+    own = np.stack([wide(name) for name in FEATURES], axis=-1).astype(np.float32) if has_features else None
     return Found(Panel(days, tuple(symbols), *prices), own, [])
 
 
-def _dates(table: _Table, problems: list[Problem]) -> npt.NDArray[np.datetime64]:
-    dates = np.full(len(table.rows), np.datetime64("NaT"), "datetime64[D]")
-    for k, cell in enumerate(table.columns["date"]):
-        try:
-            dates[k] = np.datetime64(str(cell)[:10], "D")
-            if np.isnat(dates[k]):
-                raise ValueError
-        except ValueError:
-            if len(problems) < MOST_TOLD:
-                problems.append(
-                    Problem(f"{table.rows[k]}, column date", f"{cell!r} is no date; write 2026-01-31")
-                )
-    return dates
+def _repeats(
+    row: npt.NDArray[np.int64], column: npt.NDArray[np.int32], symbols: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Rows that have the day and symbol of an earlier one: that earlier one, and they themselves."""
+    key = row.astype(np.int64) * symbols + column
+    order = np.argsort(key, kind="stable")
+    same = np.flatnonzero(key[order[1:]] == key[order[:-1]])
+    by_row = np.argsort(order[same + 1], kind="stable")
+    return order[same][by_row], order[same + 1][by_row]
 
 
-def _numbers(table: _Table, name: str, problems: list[Problem]) -> Floats:
-    cells = table.columns[name]
-    values = np.full(len(cells), np.nan)
-    found = 0
-    for k, cell in enumerate(cells):
-        if cell is None or cell == "":
-            continue
-        try:
-            values[k] = float(cell)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            found += 1
-            if found <= MOST_TOLD:
-                problems.append(Problem(f"{table.rows[k]}, column {name}", f"{cell!r} is not a number"))
-    return values
+def _not_sorted(
+    dates: npt.NDArray[np.datetime64],
+    column: npt.NDArray[np.int32],
+    repeats: npt.NDArray[np.int64],
+) -> list[tuple[int, np.datetime64]]:
+    """Rows whose day comes before an earlier row's of the same symbol, and that row's day."""
+    order = np.argsort(column, kind="stable")
+    days, codes = dates[order].astype(np.int64), column[order].astype(np.int64)
+    # the latest day so far of each symbol: a running maximum that starts again with each symbol
+    span = int(days.max() - days.min()) + 1
+    latest = np.maximum.accumulate(days - days.min() + codes * span) - codes * span + days.min()
+    late = np.flatnonzero(days < latest)
+    late = late[~np.isin(order[late], repeats)]
+    late = late[np.argsort(order[late])][:MOST_TOLD]
+    return [(int(order[k]), latest[k].astype("datetime64[D]")) for k in late]
 
 
 # --- arrays ----------------------------------------------------------------------------------------
 
 
 def _npy(path: Path) -> Found:
-    return _array(np.load(path, allow_pickle=False), None, None)
+    return _array(untrusted.read_npy(path), None, None)
 
 
 def _npz(path: Path) -> Found:
-    with np.load(path, allow_pickle=False) as held:
-        names = set(held.files)
-        if "format" not in names:
-            known = [name for name in ("features", "prices") if name in names]
-            if len(known) != 1:
-                raise MarketDataError(
-                    f"{path} needs `prices` or `features`, one of them, but has {', '.join(sorted(names))}."
-                )
-            return _array(
-                held[known[0]],
-                held["dates"] if "dates" in names else None,
-                held["symbols"] if "symbols" in names else None,
-                is_features=known[0] == "features",
-            )
-    return Found(Panel.load(path), None, [])
+    names = untrusted.npz_names(path)
+    if "format" in names:
+        return Found(Panel.load(path), None, [])
+    known = [name for name in ("features", "prices") if name in names]
+    if len(known) != 1:
+        raise MarketDataError(
+            f"{path} needs `prices` or `features`, one of them, but has {', '.join(sorted(names)[:20])}."
+        )
+    held = untrusted.read_npz(path, (known[0], "dates", "symbols"))
+    return _array(held[known[0]], held.get("dates"), held.get("symbols"), is_features=known[0] == "features")
 
 
 def _array(

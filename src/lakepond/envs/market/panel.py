@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import os
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from lakepond import untrusted
 from lakepond.errors import MarketDataError
 
 FORMAT = 1
@@ -153,22 +153,17 @@ class Panel:
         with open(path, "rb") as file:
             if not zipfile.is_zipfile(file):
                 raise MarketDataError(f"{path} is not a panel file; `lakepond data` makes one.")
-            file.seek(0)
-            try:
-                with np.load(file, allow_pickle=False) as table:
-                    version = int(table["format"])
-                    if version > FORMAT:
-                        raise MarketDataError(
-                            f"{path} has panel format {version}, newer than {FORMAT}; upgrade lakepond."
-                        )
-                    days, symbols = table["days"].astype("datetime64[D]"), tuple(table["symbols"].tolist())
-                    return cls(days, symbols, *(table[name] for name in PRICES))
-            except MarketDataError:
-                raise
-            except (ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        with untrusted.blaming(
+            f"{path} is not a complete panel: it", MarketDataError, "make it again with `lakepond data`"
+        ):
+            table = untrusted.read_npz(path)
+            version = int(table["format"])
+            if version > FORMAT:
                 raise MarketDataError(
-                    f"{path} is not a whole panel ({error}); make it again with `lakepond data`."
-                ) from error
+                    f"{path} has panel format {version}, newer than {FORMAT}; upgrade lakepond."
+                )
+            days, symbols = table["days"].astype("datetime64[D]"), tuple(table["symbols"].tolist())
+            return cls(days, symbols, *(table[name] for name in PRICES))
 
 
 def _owned(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,7 @@ def _table(source: Source, wheel: str | os.PathLike[str] | None) -> bytes:
                         f"{source.archive_bytes}; only that version can be read."
                     )
                 table = _unpack(archive.read(member))
-        except (zipfile.BadZipFile, KeyError, gzip.BadGzipFile, EOFError) as error:
+        except (zipfile.BadZipFile, KeyError, gzip.BadGzipFile, EOFError, zlib.error, RuntimeError) as error:
             raise MarketDataError(f"{path.name} is not the wheel of {source}: {error}.") from error
     if hashlib.sha256(table).hexdigest() != source.sha256:
         raise MarketDataError(f"The table in {path.name} is not the one that {source} was known for.")

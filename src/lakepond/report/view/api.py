@@ -5,7 +5,6 @@ Every method takes the words of the query and answers for one commit: `commit=N`
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -29,7 +28,9 @@ from lakepond.report.view.query import BadQuestion, Busy, Query, commit_number, 
 from lakepond.report.view.sharing import tell_sharing
 from lakepond.report.view.trades import MarketRun, read_market_run, tell_trades
 from lakepond.report.view.uploads import tell_uploads
+from lakepond.runs.metrics import is_number
 from lakepond.types import Array, leaves
+from lakepond.untrusted import read_json
 
 MOST_COMMITS = 400
 """commits told in one answer"""
@@ -303,11 +304,11 @@ class Api:
     def _threshold(self) -> float:
         """Of the run that the lake is part of, if its config has one."""
         try:
-            told = json.loads((self.lake.path.resolve().parent / "config.json").read_bytes())
+            config = read_json(self.lake.path.resolve().parent / "config.json")
         except (OSError, ValueError):
             return DEFAULT_THRESHOLD
-        found = _find(told, "threshold")
-        return float(found) if isinstance(found, int | float) else DEFAULT_THRESHOLD
+        found = _find(config, "threshold")
+        return float(found) if is_number(found) else DEFAULT_THRESHOLD
 
 
 def _find(tree: Any, name: str) -> Any:

@@ -8,13 +8,14 @@ windows alone, without reading a single row:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lakepond.lake.commits import Segment
 from lakepond.lake.lake import Lake
 from lakepond.lake.reader import LeafPart
+from lakepond.lake.tracks import covered
 from lakepond.types import Array
 
 MOST_STEPS = 1 << 18
@@ -28,13 +29,13 @@ BINS = 160
 
 def tell_sharing(lake: Lake, leaf: int) -> dict[str, Any]:
     """Uses of rows by stream, over the newest steps."""
-    parts: list[tuple[Array, LeafPart]] = []
+    parts: list[tuple[Array, Windows]] = []
     steps, tracks = 0, 0
     for segment in reversed(lake.commit.segments):
         part = _windows(lake, segment, leaf)
         if part is None:
             return {"leaf": leaf, "kind": "plain", "steps": 0, "of": len(lake)}
-        steps, tracks = steps + len(part[0]), tracks + len(part[1].track)
+        steps, tracks = steps + len(part[0]), tracks + len(part[1].rows)
         parts.append(part)
         if steps >= MOST_STEPS or tracks >= MOST_TRACK:
             break
@@ -43,24 +44,36 @@ def tell_sharing(lake: Lake, leaf: int) -> dict[str, Any]:
     return {"leaf": leaf, "kind": "rows", "steps": steps, "of": len(lake), **_count(parts)}
 
 
-def _windows(lake: Lake, segment: Segment, leaf: int) -> tuple[Array, LeafPart] | None:
-    """The streams and windows of a segment's newest live steps; None if the leaf is kept plainly."""
+class Windows(NamedTuple):
+    """The windows of some steps, as slices of the row numbers that they cover."""
+
+    length: int
+    rows: Array
+    starts: Array
+
+
+def _windows(lake: Lake, segment: Segment, leaf: int) -> tuple[Array, Windows] | None:
+    """The streams and windows of a segment's newest live steps; None if the leaf is stored without rows."""
     first = max(segment.first, lake.commit.oldest, segment.stop - MOST_STEPS)
     part = lake.reader.read(segment, np.arange(first, segment.stop))
     found = part.leaves[leaf]
-    return (part.columns["stream"], found) if isinstance(found, LeafPart) else None
+    if not isinstance(found, LeafPart):
+        return None
+    positions = covered(found.starts, found.layout.length)
+    starts = np.searchsorted(positions, found.starts)
+    return part.columns["stream"], Windows(found.layout.length, found.track[positions], starts)
 
 
-def _count(parts: list[tuple[Array, LeafPart]]) -> dict[str, Any]:
+def _count(parts: list[tuple[Array, Windows]]) -> dict[str, Any]:
     known, counts = np.unique(np.concatenate([stream for stream, _ in parts]), return_counts=True)
     shown = np.sort(known[np.argsort(-counts, kind="stable")[:MOST_STREAMS]])
-    rows = np.unique(np.concatenate([leaf.track for _, leaf in parts]))
+    rows = np.unique(np.concatenate([leaf.rows for _, leaf in parts]))
     uses = np.zeros(len(rows), np.int64)
     by_stream = np.zeros((len(shown), len(rows)), bool)
     table = np.zeros((len(shown), min(BINS, len(rows))))
     bins = np.arange(len(rows)) * table.shape[1] // max(1, len(rows))
     for stream, leaf in parts:
-        place = np.searchsorted(rows, leaf.track)
+        place = np.searchsorted(rows, leaf.rows)
         uses += np.bincount(place, _along(leaf, leaf.starts.reshape(-1)), len(rows)).astype(np.int64)
         for i, name in enumerate(shown.tolist()):
             along = _along(leaf, leaf.starts[stream == name].reshape(-1))
@@ -70,7 +83,7 @@ def _count(parts: list[tuple[Array, LeafPart]]) -> dict[str, Any]:
     sharers = by_stream.sum(axis=0)[live]
     overlap = (by_stream.astype(np.float32) @ by_stream.T.astype(np.float32)).astype(np.int64)
     return {
-        "length": parts[0][1].layout.length,
+        "length": parts[0][1].length,
         "rows": int(live.sum()),
         "uses": int(uses.sum()),
         "streams": shown.tolist(),
@@ -83,8 +96,8 @@ def _count(parts: list[tuple[Array, LeafPart]]) -> dict[str, Any]:
     }
 
 
-def _along(leaf: LeafPart, starts: Array) -> Array:
-    """How often each place of the track lies in a window."""
-    change = np.bincount(starts, minlength=len(leaf.track) + 1)[: len(leaf.track) + 1].astype(np.int64)
-    stops = np.bincount(starts + leaf.layout.length, minlength=len(leaf.track) + 1)
-    return np.cumsum(change - stops[: len(leaf.track) + 1])[:-1]
+def _along(leaf: Windows, starts: Array) -> Array:
+    """How many windows cover each of the row numbers."""
+    change = np.bincount(starts, minlength=len(leaf.rows) + 1)[: len(leaf.rows) + 1].astype(np.int64)
+    stops = np.bincount(starts + leaf.length, minlength=len(leaf.rows) + 1)
+    return np.cumsum(change - stops[: len(leaf.rows) + 1])[:-1]

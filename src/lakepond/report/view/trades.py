@@ -12,7 +12,6 @@ decision, in settlement, closes on a day that no step tells.
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from lakepond.report.view.episode import read_columns
 from lakepond.report.view.fields import is_market
 from lakepond.report.view.observed import observe
 from lakepond.types import Array, Field, leaves
+from lakepond.untrusted import read_json
 
 POSITION = "obs['position']"
 HELD, TRADES_TODAY = 0, 3
@@ -51,12 +51,12 @@ class MarketRun(NamedTuple):
 def read_market_run(folder: Path) -> MarketRun | None:
     """The rules from `config.json`, names and dates from `market.json`; None if there are no rules."""
     try:
-        told = json.loads((folder / "config.json").read_bytes())["config"]["rules"]
-        rules = Rules(**{field.name: told[field.name] for field in fields(Rules) if field.name in told})
+        found = read_json(folder / "config.json")["config"]["rules"]
+        rules = Rules(**{field.name: found[field.name] for field in fields(Rules) if field.name in found})
     except (OSError, ValueError, KeyError, TypeError, MarketDataError):
         return None
     try:
-        names = json.loads((folder / "market.json").read_bytes())
+        names = read_json(folder / "market.json")
         return MarketRun(rules, tuple(map(str, names["symbols"])), tuple(map(str, names["dates"])))
     except (OSError, ValueError, KeyError, TypeError):  # of a version that wrote none, or a lake on its own
         return MarketRun(rules)

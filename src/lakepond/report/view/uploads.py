@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import places
 from lakepond.runs.status import UPLOAD
+from lakepond.untrusted import read_json
 
 
 def tell_uploads(lake: Path, commit: Commit | None) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def tell_uploads(lake: Path, commit: Commit | None) -> dict[str, Any]:
 def _last_push(file: Path) -> dict[str, Any] | None:
     """How the last push of the run around the lake ended; None if there is no word of it."""
     try:
-        noted = json.loads(file.read_bytes())
+        noted = read_json(file)
         return {"place": noted["url"], "time": noted["time"], "error": noted["last_error"]}
     except (OSError, ValueError, KeyError, TypeError):
         return None

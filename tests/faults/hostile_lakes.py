@@ -1,0 +1,329 @@
+"""Lakes that lie: every checksum holds, and a number in them is not what the files can hold."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import lakepond as lp
+from lakepond.arrow_sizes import read_footer
+from lakepond.lake.checksum import digest_of
+from lakepond.lake.columns import Layout, _column
+from lakepond.lake.sealed import seal, unseal
+from lakepond.lake.steps import read_layout, read_steps, write_batches, write_steps
+
+SPEC = lp.Spec(obs=lp.Field((4, 8, 8), "uint8", rows=0), action=lp.Field((), "int64"))
+STEPS = 60
+Json = dict[str, Any]
+
+
+@cache
+def base() -> Path:
+    """A small honest lake: two commits, prioritised; each reward is its step id."""
+    path = Path(tempfile.mkdtemp(prefix="lakepond-hostile-")) / "lake"
+    frames = np.random.default_rng(3).integers(0, 255, (STEPS + 5, 8, 8), dtype=np.uint8)
+    with lp.Replay.open(path, SPEC, capacity=200, alpha=0.6) as replay:
+        for t in range(STEPS):
+            replay.record(
+                obs=frames[t : t + 4],
+                action=t % 3,
+                reward=float(t),
+                next_obs=frames[t + 1 : t + 5],
+                terminated=t % 20 == 19,
+                truncated=False,
+            )
+            if t == STEPS // 2:
+                replay.commit({"generation": 1})
+        replay.update_priorities(np.arange(STEPS), np.arange(STEPS) + 1.0)
+        replay.commit({"generation": 2})
+    return path
+
+
+def copied(folder: Path) -> Path:
+    """A copy of the honest lake at `folder/lake`."""
+    shutil.copytree(base(), folder / "lake")
+    return folder / "lake"
+
+
+def newest(lake: Path) -> Path:
+    """The file of the newest commit."""
+    return max((lake / "commits").glob("*.json"))
+
+
+def resealed(file: Path, change: Callable[[Json], None]) -> None:
+    """Change a sealed JSON file and seal it again."""
+    value = unseal(file.read_bytes())
+    change(value)
+    file.write_bytes(seal(value))
+
+
+def commit_says(change: Callable[[Json], None]) -> Callable[[Path], None]:
+    """A lake whose newest commit lies; older commits are removed, so that none is stepped back to."""
+
+    def build(folder: Path) -> None:
+        lake = copied(folder)
+        for older in sorted((lake / "commits").glob("*.json"))[:-1]:
+            older.unlink()
+        resealed(newest(lake), change)
+
+    return build
+
+
+def lake_says(change: Callable[[Json], None]) -> Callable[[Path], None]:
+    """A lake whose lake.json lies."""
+
+    def build(folder: Path) -> None:
+        resealed(copied(folder) / "lake.json", change)
+
+    return build
+
+
+def stored(lake: Path, data: bytes, ending: str) -> dict[str, Any]:
+    """Store a file of the lake under its digest; returns what a commit says of it."""
+    digest = digest_of(data)
+    (lake / "segments" / f"{digest}.{ending}").write_bytes(data)
+    return {"bytes": len(data), "digest": digest}
+
+
+def steps_say(change: Callable[[dict[str, Any], dict[str, bytes]], None]) -> Callable[[Path], None]:
+    """A lake whose segment has other columns or notes than it should, under valid checksums."""
+
+    def build(folder: Path) -> None:
+        lake = copied(folder)
+
+        def lie(value: Json) -> None:
+            info = value["segments"][0]["steps"]
+            file = lake / "segments" / f"{info['digest']}.steps"
+            columns, notes = read_steps(file), dict(read_layout(file).notes)
+            change(columns, notes)
+            out = io.BytesIO()
+            steps = write_steps(out, columns, notes).steps
+            value["segments"][0]["steps"] = {"steps": steps, **stored(lake, out.getvalue(), "steps")}
+
+        commit_only(lake, lie)
+
+    return build
+
+
+def commit_only(lake: Path, change: Callable[[Json], None]) -> None:
+    """Change the newest commit and remove the older ones."""
+    for older in sorted((lake / "commits").glob("*.json"))[:-1]:
+        older.unlink()
+    resealed(newest(lake), change)
+
+
+def steps_file(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """A lake whose first segment is another file, under valid digests."""
+
+    def build(folder: Path) -> None:
+        lake = copied(folder)
+
+        def lie(value: Json) -> None:
+            info = value["segments"][0]["steps"]
+            data = change((lake / "segments" / f"{info['digest']}.steps").read_bytes())
+            value["segments"][0]["steps"] = {"steps": info["steps"], **stored(lake, data, "steps")}
+
+        commit_only(lake, lie)
+
+    return build
+
+
+def lying_buffer(size: int) -> Callable[[bytes], bytes]:
+    """An Arrow file whose compressed buffers say that they expand to `size` bytes each."""
+
+    def change(data: bytes) -> bytes:
+        changed = bytearray(data)
+        for offset, metadata, body in read_footer(lambda n, at: data[at : at + n], len(data)).batches:
+            for at in range(offset + metadata, offset + metadata + body - 12, 8):
+                if data[at + 8 : at + 12] == b"\x28\xb5\x2f\xfd":  # a zstd frame follows the length
+                    changed[at : at + 8] = struct.pack("<q", size)
+        return bytes(changed)
+
+    return change
+
+
+def huge_batch(folder: Path) -> None:
+    """A segment of 16 million steps in one batch: 700 MB of zeros in 60 kB."""
+    lake, count = copied(folder), 1 << 24
+
+    def lie(value: Json) -> None:
+        info = value["segments"][0]["steps"]
+        layout = read_layout(lake / "segments" / f"{info['digest']}.steps")
+        huge = Layout(layout.columns, count, count, layout.notes)
+        zeros = {c.name: np.zeros((count, *c.shape), c.dtype) for c in layout.columns}
+        out = io.BytesIO()
+        write_batches(out, huge, [zeros])
+        value["segments"] = [
+            {**value["segments"][0], "steps": {"steps": count, **stored(lake, out.getvalue(), "steps")}}
+        ]
+        value["recorded"], value["oldest"], value["priorities"] = count, count - 1, None
+        value.pop("priority_changes", None)
+
+    commit_only(lake, lie)
+
+
+def huge_priorities(folder: Path) -> None:
+    """Priorities of 67 million steps in one batch: 512 MB of zeros in 20 kB."""
+    lake, count = copied(folder), 1 << 26
+
+    def lie(value: Json) -> None:
+        layout = Layout((_column("weight", np.dtype("<f8"), ()),), count, count, (("first", b"0"),))
+        out = io.BytesIO()
+        write_batches(out, layout, [{"weight": np.zeros(count)}])
+        value["priorities"] = {"steps": count, **stored(lake, out.getvalue(), "steps")}
+        value.pop("priority_changes", None)
+
+    commit_only(lake, lie)
+
+
+def priorities_are(*weights: float) -> Callable[[Path], None]:
+    """A lake with these priorities of its last steps."""
+
+    def build(folder: Path) -> None:
+        lake = copied(folder)
+
+        def lie(value: Json) -> None:
+            out = io.BytesIO()
+            first = str(STEPS - len(weights)).encode()
+            info = write_steps(out, {"weight": np.array(weights)}, {"first": first})
+            value["priorities"] = {"steps": info.steps, **stored(lake, out.getvalue(), "steps")}
+            value.pop("priority_changes", None)
+
+        commit_only(lake, lie)
+
+    return build
+
+
+def rle_frame(size: int) -> bytes:
+    """A valid zstd frame of `size` zeros: 4 bytes for each 128 KiB."""
+    frame = b"\x28\xb5\x2f\xfd\xa0" + struct.pack("<I", size)
+    for at in range(0, size, 128 << 10):
+        part = min(128 << 10, size - at)
+        frame += struct.pack("<I", part << 3 | 1 << 1 | (at + part == size))[:3] + b"\0"
+    return frame
+
+
+def expanding_rows(row_bytes: int, block_rows: int) -> Callable[[Path], None]:
+    """A file of rows with one block, a real zstd frame that expands to row_bytes * block_rows zeros."""
+
+    def build(folder: Path) -> None:
+        import xxhash
+
+        from lakepond.lake.checksum import crc32c
+
+        lake = copied(folder)
+        frame = rle_frame(row_bytes * block_rows)
+        index = struct.pack("<QQ", 0, len(frame))
+        data = frame + struct.pack("<Q", xxhash.xxh3_64_intdigest(frame)) + index
+        data += struct.pack("<I", crc32c(index))
+
+        def lie(value: Json) -> None:
+            shard = {"rows": block_rows, "row_bytes": row_bytes, "block_rows": block_rows, "codec": "zstd"}
+            value["rows"][0]["shard"] = shard | stored(lake, data, "rows")
+            value["rows"] = value["rows"][:1]
+            name = f"{value['rows'][0]['shard']['digest']}.rows"
+            value["next_rows"] = [block_rows]
+            for segment in value["segments"]:
+                segment["needs"] = [name]
+
+        commit_only(lake, lie)
+
+    return build
+
+
+def set_at(*path: Any, to: Any) -> Callable[[Json], None]:
+    """Set one value of a JSON document."""
+
+    def change(value: Any) -> None:
+        for key in path[:-1]:
+            value = value[key]
+        value[path[-1]] = to
+
+    return change
+
+
+def both(*changes: Callable[[Json], None]) -> Callable[[Json], None]:
+    """Several changes."""
+
+    def change(value: Json) -> None:
+        for one in changes:
+            one(value)
+
+    return change
+
+
+def _tracks(*runs: tuple[int, int]) -> Callable[[dict[str, Any], dict[str, bytes]], None]:
+    def change(columns: dict[str, Any], notes: dict[str, bytes]) -> None:
+        notes["track[0]"] = np.array(runs, "<i8").tobytes()
+
+    return change
+
+
+HUGE = 1 << 40
+OBS = ("spec", "obs")
+VERIFIED: dict[str, Callable[[Path], None]] = {
+    "a row count of 2^40": commit_says(
+        both(set_at("rows", 0, "shard", "rows", to=HUGE), set_at("rows", slice(1, None), to=[]))
+    ),
+    "a row number of 2^70": commit_says(
+        both(set_at("rows", 0, "first", to=1 << 70), set_at("next_rows", to=[1 << 71]))
+    ),
+    "blocks of 2^24 rows": commit_says(set_at("rows", 0, "shard", "block_rows", to=1 << 24)),
+    "rows of 2 GB": commit_says(set_at("rows", 0, "shard", "row_bytes", to=(1 << 31) - 1)),
+    "a step count of 2^40": commit_says(
+        both(
+            set_at("segments", slice(1, None), to=[]),
+            set_at("segments", 0, "steps", "steps", to=HUGE),
+            set_at("recorded", to=HUGE),
+        )
+    ),
+    "more steps than the file can hold": commit_says(
+        both(
+            set_at("segments", slice(1, None), to=[]),
+            set_at("segments", 0, "steps", "steps", to=1 << 20),
+            set_at("recorded", to=1 << 20),
+        )
+    ),
+    "a track of 2^39 rows": steps_say(_tracks((0, 1 << 39))),
+    "a track of a thousand long runs": steps_say(_tracks(*[(0, 1 << 29)] * 1000)),
+    "a track outside of the files": steps_say(_tracks((1 << 39, 100))),
+    "windows of Python objects": steps_say(
+        lambda columns, notes: notes.update({"layout[0]": b'["4", 64, 0]'})
+    ),
+    "an observation of 512 GB": lake_says(set_at(*OBS, "shape", to=[1 << 33, 8, 8])),
+    "an observation of infinite length": lake_says(set_at(*OBS, "shape", to=[float("inf"), 8, 8])),
+    "an observation of 100 axes": lake_says(set_at(*OBS, "shape", to=[1] * 100)),
+    "an observation of Python objects": lake_says(set_at(*OBS, "dtype", to="O")),
+    "a buffer that says 2^40 bytes": steps_file(lying_buffer(HUGE)),
+    "a buffer that says 1 GB": steps_file(lying_buffer(1 << 30)),
+    "an empty file of steps": steps_file(lambda data: b""),
+    "a file of steps that is something else": steps_file(lambda data: b"ARROW1" * 40),
+    "a batch that expands to 700 MB": huge_batch,
+    "priorities that expand to 512 MB": huge_priorities,
+    "rows that expand to 2 GB": expanding_rows((1 << 31) - 1, 1),
+    "a block that expands to 1 GB": expanding_rows(64, 1 << 24),
+    "a NaN priority": priorities_are(1.0, float("nan")),
+    "a negative priority": priorities_are(1.0, -2.0),
+    "an infinite priority": priorities_are(float("inf")),
+    "a NaN largest priority": commit_says(set_at("largest_priority", to=float("nan"))),
+    "an infinite alpha": commit_says(set_at("alpha", to=float("inf"))),
+    "a time that is a number": commit_says(set_at("time", to=5)),
+    "a time that is no date": commit_says(set_at("time", to="yesterday")),
+    "a text for a duration": commit_says(set_at("seconds", to="fast")),
+    "a note that is a list": commit_says(set_at("note", to=[1])),
+    "a digest that leaves the folder": commit_says(
+        set_at("rows", 0, "shard", "digest", to="../../../etc/passwd")
+    ),
+}
+OPENED = [name for name in VERIFIED if "priorit" in name]
+"""lakes that are also refused when a replay resumes from them"""
+WIDE = lake_says(set_at(*OBS, "shape", 1, to=(1 << 31) - 1))
+"""a lake that says that its observations are wider than Arrow's lists"""
