@@ -234,7 +234,8 @@ def mutate(folder: Path, chance: random.Random) -> str:
     if not files:
         return "nothing"
     file = chance.choice(files)
-    data = file.read_bytes()[: 64 << 20]
+    with file.open("rb") as opened:
+        data = opened.read(64 << 20)
     again = chance.random() < 0.5
     if file.suffix in (".json", ".jsonl") and again:
         return f"{file.relative_to(folder)}: {_mutate_json(file, data, chance)}"
@@ -276,7 +277,7 @@ def _mutate_json(file: Path, data: bytes, chance: random.Random) -> str:
     try:
         sealed = file.suffix == ".json" and b'"checksum"' in data[-100:]
         value = unseal(data) if sealed else json.loads(lines[which])
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, RecursionError):
         file.write_bytes(_mutate_bytes(data, chance)[0])
         return "bytes of broken JSON"
     path = chance.choice(list(_places(value)) or [()])

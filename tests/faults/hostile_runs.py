@@ -211,6 +211,5 @@ CHECKPOINTS: dict[str, Build] = {
         GOOD, {"state": {}, "files": {"agent.safetensors": {"bytes": "24", "sha256": 7}}}
     ),
     "a state with a text for a counter": checkpoint(GOOD, {"state": {"lake_commit": "7"}, "files": {}}),
-    "a state with a negative length": checkpoint(GOOD, {"state": {"metrics_bytes": -1}, "files": {}}),
     "a state that names no files": checkpoint(GOOD, {"state": {}, "files": {}}),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -48,6 +49,9 @@ def test_the_honest_inputs_that_the_corpus_is_made_of_are_accepted(tmp_path):
     assert hostile.run(["verify", f"{tmp_path}/lake"]).code == 0
     hostile_runs.checkpoint(hostile_runs.GOOD)(tmp_path)
     assert hostile.run(["load", f"{tmp_path}/run"]).code == 0
+    large = {**hostile_runs.RESULT, "curve": [[1, 2], [2, 2**70]], "score": 2**70}
+    hostile_runs.comparison(json.dumps(large))(tmp_path)
+    assert hostile.run(["draw", f"{tmp_path}/comparison", f"{tmp_path}/page.md"]).code == 0
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -66,6 +66,8 @@ def _checked(result: dict[str, Any]) -> dict[str, Any]:
     named = isinstance(result["arm"], str) and isinstance(result["game"], str) and type(result["seed"]) is int
     if not named or not curve or any(len(point) != 2 for point in curve) or not result["frames"]:
         raise ValueError("it has no arm, game, seed, frames or curve")
+    floats = {name: float(result[name]) for name in ("score", "frames", "samples")}
+    result |= floats | {"curve": [[float(at), float(score)] for at, score in curve]}
     return result
 
 

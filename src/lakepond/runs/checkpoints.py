@@ -32,7 +32,7 @@ DROPPED = ".dropped"
 """the ending of a checkpoint that a run left behind by going on from an earlier one"""
 
 
-COUNTERS = frozenset({"frames", "metrics_bytes", "lake_commit", "resets", "big_samples"})
+COUNTERS = frozenset({"frames", "lake_commit", "resets", "big_samples"})
 """whole numbers in the state of a trainer"""
 
 
