@@ -52,9 +52,9 @@ results: $(VENV)/.installed-test
 	$(BIN)/lakepond train erl --preset eigen2 --out runs/eigen2 $(if $(wildcard runs/eigen2/config.json),--resume)
 	$(BIN)/lakepond compare --folder runs/mixture --report docs/results/mixture.md
 
+# Every fault drill at length, about 40 minutes; started again it skips what is done. Writes docs/results/faults.md.
 soak: $(VENV)/.installed-test $(VENV)/.tools
-	$(BIN)/python tests/soak.py 200
-	$(BIN)/python tests/trainers/kill_and_resume.py --kills 20 --generations 60
+	PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict

@@ -164,9 +164,9 @@ class ReplayMachine(RuleBasedStateMachine):
         rng = np.random.default_rng(seed)
         if not possible:
             with pytest.raises(lp.TooFewSteps):
-                self.replay.sample(3, rng=rng, length=length, cross=cross)
+                self.replay.sample(3, rng=rng, sequence_length=length, across_episodes=cross)
             return
-        batch = self.replay.sample(3, rng=rng, length=length, cross=cross)
+        batch = self.replay.sample(3, rng=rng, sequence_length=length, across_episodes=cross)
         assert batch.weight.shape == (3,)
         for b in range(3):
             ids = tuple(batch.step_id[b].tolist())

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _CGROUPS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
     (
-        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        Path("/sys/fs/cgroup/memory"),
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
     ),
 )
+"""control groups of both versions: folder, limit, usage, and the page cache in `memory.stat`"""
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,14 @@ def memory() -> Memory:
         name, _, rest = line.partition(":")
         told[name] = int(rest.split()[0]) * 1024
     total, available = told["MemTotal"], told["MemAvailable"]
-    for limit_file, used_file in _CGROUPS:
+    for folder, limit_name, used_name, cache_name in _CGROUPS:
         try:
-            limit, used = int(limit_file.read_text()), int(used_file.read_text())
+            limit, used = (int((folder / name).read_text()) for name in (limit_name, used_name))
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         except (OSError, ValueError):  # no such control group, or its limit is "max"
             continue
-        if limit < total:
+        if limit < total:  # the page cache counts as used there, but the system takes it back when needed
+            used -= int(stat.get(cache_name, 0))
             total, available = limit, min(available, max(0, limit - used))
     return Memory(total, available)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Collection
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -13,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lakepond.closing import close_after
-from lakepond.errors import ReplayClosed, SampleError, SpecError, TooFewSteps, UnknownStream
-from lakepond.flow import pond_to_agents
-from lakepond.flow.agents_to_pond import MISSING, Intake
-from lakepond.forks import ThreadPool
+from lakepond.errors import RecordError, ReplayClosed, SampleError, SpecError, TooFewSteps, UnknownStream
+from lakepond.flow.agents_to_pond import MISSING, Intake, check_length, joins_of
+from lakepond.flow.sampler import Sampler
 from lakepond.pond import Pond
-from lakepond.types import Array, Batch, Spec, Stats, Tree
+from lakepond.pond.links import DERIVE
+from lakepond.types import STREAM_MAX, Array, Spec, Stats, Tree
 
 MERGE_AFTER = 32
 """files of a lake that gather before they are merged, in the background"""
@@ -31,14 +30,25 @@ if TYPE_CHECKING:
     from lakepond.lake.lake import Lake
 
 
-class Replay:
+class Replay(Sampler):
     """The newest `capacity` steps, sampled in every usual way.
 
     One thread may record while another samples; what a batch holds is never torn.
     """
 
-    def __init__(self, spec: Spec, capacity: int, *, alpha: float | None = None, threads: int = 2) -> None:
-        """`alpha`: sample by priority ** alpha. `threads`: how many copy a large batch."""
+    def __init__(
+        self,
+        spec: Spec,
+        capacity: int,
+        *,
+        alpha: float | None = None,
+        threads: int = 2,
+        seed: int | None = None,
+    ) -> None:
+        """`alpha`: sample by priority ** alpha. `threads`: how many copy a large batch.
+
+        `seed`: of the generator that `sample` uses if none is given.
+        """
         if not isinstance(spec, Spec):
             raise SpecError(f"Replay needs a Spec, not {type(spec).__name__}; see Spec.from_spaces.")
         if not isinstance(capacity, int | np.integer) or capacity < 1:
@@ -46,11 +56,9 @@ class Replay:
         if alpha is not None and not 0 <= alpha < np.inf:
             raise SpecError(f"alpha must be at least 0 (0: uniform, 1: proportional), but is {alpha!r}.")
         self.spec = spec
-        self._pond = Pond(spec, int(capacity), alpha=alpha)
+        super().__init__(Pond(spec, int(capacity), alpha=alpha), threads, seed)
         self._intake = Intake(spec)
-        self._pool = ThreadPool(1, "lakepond-gather") if threads > 1 else None
         self._closed = False
-        self._warned = False
         self._outflow: Outflow | None = None  # to the lake, if there is one
         self._cloud: CloudCopy | None = None
 
@@ -144,7 +152,7 @@ class Replay:
             raise ReplayClosed("this replay is closed; load what it saved to go on.")
         if self._outflow is None:
             self._outflow = save_to(self._pond, path, codec, MERGE_AFTER)
-        elif self._outflow.path != path:
+        elif self._outflow.path.resolve() != path.resolve():
             raise SpecError(f"this replay is saved to {self._outflow.path}, not to {path}.")
         alpha = getattr(self._pond.priorities, "alpha", None)
         return self.commit({"saved": True, "capacity": self.capacity, "alpha": alpha})
@@ -218,34 +226,61 @@ class Replay:
         terminated: npt.ArrayLike = MISSING,
         truncated: npt.ArrayLike = MISSING,
         stream: int | Array | None = None,
+        follows_previous: bool | Array | None = None,
         **extras: npt.ArrayLike,
     ) -> Array | int:
-        """Keep one step, or a batch with a leading axis; returns the step id, or the ids.
+        """Record one step, or a batch with a leading axis; returns the step id, or the ids.
 
         `next_obs` is the observation that followed, also at an episode's end: the true last one. A batch
-        without `stream` is one step of each of a vector environment's members, numbered from 0; with one
-        number it is consecutive steps of that stream; with an array, each step names its own.
+        without `stream` is one step of each member of a vector environment, numbered from 0; with one number
+        it is consecutive steps of that stream; with an array, each step names its own.
+        `follows_previous`: whether a step continues the previous one of its stream, for n-step returns and
+        sequences. By default it does if its obs is, byte for byte, that step's next_obs; pass it where they
+        differ, because observations are normalised or augmented as they are recorded, say.
         Everything is copied: the caller may overwrite its arrays at once.
         """
         if self._closed:
             raise ReplayClosed("this replay is closed; make a new one to record more.")
-        given = (obs, next_obs, action, reward, terminated, truncated)
-        streams, values, batched = self._intake.check(given, extras, stream)
-        outflow = self._outflow
-        if outflow is None:
-            first = self._pond.append(streams, values)
-        else:
-            with outflow.lock:
+        pond, intake, outflow = self._pond, self._intake, self._outflow
+        values = intake.values((obs, next_obs, action, reward, terminated, truncated), extras)
+        join = DERIVE if follows_previous is None else joins_of(follows_previous)
+        if outflow is not None:
+            with outflow.lock:  # not the pond's: what is being committed needs that
+                streams, checked, batched = intake.check(values, stream)
+                check_length(join, len(streams))
                 outflow.make_way(len(streams))
-                first = self._pond.append(streams, values)
-        if self._pond.saw_nan and not self._warned:
-            self._warned = True
-            warnings.warn(
-                "a recorded reward is NaN; it is kept as it is (said once): look at the environment",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+                first = pond.append(streams, checked, join=join)
+        else:
+            with pond.lock:
+                if (
+                    pond.plain
+                    and type(join) is int
+                    and (stream is None or type(stream) is int)
+                    and intake.is_one_step(values)
+                ):
+                    return self._record_one(values, 0 if stream is None else stream, join)
+                streams, checked, batched = intake.check(values, stream)
+                check_length(join, len(streams))
+                first = pond.append(streams, checked, join=join)
+        if pond.saw_nan and not self._warned:
+            self._warn_of_nan()
         return np.arange(first, first + len(streams)) if batched else first
+
+    add = record
+
+    def _record_one(self, values: Sequence[Any], stream: int, join: int) -> int:
+        """Record one step of small observations; the lock is held."""
+        pond = self._pond
+        if not 0 <= stream <= STREAM_MAX:
+            raise RecordError(f"stream must be in [0, {STREAM_MAX}], but is {stream!r}.")
+        try:
+            step = pond.append_one(values, stream, join)
+        except OverflowError:
+            self._intake.check(values, stream)  # says which value is out of range
+            raise
+        if pond.saw_nan and not self._warned:
+            self._warn_of_nan()
+        return step
 
     def fill_from(self, lake: Lake, count: int, *, rng: np.random.Generator) -> None:
         """Append exactly `count` of a lake's live steps, every choice and every order as likely as any other.
@@ -277,20 +312,24 @@ class Replay:
         if pond.priorities is None:
             raise SampleError("this replay has no priorities; make it with Replay(..., alpha=0.6).")
         ids, values = np.asarray(step_id), np.asarray(priority, np.float64)
-        if ids.shape != values.shape or ids.ndim != 1 or ids.dtype.kind not in "iu":
+        if ids.shape != values.shape or ids.dtype.kind not in "iu":
             raise SampleError(
-                f"update_priorities takes one priority for each step id, but got the shapes "
+                f"update_priorities takes one priority for each step id, but got {ids.dtype.name}"
                 f"{list(ids.shape)} and {list(values.shape)}."
             )
+        ids, values = ids.reshape(-1), values.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):
-            weights = values**pond.priorities.alpha
-        if not np.isfinite(weights).all() or not np.isfinite(values).all() or (values < 0).any():
-            raise SampleError("priorities must be finite and at least 0; take the absolute TD error.")
+            finite = np.isfinite(values).all() and np.isfinite(pond.priorities.weight_of(values)).all()
+        if not finite or (values < 0).any():
+            raise SampleError("priorities must be finite and at least 0; pass the absolute TD error.")
         with pond.reading():
             if len(ids) and ids.max() >= pond.recorded:
                 raise SampleError(f"step {ids.max()} was never recorded; the newest is {pond.recorded - 1}.")
+            pond.update()
             live = ids >= pond.oldest
-            pond.priorities.update(pond.places(ids[live]), values[live])
+            if not live.all():
+                ids, values = ids[live], values[live]
+            pond.priorities.update(pond.places(ids.astype(np.int64)), values)
 
     def clear(self) -> None:
         """Forget all steps and give their memory back; ids go on counting. What is in a lake stays there."""
@@ -303,99 +342,25 @@ class Replay:
             self._pond.clear()
 
     def cut(self, stream: int | Array) -> None:
-        """Say that what these streams record next begins a new episode, though the last one did not end.
+        """Let the next step of these streams start an episode, though the last one did not end.
 
-        After a reset in the middle of an episode: n-step returns and sequences then do not go across it.
+        For a reset in the middle of an episode. A step whose obs is not the previous next_obs of its stream
+        starts an episode anyway.
         """
         self._pond.cut([int(s) for s in np.atleast_1d(np.asarray(stream))])
 
-    # --- sampling --------------------------------------------------------------------------------
+    # --- ends of episodes ------------------------------------------------------------------------
 
-    def sample(
-        self,
-        batch_size: int,
-        *,
-        rng: np.random.Generator,
-        n_step: int = 1,
-        gamma: float = 1.0,
-        length: int | None = None,
-        cross: bool = False,
-        replace: bool = True,
-        beta: float | None = None,
-        without: Collection[str] = (),
-        out: Batch | None = None,
-    ) -> Batch:
-        """Steps at random: uniformly, or by priority if the replay has priorities.
+    def end(self, stream: int, *, terminated: bool = False, truncated: bool = True) -> int:
+        """Mark the newest step of a stream as the end of its episode; returns its id.
 
-        `n_step`, `gamma`: n-step returns, never across an episode's end; `batch.discount` is what the value
-        of `batch.next_obs` counts. `length`: sequences of so many steps of one stream, (B, T, ...), only
-        within an episode unless `cross`. `replace=False`: no step twice. `beta`: exponent of the importance
-        weights, 0.4 if not given. `without`: observations that are not wanted ("obs", "next_obs['image']"),
-        which are None in the batch. `out`: an earlier batch whose arrays are filled again, which is faster.
-        With a given `rng` the result follows from its state and from what was recorded, alone.
+        For an environment that was lost or reset in the middle of an episode. In memory: a step that a lake
+        has committed already is not changed there.
         """
-        pond = self._pond
-        pond_to_agents.check_arguments(pond, batch_size, rng, n_step, gamma, length, replace, beta, without)
-
-        def choose() -> Array:
-            if pond.size == 0:
-                raise TooFewSteps("nothing has been recorded yet; record steps before sampling.")
-            if length is not None:
-                return pond_to_agents.draw_sequences(pond, batch_size, length, cross, rng)
-            if replace:
-                return pond_to_agents.draw(pond, batch_size, rng)
-            if batch_size > pond.size:
-                raise TooFewSteps(
-                    f"{batch_size:,} different steps were asked for, but only {pond.size:,} are held; "
-                    "record more, ask for fewer, or pass replace=True."
-                )
-            return pond_to_agents.draw_distinct(pond, batch_size, rng)
-
-        return pond_to_agents.sample(
-            pond,
-            choose,
-            n_step=n_step,
-            gamma=gamma,
-            beta=0.4 if beta is None else beta,
-            without=without,
-            out=out,
-            pool=self._pool,
-        )
-
-    def recent(self, count: int, *, stream: int | None = None, out: Batch | None = None) -> Batch:
-        """The newest `count` steps, of all or of one stream, oldest first."""
-        pond = self._pond
-
-        def choose() -> Array:
-            ids = pond.ids()
-            if stream is not None:
-                if stream not in pond.streams:
-                    raise UnknownStream(
-                        f"no live step belongs to stream {stream!r}; live are {self._streams()}."
-                    )
-                ids = ids[pond.columns["stream"][pond.places(ids)] == stream]
-            if not 1 <= count <= len(ids):
-                raise TooFewSteps(f"{count:,} recent steps were asked for, but {len(ids):,} are held.")
-            return ids[-count:]
-
-        return pond_to_agents.sample(pond, choose, out=out, pool=self._pool)
-
-    def steps(self, step_id: npt.ArrayLike, *, out: Batch | None = None) -> Batch:
-        """The steps with these ids, in that order."""
-        pond = self._pond
-        ids = np.atleast_1d(np.asarray(step_id))
-
-        def choose() -> Array:
-            if ids.dtype.kind not in "iu" or ids.ndim != 1:
-                raise SampleError(f"step ids are whole numbers, not {ids.dtype.name}{list(ids.shape)}.")
-            if len(ids) and (ids.min() < pond.oldest or ids.max() >= pond.recorded):
-                raise TooFewSteps(
-                    f"steps {ids.min()}..{ids.max()} were asked for, but the replay holds "
-                    f"[{pond.oldest}, {pond.recorded}); older ones have left."
-                )
-            return ids.astype(np.int64)
-
-        return pond_to_agents.sample(pond, choose, out=out, pool=self._pool)
+        step = self._pond.end(stream, terminated=terminated, truncated=truncated)
+        if step < 0:
+            raise UnknownStream(f"no live step belongs to stream {stream!r}.")
+        return step
 
     # --- what it holds ---------------------------------------------------------------------------
 
@@ -403,13 +368,19 @@ class Replay:
         return self._pond.size
 
     @property
+    def recorded(self) -> int:
+        """Steps ever recorded: the id of the next one."""
+        return self._pond.recorded
+
+    @property
+    def oldest(self) -> int:
+        """The id of the oldest step stored."""
+        return self._pond.oldest
+
+    @property
     def capacity(self) -> int:
         """The most steps it holds; when it is full, the oldest leave."""
         return self._pond.capacity
-
-    def _streams(self) -> str:
-        streams = self._pond.streams
-        return f"{streams[:8]}{' ...' if len(streams) > 8 else ''}" if streams else "none"
 
     def stats(self) -> Stats:
         """What it holds and what it takes."""

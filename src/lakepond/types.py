@@ -28,7 +28,9 @@ Tree = Any
 """A leaf, or a dict or tuple of trees."""
 
 STREAM_MAX = 2**31 - 1
-RESERVED = frozenset({"obs", "action", "reward", "next_obs", "terminated", "truncated", "stream"})
+RESERVED = frozenset(
+    {"obs", "action", "reward", "next_obs", "terminated", "truncated", "stream", "follows_previous"}
+)
 
 
 FIELD_BYTES_MAX = 1 << 40
@@ -82,7 +84,7 @@ class Field:
         return f"{np.dtype(self.dtype).name}{list(self.shape)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=True)
 class Spec:
     """What one step looks like."""
 
@@ -109,6 +111,10 @@ class Spec:
         object.__setattr__(self, "extras", dict(self.extras))
         for name in ("obs", "action"):  # lists become tuples, so that equal specs are equal
             object.__setattr__(self, name, _with_tuples(getattr(self, name)))
+
+    def __hash__(self) -> int:
+        fields = [*leaves(self.obs, "obs"), *leaves(self.action, "action"), *leaves(self.extras, "extras")]
+        return hash((frozenset(fields), self.reward))
 
     @classmethod
     def from_spaces(
@@ -162,12 +168,14 @@ class Batch(NamedTuple):
     terminated: Array
     truncated: Array
     discount: Array
-    """what the value of next_obs counts: gamma ** steps, and 0 where the episode terminated"""
+    """multiplier for the bootstrap value of next_obs: gamma ** num_steps, 0 where the episode terminated"""
     weight: Array
     """importance weights of prioritised sampling; ones otherwise"""
     step_id: Array
     stream: Array
     extras: dict[str, Array]
+    num_steps: Array
+    """steps from obs to next_obs: n, or fewer where the episode ends or the stream ends for now"""
 
 
 _tokens = itertools.count(1)
@@ -185,9 +193,18 @@ class RowSource:
             raise SpecError(f"RowSource needs an array of rows, not {array.dtype}{list(array.shape)}.")
         self.rows = array.view()
         self.rows.flags.writeable = False
-        self.address: int = array.__array_interface__["data"][0]
         self.token = next(_tokens)
-        """tells it from all other sources"""
+        """identifies it among all sources of this process"""
+
+    @property
+    def address(self) -> int:
+        """Where the first row is in memory."""
+        address: int = self.rows.__array_interface__["data"][0]
+        return address
+
+    def __reduce__(self) -> tuple[type[RowSource], tuple[Array]]:
+        """A copy, also in another process, has its own rows, address and token."""
+        return RowSource, (np.array(self.rows),)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -1,6 +1,9 @@
 """`lakepond doctor`: lines, JSON and exit code; the checks themselves are tested in tests/doctor."""
 
 import json
+import os
+import subprocess
+import sys
 
 from lakepond.cli import main
 
@@ -18,3 +21,22 @@ def test_what_fails_is_exit_code_1(capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["ready"] is False
     assert any(check["verdict"] == "fail" and check["next_step"] for check in found["checks"])
+
+
+def test_warm_up_compiles_all_that_a_replay_runs(tmp_path):
+    """After it, a replay in a new process loads machine code from the cache and compiles nothing."""
+    cache = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    warm = [sys.executable, "-m", "lakepond", "doctor", "--path", str(tmp_path), "--warm-up"]
+    done = subprocess.run(warm, env=cache, capture_output=True, text=True, check=True)
+    assert "compiled" in done.stdout
+    compiled = sorted(path.name for path in (tmp_path / "cache").rglob("*.nbc"))
+    code = """
+import numpy as np, lakepond as lp
+replay = lp.Replay(lp.Spec(obs=lp.Field((4, 84, 84), "uint8")), 100, alpha=0.6)
+for t in range(300):
+    obs = np.full((2, 4, 84, 84), t % 255, np.uint8)
+    replay.record(obs=obs[0], next_obs=obs[1], action=0, reward=0.0, terminated=False, truncated=t % 50 == 0)
+replay.update_priorities(replay.sample(32, n_step=3, gamma=0.9).step_id, np.ones(32))
+"""
+    subprocess.run([sys.executable, "-c", code], env=cache, check=True)
+    assert sorted(path.name for path in (tmp_path / "cache").rglob("*.nbc")) == compiled

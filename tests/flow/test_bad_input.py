@@ -58,7 +58,7 @@ BAD = {
     "text": (step(reward="high"), "reward is str"),
     "lengths": (batch_of(4, reward=np.zeros(5, np.float32)), r"reward has the shape \[5\].*4 steps"),
     "stream": (step(stream=-1), r"\[0, 2147483647\]"),
-    "stream name": (step(stream="agent"), "whole number"),
+    "stream name": (step(stream="agent"), "integer"),
     "streams": (batch_of(4, stream=np.arange(3)), "array of 4"),
 }
 
@@ -94,7 +94,7 @@ def test_numbers_of_one_kind_are_converted_and_values_never_changed():
     replay = lp.Replay(lp.Spec(obs=lp.Field((), "int64"), action=lp.Field((), "int8")), 10)
     good = {"obs": 1, "next_obs": 2, "reward": 1, "terminated": False, "truncated": np.False_}
     replay.record(action=5, **good)
-    with pytest.raises(lp.RecordError, match="action is 300, which is no int8"):
+    with pytest.raises(lp.RecordError, match="action is 300, outside the range of int8"):
         replay.record(action=300, **good)
     with pytest.raises(lp.RecordError, match="action is int64, the Spec says int8"):
         replay.record(action=np.int64(300), **good)
@@ -111,7 +111,7 @@ def test_a_number_too_large_is_refused_also_after_good_ones(dtype, value):
     good = {"obs": 1, "next_obs": 2, "reward": 1, "terminated": False, "truncated": False}
     for action in (1, 2):
         replay.record(action=action, **good)
-    with pytest.raises(lp.RecordError, match=f"which is no {dtype}"):
+    with pytest.raises(lp.RecordError, match=f"outside the range of {dtype}"):
         replay.record(action=value, **good)
     replay.record(action=3, **good)
     assert replay.recent(3).action.tolist() == [1, 2, 3]
@@ -145,7 +145,7 @@ def test_an_empty_replay():
     rng = np.random.default_rng(0)
     with pytest.raises(lp.TooFewSteps, match="nothing has been recorded"):
         replay.sample(1, rng=rng)
-    with pytest.raises(lp.TooFewSteps, match="0 are held"):
+    with pytest.raises(lp.TooFewSteps, match="0 are stored"):
         replay.recent(1)
 
 
@@ -156,8 +156,8 @@ def test_a_replay_too_small():
         replay.record(**step())
     with pytest.raises(lp.TooFewSteps, match=r"4 different steps.*only 3"):
         replay.sample(4, rng=rng, replace=False)
-    with pytest.raises(lp.TooFewSteps, match="4 steps of one stream within an episode"):
-        replay.sample(1, rng=rng, length=4)
+    with pytest.raises(lp.TooFewSteps, match="4 consecutive steps of one stream within an episode"):
+        replay.sample(1, rng=rng, sequence_length=4)
     with pytest.raises(lp.TooFewSteps, match=r"holds \[0, 3\)"):
         replay.steps([1, 3])
     with pytest.raises(lp.UnknownStream, match=r"stream 7; live are \[0\]"):
@@ -173,8 +173,8 @@ def test_arguments_of_sample():
         ({"rng": 7}, "Generator"),
         ({"n_step": 0}, "n_step"),
         ({"gamma": 1.5}, "gamma"),
-        ({"length": 0}, "length"),
-        ({"length": 2, "n_step": 2}, "stands alone"),
+        ({"sequence_length": 0}, "length"),
+        ({"sequence_length": 2, "n_step": 2, "gamma": 0.9}, "without n_step"),
         ({"beta": 0.4}, "alpha"),
     ]:
         with pytest.raises(lp.SampleError, match=says):

@@ -22,6 +22,7 @@ def record(replay: lp.Replay, reward: float, *, end: str = "", stream: int = 0) 
         terminated=end == "terminated",
         truncated=end == "truncated",
         stream=stream,
+        follows_previous=True,
     )
 
 
@@ -133,9 +134,10 @@ def test_the_sum_tree_draws_what_it_holds(capacity, rng):
     tree = Priorities(capacity, alpha=1.0)
     places = rng.choice(capacity, min(capacity, 500), replace=False)
     weights = rng.random(len(places)) + 1e-9
-    tree.add(np.arange(capacity))
-    tree.remove(np.arange(capacity))
-    tree.update(places, weights)
+    tree.sync(0, capacity)
+    tree.sync(capacity, capacity)  # all are evicted
+    assert tree.total() == 0
+    tree.restore(places, weights, 1.0)
     assert tree.total() == pytest.approx(weights.sum())
     drawn = tree.draw(20_000, rng)
     assert set(drawn.tolist()) <= set(places.tolist())
@@ -210,9 +212,12 @@ def test_sequences_stay_within_an_episode_unless_told_otherwise(rng):
     replay = new_replay()
     for i in range(9):
         record(replay, i, end="terminated" if i == 3 else "")
-    starts = {tuple(s) for s in replay.sample(300, rng=rng, length=4).step_id.tolist()}
+    starts = {tuple(s) for s in replay.sample(300, rng=rng, sequence_length=4).step_id.tolist()}
     assert starts == {(0, 1, 2, 3), (4, 5, 6, 7), (5, 6, 7, 8)}
-    crossing = {tuple(s) for s in replay.sample(300, rng=rng, length=4, cross=True).step_id.tolist()}
+    crossing = {
+        tuple(s)
+        for s in replay.sample(300, rng=rng, sequence_length=4, across_episodes=True).step_id.tolist()
+    }
     assert crossing == {tuple(range(i, i + 4)) for i in range(6)}
 
 
@@ -220,7 +225,7 @@ def test_every_possible_start_is_alike(rng):
     replay = new_replay()
     for i in range(60):
         record(replay, i, end="truncated" if i % 11 == 10 else "", stream=i % 2)
-    starts = replay.sample(20_000, rng=rng, length=5).step_id[:, 0]
+    starts = replay.sample(20_000, rng=rng, sequence_length=5).step_id[:, 0]
     _, counts = np.unique(starts, return_counts=True)
     assert stats.chisquare(counts).pvalue > 0.01
 
@@ -229,7 +234,7 @@ def test_sequences_that_are_rare_are_found(rng):
     replay = new_replay(capacity=5000)
     for i in range(2000):
         record(replay, i, end="terminated" if i < 1990 else "")
-    assert (replay.sample(7, rng=rng, length=10).step_id[:, 0] == 1990).all()
+    assert (replay.sample(7, rng=rng, sequence_length=10).step_id[:, 0] == 1990).all()
 
 
 # --- out, recent, steps ---
@@ -263,4 +268,7 @@ def test_a_cut_stream_begins_anew(rng):
     batch = replay.sample(100, rng=rng, n_step=5, gamma=1.0)
     for i, step_id in enumerate(batch.step_id.tolist()):
         assert batch.reward[i] == (3 - step_id if step_id < 3 else 6 - step_id)
-    assert {tuple(s) for s in replay.sample(99, rng=rng, length=3).step_id.tolist()} == {(0, 1, 2), (3, 4, 5)}
+    assert {tuple(s) for s in replay.sample(99, rng=rng, sequence_length=3).step_id.tolist()} == {
+        (0, 1, 2),
+        (3, 4, 5),
+    }

@@ -34,7 +34,7 @@ def replay() -> lp.Replay:
 
 def test_what_is_left_out_is_none_and_all_else_is_the_same(replay):
     whole = replay.sample(8, rng=np.random.default_rng(0))
-    part = replay.sample(8, rng=np.random.default_rng(0), without=("obs['window']", "next_obs['window']"))
+    part = replay.sample(8, rng=np.random.default_rng(0), exclude=("obs['window']", "next_obs['window']"))
     assert part.obs["window"] is None
     assert part.next_obs["window"] is None
     for name in ("position",):
@@ -48,13 +48,13 @@ def test_what_is_left_out_is_none_and_all_else_is_the_same(replay):
 
 def test_a_batch_without_can_be_filled_again(replay):
     rng, left = np.random.default_rng(0), ("obs['window']",)
-    first = replay.sample(8, rng=rng, without=left)
-    again = replay.sample(8, rng=rng, without=left, out=first)
+    first = replay.sample(8, rng=rng, exclude=left)
+    again = replay.sample(8, rng=rng, exclude=left, out=first)
     assert again.reward is first.reward
     assert again.obs["window"] is None
 
 
 @pytest.mark.parametrize("wrong", ["obs['window']", ("reward",), ("obs['other']",)])
 def test_only_observations_can_be_left_out(replay, wrong):
-    with pytest.raises(lp.SampleError, match="without names observations"):
-        replay.sample(8, rng=np.random.default_rng(0), without=wrong)
+    with pytest.raises(lp.SampleError, match="exclude names observations"):
+        replay.sample(8, rng=np.random.default_rng(0), exclude=wrong)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -109,7 +107,7 @@ def test_a_resumed_replay_samples_as_one_that_never_stopped(tmp_path, world, alp
     assert len(again) == 50
     for each in (plain, again):
         record(each, world, 120, 130)
-    for kind in ({}, {"n_step": 3, "gamma": 0.9}, {"length": 3}, {"replace": False}):
+    for kind in ({}, {"n_step": 3, "gamma": 0.9}, {"sequence_length": 3}, {"replace": False}):
         a, b = (each.sample(16, rng=np.random.default_rng(7), **kind) for each in (plain, again))
         assert same_batch(a, b)
     assert same_batch(plain.recent(50), again.recent(50))
@@ -338,55 +336,6 @@ def test_a_filled_replay_takes_no_more_than_one_that_recorded(tmp_path):
         filled = lp.Replay(spec, 20_000)
         lp.fill(lake, filled, 20_000, rng=np.random.default_rng(0))
     assert filled.stats().bytes_held < 1.5 * recorded
-
-
-WRITER = """
-import sys, numpy as np, lakepond as lp
-sys.path.insert(0, {tests!r})
-from test_lake import record, spec_of
-replay = lp.Replay.open({path!r}, spec_of({world!r}), capacity=90)
-n = replay.stats().recorded
-print("ready", n, flush=True)
-rng = np.random.default_rng(n)
-while True:
-    stop = n + int(rng.integers(1, 60))
-    record(replay, {world!r}, n, stop)
-    if rng.random() < 0.3:
-        replay.commit(wait=False)
-    print("durable", replay.commit(note={{"stop": stop}}).recorded, flush=True)
-    n = stop
-"""
-
-
-def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path):
-    """Killed at random moments and resumed, again and again; LAKEPOND_KILLS says how often."""
-    world, path = "frames first", tmp_path / "lake"
-    code = WRITER.format(tests=str(Path(__file__).parent), path=str(path), world=world)
-    chance = random.Random(5)
-    durable = 0
-    for _ in range(int(os.environ.get("LAKEPOND_KILLS", "4"))):
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        said, resumed = process.stdout.readline().split()
-        assert said == b"ready"
-        assert int(resumed) >= durable
-        if not durable:  # once at least: the compiled code may have to be made first
-            durable = int(process.stdout.readline().split()[1])
-        time.sleep(chance.uniform(0.02, 0.6))
-        process.send_signal(signal.SIGKILL)
-        text = process.communicate()[0]
-        for line in text.splitlines():
-            if line.startswith(b"durable "):
-                durable = max(durable, int(line.split()[1]))
-        if not (path / "commits").exists() or not list((path / "commits").glob("*.json")):
-            continue
-        with lp.Lake.open(path) as lake:
-            assert lake.commit.recorded >= durable
-            lake.verify()
-            batch = lake.steps(max(0, len(lake) - 200), len(lake))
-            for i in range(len(batch.step_id)):
-                agrees(batch, i, world)
-    assert durable > 0
 
 
 FULL_DISK = """
@@ -779,3 +728,39 @@ def test_a_reader_whose_commit_was_let_go_of_is_told(tmp_path):
         with pytest.raises(lp.LakeCorrupt, match="is gone"):
             reader.steps(0, 20)
         reader.close()
+
+
+def test_a_saved_replay_may_be_named_by_any_path_to_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    replay = lp.Replay(spec_of("vector"), 50)
+    record(replay, "vector", 0, 10)
+    replay.save("checkpoint")
+    record(replay, "vector", 10, 20)
+    assert replay.save(tmp_path / "checkpoint").recorded == 20
+    with pytest.raises(lp.SpecError, match="is saved to checkpoint"):
+        replay.save("elsewhere")
+    replay.close()
+
+
+def test_a_lake_is_pickled_as_its_path_and_commit(tmp_path, rng):
+    import copy
+    import pickle
+
+    with lp.Replay.open(tmp_path / "lake", spec_of("frames first"), capacity=50) as replay:
+        record(replay, "frames first", 0, 30)
+        replay.commit()
+        with lp.Lake.open(tmp_path / "lake") as lake:
+            data = pickle.dumps(lake)
+            record(replay, "frames first", 30, 60)
+            replay.commit()
+            for other in (pickle.loads(data), copy.deepcopy(lake)):
+                assert len(other) == len(lake) == 30  # the same commit, whatever came since
+                assert same_batch(other.steps(0, 30), lake.steps(0, 30))
+                other.close()
+    assert len(data) < 1000
+    code = f"""
+import pickle
+lake = pickle.loads({data!r})
+assert lake.steps(7, 8).reward.tolist() == [7.0]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

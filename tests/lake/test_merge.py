@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -268,43 +262,3 @@ def test_a_file_that_is_of_no_use_any_more_is_deleted(tmp_path):
         assert {file.name for file in (path / "segments").iterdir()} == set(commit.files())
     with lp.Lake.open(path) as lake:
         all_there(lake, world, 20, 40)
-
-
-WRITER = """
-import sys, numpy as np, lakepond as lp
-sys.path.insert(0, {tests!r})
-from test_lake import record, spec_of
-path, world = {path!r}, "frames first"
-rng = np.random.default_rng()
-while True:
-    keep = dict(keep_last=2, keep_every=50, merge_after=4)
-    with lp.Replay.open(path, spec_of(world), capacity=90, **keep) as replay:
-        n = replay.stats().recorded
-        for _ in range(30):
-            record(replay, world, n, n + 4)
-            n += 4
-            print("durable", replay.commit().recorded, flush=True)
-    if rng.random() < 0.5:
-        with lp.Lake.open(path) as lake:
-            lake.compact(keep_last=int(rng.integers(1, 4)))
-"""
-
-
-def test_kill_9_while_files_are_merged(tmp_path):
-    """Nothing acknowledged is lost, whenever it comes; LAKEPOND_KILLS says how often."""
-    path = tmp_path / "lake"
-    code = WRITER.format(tests=str(Path(__file__).parent), path=str(path))
-    chance = random.Random(7)
-    durable = 0
-    for _ in range(int(os.environ.get("LAKEPOND_KILLS", "2"))):
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        durable = max(durable, int(process.stdout.readline().split()[1]))
-        time.sleep(chance.uniform(0.02, 0.8))
-        process.send_signal(signal.SIGKILL)
-        for line in process.communicate()[0].splitlines():
-            if len(words := line.split()) == 2:
-                durable = max(durable, int(words[1]))
-        with lp.Lake.open(path) as lake:
-            assert lake.commit.recorded >= durable
-            all_there(lake, "frames first", 0, lake.commit.recorded)

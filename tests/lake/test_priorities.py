@@ -38,7 +38,7 @@ def test_every_commit_gives_back_the_priorities_of_its_moment(tmp_path):
             copy = lp.Replay(spec_of(WORLD), 400, alpha=0.6)
             with lp.Lake.open(path, commit=each) as lake:
                 lake.verify()
-                copy._pond.begin_at(max(0, lake.commit.recorded - 400))
+                copy._pond.start_at(max(0, lake.commit.recorded - 400))
                 lake_to_pond.resume(lake, copy._pond, lake.ids()[-400:])
                 lake_to_pond.restore_priorities(lake, copy._pond)
             assert weights(copy) == known

@@ -154,7 +154,9 @@ def test_each_writer_goes_on_where_it_stopped(tmp_path):
     record(plain, WORLD, 0, 40)
     with lp.Replay.open(path, capacity=60, writer="a") as replay:
         record(replay, WORLD, 30, 40)
-        a, b = (each.sample(16, rng=np.random.default_rng(7), n_step=3) for each in (plain, replay))
+        a, b = (
+            each.sample(16, rng=np.random.default_rng(7), n_step=3, gamma=1.0) for each in (plain, replay)
+        )
         assert same_batch(a, b)
         replay.commit()
         with replay.lake() as lake:

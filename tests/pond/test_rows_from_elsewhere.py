@@ -23,7 +23,7 @@ def test_rows_that_were_read_are_not_overwritten_by_what_is_recorded_next():
     replay.clear()
     record(1)  # there is room for many more, and the pond knows
     store = pond.leaves[0].store
-    free = len(store.books.slots) - store.rows
+    free = len(store.state.slots) - store.rows
     assert free > 1000
     rows = rng.integers(0, 256, (free, 400), dtype=np.uint8)
 
@@ -36,5 +36,5 @@ def test_rows_that_were_read_are_not_overwritten_by_what_is_recorded_next():
     newest = replay.recent(100)
     assert np.array_equal(newest.obs, recorded[0])
     assert np.array_equal(newest.next_obs, recorded[1])
-    pond.let_go_of_rows(0, slots)
+    pond.unpin_rows(0, slots)
     store.check()

@@ -11,7 +11,9 @@ from lakepond.rows.memory import address_of
 SIZES = [0, 1, 63, 64, 65, 127, instructions.STREAMED - 1, instructions.STREAMED, 7_056, 28_224, 40_001]
 
 
-@pytest.mark.parametrize("copy", [instructions.copy, instructions.copy_past_caches], ids=["copy", "past"])
+@pytest.mark.parametrize(
+    "copy", [instructions.copy, instructions.copy_bypassing_cache], ids=["copy", "bypassing"]
+)
 @pytest.mark.parametrize("size", SIZES)
 def test_copies_are_exact_at_any_address(copy, size):
     rng = np.random.default_rng(size)

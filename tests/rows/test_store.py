@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import lakepond as lp
-from lakepond.rows import books as names
 from lakepond.rows.hashing import hash_bytes
 from lakepond.rows.memory import Slab, address_of
+from lakepond.rows.state import PATIENCE, USED
 
 
 def day(t: int) -> np.ndarray:
@@ -79,7 +79,7 @@ def test_n_step_transitions_share_their_rows_and_their_track():
         record(replay, window(t), window(t + 3))
     assert replay.stats().rows == 202
     store = replay._pond.leaves[0].store
-    assert (store.books.extents["tail"] - store.books.extents["head"]).sum() <= 202 + 10 * 8
+    assert (store.state.extents["tail"] - store.state.extents["head"]).sum() <= 202 + 10 * 8
 
 
 def test_windows_that_run_backwards_are_kept_once_too():
@@ -129,7 +129,7 @@ def test_rows_with_equal_hashes_are_told_apart_by_their_bytes():
     walk(replay, 10, 1)
     store = replay._pond.leaves[0].store
     other = day(500)
-    books, address = store.books, other.ctypes.data
+    books, address = store.state, other.ctypes.data
     key = hash_bytes(address, store.row_bytes)
     home = int(key >> 16) & (len(books.table) - 1)
     slot = int(books.table[books.table >= 0][0])
@@ -148,12 +148,12 @@ def test_data_that_never_repeats_stops_being_searched_and_is_found_again_when_it
     for i in range(0, 400, 2):
         record(replay, noise[i], noise[i + 1])
     store = replay._pond.leaves[0].store
-    assert store.books.counts[names.BARREN] >= names.PATIENCE
-    hashed = np.count_nonzero(store.books.slots["keys"])
+    assert store.counter("misses") >= PATIENCE
+    hashed = np.count_nonzero(store.state.slots["keys"])
     assert hashed < 0.2 * store.rows  # the first windows, then one in 64
     for i in range(0, 400, 2):
         record(replay, noise[i], noise[i + 1])
-    assert store.books.counts[names.BARREN] < 400  # a window chosen by its content was chosen again and found
+    assert store.counter("misses") < 400  # a window chosen by its content was chosen again and found
     assert replay.stats().rows < 1.99 * 4000
 
 
@@ -165,7 +165,7 @@ def test_large_windows_that_never_repeat_are_kept_bit_for_bit_also_when_they_rep
         step = {"obs": obs, "next_obs": next_obs, "terminated": flags, "truncated": flags}
         replay.record(**step, action=np.zeros((8,), np.int64), reward=np.zeros(8, np.float32))
     store = replay._pond.leaves[0].store
-    assert store.books.counts[names.BARREN] >= names.PATIENCE
+    assert store.counter("misses") >= PATIENCE
     held = replay.recent(64)
     assert held.obs.tobytes() == noise[-8:, 0].tobytes()
     assert held.next_obs.tobytes() == noise[-8:, 1].tobytes()
@@ -180,7 +180,7 @@ def test_a_batch_that_is_copied_past_the_caches_is_the_same(monkeypatch, threads
         step = {"obs": frames[t : t + 4], "next_obs": frames[t + 1 : t + 5]}
         replay.record(**step, action=0, reward=float(t), terminated=False, truncated=False)
     expected = replay.sample(200, rng=np.random.default_rng(1))
-    monkeypatch.setattr("lakepond.rows.store.MUCH_BYTES", 0)
+    monkeypatch.setattr("lakepond.rows.store.STREAMING_BYTES", 0)
     batch = replay.sample(200, rng=np.random.default_rng(1))
     assert batch.obs.tobytes() == expected.obs.tobytes()
     assert batch.next_obs.tobytes() == expected.next_obs.tobytes()
@@ -315,7 +315,8 @@ def test_thousands_of_short_lived_streams_leave_nothing_behind():
     stats = replay.stats()
     assert stats.streams == 50
     assert stats.bytes_held < 2 << 20
-    assert len(replay._pond._newest) < 200
+    assert replay._pond._lanes.count < 200
+    assert len(replay._pond.links.newest) < 200
 
 
 @pytest.mark.parametrize("rows", [None, "auto"])
@@ -402,8 +403,8 @@ def test_rows_that_keep_coming_are_kept_once_while_all_others_change():
         )
         if step % 16 == 0:
             (leaf,) = replay._pond.leaves
-            slots = leaf.store.books.slots
-            live = np.flatnonzero((slots["state"] == names.USED) & (slots["refs"] > 0))
+            slots = leaf.store.state.slots
+            live = np.flatnonzero((slots["state"] == USED) & (slots["refs"] > 0))
             rows = leaf.store.slab.rows[live]
             assert len(np.unique(rows, axis=0)) == len(rows)
 

@@ -2,17 +2,16 @@
 
 import contextlib
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import jax
-import kill_and_resume
 import numpy as np
 import pytest
 import safetensors.numpy
 from tiny_market import TINY
 
+from faults.training import fingerprint
 from lakepond.cli import main
 from lakepond.envs.market import Panel, Rules, functional, synthetic
 from lakepond.envs.market.functional import Result
@@ -136,21 +135,14 @@ def test_a_run_that_stopped_and_went_on_equals_one_that_did_not(run, tmp_path):
     folder = tmp_path / "parts"
     erl.train(replace(TINY, generations=7), folder)
     erl.train(TINY, folder, resume=True)
-    assert kill_and_resume.fingerprint(folder) == kill_and_resume.fingerprint(run)
+    assert fingerprint(folder) == fingerprint(run)
 
 
 def test_any_kept_checkpoint_can_be_gone_on_from_with_its_buffer(run, tmp_path):
     folder = tmp_path / "again"
     erl.train(replace(TINY, generations=12), folder)
     erl.train(TINY, folder, resume_from=5)  # sets 10, 11 and 12 aside
-    assert kill_and_resume.fingerprint(folder) == kill_and_resume.fingerprint(run)
-
-
-def test_killed_twice_at_random_moments_it_ends_bit_for_bit_the_same(run, tmp_path):
-    folder = tmp_path / "killed"
-    at = kill_and_resume.kill_and_resume(folder, 25, kills=2, seed=4, env=dict(os.environ))
-    assert len(at) == 2
-    assert kill_and_resume.fingerprint(folder) == kill_and_resume.fingerprint(run)
+    assert fingerprint(folder) == fingerprint(run)
 
 
 def test_a_folder_with_a_run_is_not_overwritten(run):

@@ -6,11 +6,11 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-import kill_and_resume
 import pytest
 from tiny_market import TINY
 
 import lakepond as lp
+from faults.training import fingerprint
 from lakepond.cli import main
 from lakepond.lake.lake import Lake
 from lakepond.runs import Run, copies
@@ -61,10 +61,10 @@ def test_a_new_machine_goes_on_from_the_bucket_with_the_buffer_and_ends_the_same
         assert lake.commit.recorded == 90 * last
     told = erl.train(replace(CONFIG, push_to=url), second, resume=True)
     assert told["steps"] == 300  # the buffer is full, as it was there
-    assert kill_and_resume.fingerprint(second) == kill_and_resume.fingerprint(whole)
+    assert fingerprint(second) == fingerprint(whole)
 
     copies.pull_run(tmp_path / "third", lp.Cloud(url))  # it was pushed on to the same place
-    assert kill_and_resume.fingerprint(tmp_path / "third") == kill_and_resume.fingerprint(whole)
+    assert fingerprint(tmp_path / "third") == fingerprint(whole)
 
 
 def test_a_machine_that_went_on_past_its_last_checkpoint_in_the_bucket_is_no_hindrance(whole, tmp_path):
@@ -76,9 +76,9 @@ def test_a_machine_that_went_on_past_its_last_checkpoint_in_the_bucket_is_no_hin
     copies.pull_run(second, lp.Cloud(url))
     assert Run.open(second).checkpoints()[-1] == 5
     erl.train(replace(CONFIG, push_to=url), second, resume=True)
-    assert kill_and_resume.fingerprint(second) == kill_and_resume.fingerprint(whole)
+    assert fingerprint(second) == fingerprint(whole)
     copies.pull_run(tmp_path / "third", lp.Cloud(url))
-    assert kill_and_resume.fingerprint(tmp_path / "third") == kill_and_resume.fingerprint(whole)
+    assert fingerprint(tmp_path / "third") == fingerprint(whole)
 
 
 def test_a_bucket_that_cannot_be_written_is_said_and_training_goes_on(tmp_path, caplog, monkeypatch):

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-import kill_and_resume
 import pytest
 from tiny_market import TINY
 
+from faults.training import fingerprint
 from lakepond import machine
 from lakepond.runs import Run
 from lakepond.trainers import erl
@@ -48,4 +48,4 @@ def test_it_stops_with_all_saved_and_ends_as_if_it_had_not(disk, tmp_path, monke
     monkeypatch.undo()
     erl.train(replace(CONFIG, warn_free="1MB"), tmp_path / "run", resume=True)
     erl.train(replace(CONFIG, warn_free="1MB"), tmp_path / "other")
-    assert kill_and_resume.fingerprint(tmp_path / "run") == kill_and_resume.fingerprint(tmp_path / "other")
+    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "other")

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
-import kill_and_resume
 import numpy as np
 import pytest
 from tiny_market import TINY
 
 import lakepond as lp
+from faults.training import fingerprint
 from lakepond.agents.pqn import PQNSettings
 from lakepond.errors import ConfigError, RunMismatch, SpecError, UnknownStream
 from lakepond.guards import METRICS
@@ -231,7 +231,7 @@ def test_killed_between_the_first_commit_and_its_checkpoint_all_end_with_the_sam
         assert_same(tmp_path / name, other)
         assert_same_lake(tmp_path / name, other)
     erl.train(WITH_A_LAKE["erl"][1], tmp_path / "straight")
-    assert kill_and_resume.fingerprint(tmp_path / "erl") == kill_and_resume.fingerprint(tmp_path / "straight")
+    assert fingerprint(tmp_path / "erl") == fingerprint(tmp_path / "straight")
 
 
 def test_the_lake_of_a_mixture_is_an_ordinary_one_and_knows_its_agents(whole):

@@ -9,11 +9,11 @@ import threading
 import time
 from dataclasses import replace
 
-import kill_and_resume
 import pytest
 from test_games import LIVE, MIXTURE, SINGLE, assert_same, assert_same_lake
 from tiny_market import TINY
 
+from faults.training import fingerprint
 from lakepond.envs import gymnasium
 from lakepond.stopping import Terminated, terminate_as_interrupt
 from lakepond.trainers import erl, live, mixture, single
@@ -83,7 +83,7 @@ def test_erl_finishes_and_saves_the_generation_in_which_a_signal_came(tmp_path):
             erl.train(config, tmp_path / "run", resume=bool(generations), on_generation=on_generation)
     assert generations == [1, 2, 3]  # none was done twice
     erl.train(config, tmp_path / "run", resume=True)
-    same = kill_and_resume.fingerprint
+    same = fingerprint
     assert same(tmp_path / "run") == same(tmp_path / "undisturbed")
 
 

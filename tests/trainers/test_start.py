@@ -6,13 +6,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import kill_and_resume
 import numpy as np
 import pytest
 from test_games import SINGLE
 from tiny_market import TINY
 
 import lakepond as lp
+from faults import training
 from lakepond.cli import main, overview
 from lakepond.errors import ConfigError
 from lakepond.runs import Run, settings
@@ -164,7 +164,8 @@ def test_with_all_checkpoints_cut_each_advice_works(run, capsys):
     assert resume(run) == 3
     assert "--start-over" in capsys.readouterr().err
     out = ["train", "erl", "--out", str(run), "--evaluate", "nothing", "--generations", "1"]
-    tiny = [str(word) for name, value in kill_and_resume.TINY.items() for word in (f"--{name}", value)]
+    settings = {name: value for name, value in training.ERL.items() if name != "generations"}
+    tiny = [str(word) for name, value in settings.items() for word in (f"--{name}", value)]
     assert main([*out, *tiny]) == 2
     assert "--start-over" in capsys.readouterr().err
     assert main([*out, *tiny, "--start-over"]) == 0

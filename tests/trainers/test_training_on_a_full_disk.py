@@ -7,12 +7,12 @@ import signal
 import threading
 from dataclasses import replace
 
-import kill_and_resume
 import pytest
 from small_disk import small_disk
 from test_games import LIVE, MIXTURE, SINGLE, assert_same, assert_same_lake
 from tiny_market import TINY
 
+from faults.training import fingerprint
 from lakepond import cli
 from lakepond.errors import RunNotSaved
 from lakepond.runs import Run
@@ -82,7 +82,7 @@ def test_erl_trains_through_a_full_disk_and_ends_with_the_same_bits(at_floor, le
     folder = disk.path / "run"
     config = replace(ERL, at_floor=at_floor, warn_free="1MB" if at_floor == "stop_saving" else "0")
     erl.train(config, folder, on_generation=between(disk, 2, 5, leave))
-    assert kill_and_resume.fingerprint(folder) == kill_and_resume.fingerprint(undisturbed)
+    assert fingerprint(folder) == fingerprint(undisturbed)
     assert len(list(Run.open(folder).history())) == 7
     assert generations(folder)[-1] == 7
     assert 4 not in generations(folder)
@@ -102,7 +102,7 @@ def test_erl_pauses_when_it_holds_too_many_steps_in_memory(
     assert next(frees_in_pause) == 1
     (paused,) = said("training pauses")
     assert "because 270 steps are held in memory, and tries again every 5 s" in paused
-    assert kill_and_resume.fingerprint(folder) == kill_and_resume.fingerprint(undisturbed)
+    assert fingerprint(folder) == fingerprint(undisturbed)
 
 
 def test_a_signal_ends_the_pause_at_once_and_what_is_lost_is_said(disk, undisturbed, said, monkeypatch):
@@ -124,7 +124,7 @@ def test_a_signal_ends_the_pause_at_once_and_what_is_lost_is_said(disk, undistur
     assert len(said("270 steps that no commit holds are lost")) == 1
     disk.free()
     erl.train(ERL, folder, resume=True)
-    assert kill_and_resume.fingerprint(folder) == kill_and_resume.fingerprint(undisturbed)
+    assert fingerprint(folder) == fingerprint(undisturbed)
 
 
 @pytest.mark.parametrize("at_floor", ["warn", "stop"])
@@ -144,7 +144,7 @@ def test_training_that_ends_with_the_disk_still_full_fails_and_says_what_is_lost
     assert cli.exit_code(failed.value) == cli.NO
     disk.free()
     erl.train(ERL, folder, resume=True)
-    assert kill_and_resume.fingerprint(folder) == kill_and_resume.fingerprint(undisturbed)
+    assert fingerprint(folder) == fingerprint(undisturbed)
 
 
 def test_a_mixture_trains_through_a_full_disk_and_waits_at_a_reset(disk, tmp_path, said, frees_in_pause):

@@ -1,4 +1,4 @@
-"""The settings of a run on a market so small that a generation takes no time; as `kill_and_resume.TINY`."""
+"""The settings of a run on a market so small that a generation takes no time; as `faults.training.ERL`."""
 
 from dataclasses import replace
 

@@ -66,10 +66,20 @@ class Recorder:
             )
             self._obs = _copy(obs)
             return obs, reward, terminated, truncated, info
-        kept = np.flatnonzero(~self._resetting)
         ended = np.asarray(terminated) | np.asarray(truncated)
         next_obs = self._true_next(obs, ended, info)
-        if len(kept):
+        if not self._resetting.any():
+            self.replay.record(
+                obs=self._obs,
+                action=action,
+                reward=reward,
+                next_obs=next_obs,
+                terminated=terminated,
+                truncated=truncated,
+                stream=self.streams,
+                **extras,
+            )
+        elif len(kept := np.flatnonzero(~self._resetting)):
             self.replay.record(
                 obs=_take(self._obs, kept),
                 action=_take(action, kept),

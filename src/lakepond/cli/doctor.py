@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -26,15 +27,19 @@ class Doctor:
         None
     )
     """a bucket to write to, read from and delete from"""
+    warm_up: bool = False
+    """compile now what the first replay on this machine would compile, in about ten seconds"""
     json: bool = False
     """print JSON instead of lines"""
 
     def run(self) -> int:
-        """Check after check, each told as it is done."""
+        """Print each check as it is done."""
         from lakepond.doctor import examine
+        from lakepond.doctor.warm_up import warm_up
 
         out, found = words.console(), []
-        for check in examine(self.path, self.cloud):
+        checks = chain(examine(self.path, self.cloud), (warm_up() for _ in range(self.warm_up)))
+        for check in checks:
             found.append(check)
             if not self.json:
                 colour = COLOURS[check.verdict]

@@ -56,11 +56,7 @@ class LocalBucket:
                 raise Exists(f"{target} is there already.") from None
         else:
             aside.replace(target)
-        descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(target.parent)
 
     def get(self, name: str, timeout: float) -> Iterator[bytes]:
         """The bytes, piece by piece."""
@@ -107,7 +103,10 @@ class LocalBucket:
     @contextmanager
     def _aside(self, name: str) -> Iterator[Path]:
         folder = (self._folder / name).parent
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
+        for each in missing:  # or a power cut loses the new folder with everything in it
+            _sync(each.parent)
         aside = folder / f"{os.getpid()}-{os.urandom(4).hex()}{ASIDE}"
         try:
             yield aside
@@ -126,3 +125,12 @@ class LocalBucket:
             raise
         except OSError as error:  # a full disk, a share that is gone: worth another try
             raise CloudUnreachable(f"{self._folder / name} cannot be used: {error.strerror}.") from error
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,9 +1,8 @@
-"""agents ──record──▶ pond: what an agent hands over is checked whole before any of it is kept."""
+"""agents ──record──▶ pond: check all values of a call before any of them is stored."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,43 +10,100 @@ from numpy import ndarray
 
 from lakepond.errors import RecordError
 from lakepond.pond import column_fields
+from lakepond.pond.links import CONTINUES, STARTS
 from lakepond.pond.observations import check_window
-from lakepond.types import STREAM_MAX, Array, Field, RowSource, Spec, Tree, WindowRef, leaves
+from lakepond.types import STREAM_MAX, Array, Field, Spec, Tree, WindowRef, leaves
 
-Looks = tuple[list[Any], list[Any]]
 FIELDS = ("obs", "next_obs", "action", "reward", "terminated", "truncated")
 MISSING: Any = object()
 """Stands for a field that was not handed over."""
+BATCHES_CHECKED = 16
+"""batches without `stream` that are checked for consecutive steps"""
+FLOATS = (float, int, bool, np.float64, np.float32, np.float16)
 
 
 class Intake:
-    """Turns the arguments of `record` into what a pond takes, or says in one sentence what is wrong."""
+    """Turns the arguments of `record` into what a pond takes, or says in one sentence what is wrong.
+
+    Not thread-safe: called under the pond's lock.
+    """
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         obs, next_obs = list(leaves(spec.obs, "obs")), list(leaves(spec.obs, "next_obs"))
         self._fields: list[tuple[str, Field]] = [*obs, *next_obs, *column_fields(spec)]
         self._windows = len(obs)
-        self._simple = isinstance(spec.obs, Field) and isinstance(spec.action, Field)
-        self._usual: Looks | None = None  # what the last steps looked like, if nothing had to be converted
-        self._usual_count: int | None = None
-        self._fits: list[Any] = []  # how each of its values gets a batch axis, if they are one step
-        self._one: list[int] = [0]  # the stream of the last single step
+        self._flat_spec = isinstance(spec.obs, Field) and isinstance(spec.action, Field) and not spec.extras
+        self._accepted = [
+            (np.dtype(field.dtype), field.shape, _scalar_types(field, i < 2 * self._windows))
+            for i, (_, field) in enumerate(self._fields)
+        ]
+        self._unchecked = BATCHES_CHECKED
         self._range: list[int] = []
+        self._one: list[int] = [0]
+        self._last_streams: tuple[Array | None, list[int]] = (None, [])
+
+    def values(self, given: tuple[Tree, ...], extras: dict[str, Any]) -> Sequence[Any]:
+        """The leaves of all arguments, in the order in which a pond takes them; `given`: as in `FIELDS`."""
+        if self._flat_spec and not extras and not any(value is MISSING for value in given):
+            return given
+        return self._flat(given, extras)
+
+    def is_one_step(self, values: Sequence[Any]) -> bool:
+        """Whether these are the values of one step, which columns take as they are; the fast path."""
+        for value, (dtype, shape, scalars) in zip(values, self._accepted, strict=True):
+            kind = type(value)
+            if kind is ndarray:
+                if value.shape != shape or (value.dtype is not dtype and value.dtype != dtype):
+                    return False
+            elif kind not in scalars:
+                return False
+        return True
 
     def check(
-        self, given: tuple[Tree, ...], extras: dict[str, Any], stream: int | Array | None
+        self, values: Sequence[Any], stream: int | Array | None
     ) -> tuple[list[int], Sequence[Any], bool]:
-        """The streams and values of the steps, and whether they came as a batch; `given`: as in `FIELDS`."""
-        values: Any = given if self._simple and not extras else self._flat(given, extras)
-        look = _look_of_six(*values) if len(values) == 6 else _looks(values)
-        if look == self._usual:  # they look like the last, which were right
-            count = self._usual_count
-            if count is None:
-                values = [fit(value) for fit, value in zip(self._fits, values, strict=True)]
-        else:
-            count, values = self._fit(self._flat(given, extras))
-        return self._streams(stream, 1 if count is None else count), values, count is not None
+        """The streams and values of the steps, and whether they came as a batch."""
+        count = self._batch_as_it_is(values)
+        batched = count is not None
+        if count is None:
+            fitted_count, values = self._fit(list(values))
+            batched, count = fitted_count is not None, 1 if fitted_count is None else fitted_count
+        if stream is None and batched and count > 1 and self._unchecked > 0:
+            self._unchecked -= 1
+            self._refuse_consecutive(values, count)
+        return self._streams(stream, count), values, batched
+
+    def _batch_as_it_is(self, values: Sequence[Any]) -> int | None:
+        """The number of steps of a batch of arrays that columns take as they are; None for anything else."""
+        first = values[0]
+        if type(first) is not ndarray or first.shape[1:] != self._fields[0][1].shape or first.ndim == 0:
+            return None
+        count = len(first)
+        for i, (value, (dtype, shape, _)) in enumerate(zip(values, self._accepted, strict=True)):
+            if type(value) is not ndarray or value.shape != (count, *shape):
+                return None
+            if value.dtype is dtype or value.dtype == dtype:
+                continue
+            if i < 2 * self._windows or value.dtype.kind != "f" or dtype.kind != "f":
+                return None
+        return count
+
+    def _refuse_consecutive(self, values: Sequence[Any], count: int) -> None:
+        """Refuse a rollout of one environment without `stream`: it would be `count` environments."""
+        moved = False
+        for obs, next_obs in zip(values[: self._windows], values[self._windows :], strict=False):
+            if type(obs) is not ndarray or type(next_obs) is not ndarray:
+                return
+            for i in range(count - 1):
+                if obs[i + 1].tobytes() != next_obs[i].tobytes():
+                    return
+                moved = moved or obs[i + 1].tobytes() != obs[i].tobytes()
+        if moved:
+            raise RecordError(
+                f"each obs of this batch of {count} is the next_obs before it: if they are consecutive steps "
+                f"of one stream pass stream=0; if they are {count} environments, stream=np.arange({count})."
+            )
 
     def _flat(self, given: tuple[Tree, ...], extras: dict[str, Any]) -> list[Any]:
         spec = self.spec
@@ -62,8 +118,6 @@ class Intake:
                 f"{sorted(spec.extras) or 'none'}; hand over each declared one, or declare it in extras."
             )
         more = [extras[name] for name in spec.extras] if extras else []
-        if self._simple:
-            return [*given, *more]
         obs, next_obs, action, *rest = given
         return [
             *_along(spec.obs, obs, "obs"),
@@ -74,33 +128,37 @@ class Intake:
         ]
 
     def _fit(self, values: list[Any]) -> tuple[int | None, list[Any]]:
-        """How many steps there are, and the values as arrays with a leading batch axis."""
-        self._usual = None
+        """How many steps there are (None: one, without a batch axis), and all values with a batch axis."""
+        for (path, _), value in zip(self._fields, values, strict=True):
+            if isinstance(value, np.ma.MaskedArray):
+                raise RecordError(
+                    f"{path} is a masked array, and its mask would be lost; pass the data, and the mask as "
+                    "an extra field."
+                )
         count = self._count(values[0])
         fitted: list[Any] = []
         for i, ((path, field), value) in enumerate(zip(self._fields, values, strict=True)):
             fit = _window if i < 2 * self._windows else _column
             fitted.append(fit(path, field, value, count))
-        # what only had to be given a batch axis need not be looked at when it comes like this again
-        self._fits = [
-            _axis_adder(path, field, value, fit)
-            for (path, field), value, fit in zip(self._fields, values, fitted, strict=True)
-        ]
-        as_they_came = all(one is other for one, other in zip(fitted, values, strict=True))
-        if as_they_came or (count is None and None not in self._fits):
-            self._usual, self._usual_count = _looks(values), count
         return count, fitted
 
     def _streams(self, stream: int | Array | None, size: int) -> list[int]:
-        if stream is not None:
-            if size == 1 and type(stream) is int and 0 <= stream <= STREAM_MAX:
-                if stream != self._one[0]:
-                    self._one = [stream]
-                return self._one
+        """The stream of each step; the same list object for the same streams, so that callers can cache."""
+        if stream is None:
+            if len(self._range) != size:
+                self._range = list(range(size))
+            return self._range
+        if size == 1 and type(stream) is int and 0 <= stream <= STREAM_MAX:
+            if self._one[0] != stream:
+                self._one = [stream]
+            return self._one
+        if type(stream) is not ndarray:
             return _streams(stream, size)
-        if len(self._range) != size:
-            self._range = list(range(size))
-        return self._range
+        last, streams = self._last_streams
+        if last is None or last.dtype != stream.dtype or not np.array_equal(last, stream):
+            streams = _streams(stream, size)
+            self._last_streams = (stream.copy(), streams)
+        return streams
 
     def _count(self, first: Any) -> int | None:
         """How many steps the first leaf of obs stands for; None for one step without a batch axis."""
@@ -116,52 +174,31 @@ class Intake:
         raise _misfit(path, field, shape, None)
 
 
-def _look(value: Any) -> tuple[Any, Any]:
-    """What tells whether a value is like another: dtype and shape, source of a window, type of a number."""
-    if type(value) is ndarray:
-        return value.dtype, value.shape
-    return (id(value.source), type(value.stop)) if type(value) is WindowRef else (type(value), None)
+def joins_of(follows_previous: Any) -> int | Array:
+    """The argument `follows_previous` of `record` as the pond takes it."""
+    array = np.asarray(follows_previous)
+    if array.dtype != np.bool_ or array.ndim > 1:
+        raise RecordError(f"follows_previous must be a bool or an array of them, not {follows_previous!r}.")
+    joins = np.where(array, CONTINUES, STARTS)
+    return int(joins) if joins.ndim == 0 else joins
 
 
-def _looks(values: Sequence[Any]) -> Looks:
-    both = [_look(value) for value in values]
-    return [one for one, _ in both], [other for _, other in both]
+def check_length(join: int | Array, count: int) -> None:
+    """Refuse `follows_previous` that is not one bool, or one for each step."""
+    if not isinstance(join, int) and len(join) != count:
+        raise RecordError(f"follows_previous has {len(join)} values for {count} steps.")
 
 
-def _look_of_six(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> Looks:
-    """The same, written out for arrays: a step of most environments is six of them."""
-    if type(a) is type(b) is type(c) is type(d) is type(e) is type(f) is ndarray:
-        return (
-            [a.dtype, b.dtype, c.dtype, d.dtype, e.dtype, f.dtype],
-            [a.shape, b.shape, c.shape, d.shape, e.shape, f.shape],
-        )
-    return _looks((a, b, c, d, e, f))
-
-
-def _axis_adder(path: str, field: Field, value: Any, fitted: Any) -> Callable[[Any], Any] | None:
-    """How values like this one get a batch axis, if that is all they need."""
-    if type(value) is WindowRef:
-        return _window_fitter(path, field, value.source) if type(value.stop) is int else None
-    if type(value) is np.ndarray and value.dtype == fitted.dtype:
-        return _ADD_AXIS
-    if type(value) in PLAIN_NUMBERS and type(fitted) is np.ndarray:
-        return lambda number: _number(path, number, fitted.dtype)
-    return None
-
-
-_ADD_AXIS = operator.itemgetter(np.newaxis)
-
-
-def _window_fitter(path: str, field: Field, source: RowSource) -> Callable[[WindowRef], WindowRef]:
-    first, last = field.shape[0], len(source.rows)
-
-    def fit(value: WindowRef) -> WindowRef:
-        stop: Any = value.stop
-        if not first <= stop <= last:
-            check_window(path, field, value)  # says so
-        return WindowRef(source, np.array([stop], np.int64))
-
-    return fit
+def _scalar_types(field: Field, is_window: bool) -> frozenset[type]:
+    """The types of single numbers that a column without a shape takes without changing their value."""
+    dtype: Any = np.dtype(field.dtype)
+    if field.shape:
+        return frozenset()
+    types = {dtype.type}
+    if not is_window:
+        python: dict[str, set[type]] = {"b": {bool}, "i": {int, bool}, "u": {int, bool}, "f": set(FLOATS)}
+        types |= python.get(dtype.kind, set())
+    return frozenset(types)
 
 
 def _number(path: str, value: Any, dtype: np.dtype[Any]) -> Array:
@@ -169,7 +206,9 @@ def _number(path: str, value: Any, dtype: np.dtype[Any]) -> Array:
     try:
         return np.array([value], dtype)
     except OverflowError:
-        raise RecordError(f"{path} is {value}, which is no {dtype.name}; change it, or the Spec.") from None
+        raise RecordError(
+            f"{path} is {value}, outside the range of {dtype.name}; change it, or the Spec."
+        ) from None
 
 
 def _along(spec: Tree, value: Tree, path: str) -> list[Any]:
@@ -199,7 +238,7 @@ def _window(path: str, field: Field, value: Any, count: int | None) -> Array | W
     if array.dtype != field.dtype:
         raise RecordError(
             f"{path} is {array.dtype.name}, the Spec says {np.dtype(field.dtype).name}; convert it with "
-            f".astype({np.dtype(field.dtype).name!r}), or change the Spec (bytes are kept as they are)."
+            f".astype({np.dtype(field.dtype).name!r}), or change the Spec (bytes are stored unchanged)."
         )
     return _batched(path, field, array, count)
 
@@ -252,9 +291,9 @@ def _streams(stream: int | Array, size: int) -> list[int]:
     array = np.asarray(stream)
     if array.dtype.kind not in "iu" or array.ndim > 1 or (array.ndim == 1 and array.shape != (size,)):
         raise RecordError(
-            f"stream must be a whole number or an array of {size} of them, not {stream!r}; "
+            f"stream must be an integer or an array of {size} of them, not {stream!r}; "
             "give every agent or environment a number."
         )
     if array.size and (array.min() < 0 or array.max() > STREAM_MAX):
-        raise RecordError(f"stream must lie in [0, {STREAM_MAX}], but is {stream!r}.")
+        raise RecordError(f"stream must be in [0, {STREAM_MAX}], but is {stream!r}.")
     return [int(array)] * size if array.ndim == 0 else [int(s) for s in array]

@@ -222,7 +222,7 @@ def _bring_commit(
                 )
     except (LakeCorrupt, CloudCorrupt):
         if not file.exists():  # kept, so that its number is not given again
-            (path / "quarantine").mkdir(exist_ok=True)
+            make_folders(path / "quarantine")
             write_bytes(path / "quarantine", name, data)
         raise
     if ahead and not file.exists() and not all(segment in elsewhere for segment in commit.files()):

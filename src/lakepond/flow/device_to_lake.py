@@ -75,6 +75,7 @@ class DeviceLake:
         self.recorded = 0 if last is None else last.recorded
         """steps poured so far"""
         self._background.drop_with(self)
+        self._ends: dict[int, int] = {}  # of each stream, the row at which its last poured step ended
         self._pour_bytes = 0
 
     def pour(self, ponds: Sequence[Lanes], note: dict[str, Any] | None = None) -> Future[Commit]:
@@ -87,7 +88,7 @@ class DeviceLake:
         starts: list[Array] = []
         columns: list[dict[str, Array]] = []
         pieces: list[Array] = []
-        row_at, stream = self._next_row, 0
+        row_at, stream, ends = self._next_row, 0, dict(self._ends)
         for pond in ponds:
             for lane in range(len(pond.rows)):
                 steps = np.arange(int(pond.oldest[lane]), pond.steps)
@@ -108,8 +109,11 @@ class DeviceLake:
                         {
                             **{name: values[lane, place] for name, values in pond.columns.items()},
                             "stream": np.full(len(steps), stream, np.int32),
+                            # a step continues the previous one of its lane if that ends where it starts
+                            "follows_previous": at == np.append(ends.get(stream, -1), next_at[:-1]),
                         }
                     )
+                    ends[stream] = int(next_at[-1])
                 stream += 1
         if not columns:
             raise SpecError("the ponds hold no steps to pour.")
@@ -134,7 +138,7 @@ class DeviceLake:
             release=lambda: None,
         )
         done = self._background.submit(new, note or {})
-        self._next_row = row_at
+        self._next_row, self._ends = row_at, ends
         self.recorded += new.steps
         self._pour_bytes = sum(pond.rows.nbytes + pond.at.nbytes + pond.next_at.nbytes for pond in ponds)
         self._pour_bytes += sum(values.nbytes for values in new.columns.values())

@@ -184,6 +184,7 @@ def _read(lake: Lake, segment: Segment, chosen: Array, rows_before: int) -> _Par
     windows, length = leaf.starts[step], leaf.layout.length
     ended = columns["terminated"] | columns["truncated"]
     continues = (np.diff(chosen) == 1) & ~starts[chosen[1:]] & ~ended[:-1]
+    continues &= columns["follows_previous"][1:]
     continues &= _equal(leaf.track, windows[:-1, 1], windows[1:, 0], length)
     shifted = _equal(leaf.track, windows[:, 0] + 1, windows[:, 1], length - 1)
     # rows to append for each step: its observation, if it starts a run, and what its next observation adds

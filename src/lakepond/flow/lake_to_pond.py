@@ -13,7 +13,8 @@ from lakepond.lake.lake import PART_BYTES, Lake
 from lakepond.lake.reader import LeafPart, Part
 from lakepond.lake.tracks import covered, distinct
 from lakepond.lake.weights import read_weights
-from lakepond.pond import Pond, Spelled, column_fields
+from lakepond.pond import Pond, SlotWindows, column_fields
+from lakepond.pond.links import ALONE, CONTINUES, STARTS
 from lakepond.types import Array
 
 STRAIGHT_BYTES = 256 << 20
@@ -24,21 +25,18 @@ class Held(NamedTuple):
     """Steps of a lake whose rows are in a pond, held, and which are not yet appended."""
 
     columns: dict[str, Array]
-    leaves: list[Spelled | Array]
+    leaves: list[SlotWindows | Array]
     """for each leaf its windows, or its values (steps, 2, *shape)"""
 
 
 def resume(lake: Lake, pond: Pond, ids: Array) -> None:
-    """Append all steps from one on, in their order: each follows the one before it in its stream.
-
-    What the pond records next goes to the same lake.
-    """
+    """Append these steps in their order, linked as they were recorded; later steps go to the same lake."""
     _settle(lake, pond)
     rows = _Rows(lake, pond, ours=True)
     for part in lake.parts(ids):
         held = rows.hold(part)
         try:
-            _append(pond, held, slice(None), linked=True)
+            _append(pond, held, slice(None), alone=False)
         finally:
             _let_go(pond, held)
 
@@ -59,16 +57,16 @@ def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
             held = rows.hold(part)
             read.append(held)
             if any(
-                leaf.store is not None and not isinstance(values, Spelled)
+                leaf.store is not None and not isinstance(values, SlotWindows)
                 for leaf, values in zip(pond.leaves, held.leaves, strict=True)
             ):  # written before their row axis was known: a few steps, but whole observations
-                _append(pond, held, rng.permutation(len(held.columns["stream"])), linked=False)
+                _append(pond, held, rng.permutation(len(held.columns["stream"])), alone=True)
                 _let_go(pond, read.pop())
         if read:
             whole = _joined(read)
             order = rng.permutation(len(whole.columns["stream"]))
             for at in range(0, len(order), PART_STEPS):
-                _append(pond, whole, order[at : at + PART_STEPS], linked=False)
+                _append(pond, whole, order[at : at + PART_STEPS], alone=True)
     finally:
         for held in read:
             _let_go(pond, held)
@@ -90,7 +88,9 @@ def restore_priorities(lake: Lake, pond: Pond) -> None:
                 f"the priorities of {lake.path} overflow with alpha={pond.priorities.alpha}; they were "
                 f"saved with alpha={alpha}: open it with that."
             )
-    pond.priorities.restore(pond.places(ids), weight, lake.commit.largest_priority)
+    with pond.reading():
+        pond.update()
+        pond.priorities.restore(pond.places(ids), weight, lake.commit.largest_priority)
 
 
 def draw(lake: Lake, count: int, rng: np.random.Generator) -> Array:
@@ -105,28 +105,32 @@ def _settle(lake: Lake, pond: Pond) -> None:
                 observations.settle_on(axis)
 
 
-def _append(pond: Pond, held: Held, which: slice | Array, *, linked: bool) -> None:
-    def part(leaf: Spelled | Array, k: int) -> Spelled | Array:
-        return leaf._replace(starts=leaf.starts[which]) if isinstance(leaf, Spelled) else leaf[which, k]
+def _append(pond: Pond, held: Held, which: slice | Array, *, alone: bool) -> None:
+    def part(leaf: SlotWindows | Array, k: int) -> SlotWindows | Array:
+        return leaf._replace(starts=leaf.starts[which]) if isinstance(leaf, SlotWindows) else leaf[which, k]
 
     streams = held.columns["stream"][which]
     windows = [part(leaf, k) for k in (0, 1) for leaf in held.leaves]
     columns = [held.columns[name][which] for name, _ in column_fields(pond.spec)]
-    pond.append(streams.tolist() if linked else streams, [*windows, *columns], linked=linked)
+    join: int | Array = ALONE
+    if not alone:  # lakes of earlier versions do not say: each step continued the one before it
+        follows = held.columns.get("follows_previous")
+        join = CONTINUES if follows is None else np.where(follows[which], CONTINUES, STARTS)
+    pond.append(streams if alone else streams.tolist(), [*windows, *columns], join=join)
 
 
 def _let_go(pond: Pond, held: Held) -> None:
     for i, leaf in enumerate(held.leaves):
-        if isinstance(leaf, Spelled):
-            pond.let_go_of_rows(i, leaf.held)
+        if isinstance(leaf, SlotWindows):
+            pond.unpin_rows(i, leaf.pinned)
 
 
 def _joined(parts: list[Held]) -> Held:
     """All of them as one, with one track a leaf; the rows stay held by the parts."""
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
-    leaves: list[Spelled | Array] = []
+    leaves: list[SlotWindows | Array] = []
     for i in range(len(parts[0].leaves)):
-        spelled = [leaf for part in parts if isinstance(leaf := part.leaves[i], Spelled)]
+        spelled = [leaf for part in parts if isinstance(leaf := part.leaves[i], SlotWindows)]
         if not spelled:
             leaves.append(np.concatenate([np.asarray(part.leaves[i]) for part in parts]))
             continue
@@ -134,7 +138,7 @@ def _joined(parts: list[Held]) -> Held:
         offsets = np.cumsum(lengths) - lengths
         starts = [leaf.starts + offset for leaf, offset in zip(spelled, offsets.tolist(), strict=True)]
         track = np.concatenate([leaf.track for leaf in spelled])
-        leaves.append(Spelled(track, np.concatenate(starts), np.zeros(0, np.int32)))
+        leaves.append(SlotWindows(track, np.concatenate(starts), np.zeros(0, np.int32)))
     return Held(columns, leaves)
 
 
@@ -166,7 +170,7 @@ class _Rows:
 
     def hold(self, part: Part) -> Held:
         """A part whose rows are now in the pond, held."""
-        leaves: list[Spelled | Array] = []
+        leaves: list[SlotWindows | Array] = []
         try:
             for i, leaf in enumerate(part.leaves):
                 leaves.append(self._spell(i, leaf))
@@ -175,7 +179,7 @@ class _Rows:
             raise
         return Held(part.columns, leaves)
 
-    def _spell(self, i: int, leaf: LeafPart | Array) -> Spelled | Array:
+    def _spell(self, i: int, leaf: LeafPart | Array) -> SlotWindows | Array:
         """The windows of a part as slots of the pond."""
         if not isinstance(leaf, LeafPart):
             return leaf
@@ -201,4 +205,4 @@ class _Rows:
             held = self._pond.load_rows(i, rows, new if self._ours else None)
         known[places[missing]] = held + 1
         slots = known[places] - 1
-        return Spelled(slots[place], np.searchsorted(positions, leaf.starts), held)
+        return SlotWindows(slots[place], np.searchsorted(positions, leaf.starts), held)

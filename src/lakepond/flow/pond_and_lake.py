@@ -18,6 +18,7 @@ from lakepond.flow.pond_to_lake import Handed, hand_over
 from lakepond.lake import commits, description, writers
 from lakepond.lake.background import Background
 from lakepond.lake.commits import Commit, Start
+from lakepond.lake.files import ASIDE
 from lakepond.lake.guard import parse_bytes
 from lakepond.lake.lake import Lake, commit_to_follow
 from lakepond.lake.writer import LakeWriter, create
@@ -160,7 +161,7 @@ def go_on(pond: Pond, writer: LakeWriter, commit: int | Start | None, cloud: Clo
                 cloud.continue_from(last)
             with Lake(path, pond.spec, last, None if cloud is None else cloud.segments) as lake:
                 begin = max(last.oldest, last.recorded - pond.capacity)
-                pond.begin_at(begin)
+                pond.start_at(begin)
                 lake_to_pond.resume(lake, pond, np.arange(begin, last.recorded))
                 lake_to_pond.restore_priorities(lake, pond)
         return Outflow(pond, writer, cloud=cloud)
@@ -171,8 +172,8 @@ def go_on(pond: Pond, writer: LakeWriter, commit: int | Start | None, cloud: Clo
 
 def save_to(pond: Pond, path: Path, codec: str, merge_after: int) -> Outflow:
     """A new lake for what a pond holds when it is saved: steps that leave between two saves are not kept."""
-    if path.exists():
-        raise SpecError(f"{path} is there already; load it to go on with it, or save elsewhere.")
+    if path.exists() and not is_empty_lake(path):
+        raise SpecError(f"{path} exists already; load it to continue with it, or save to another folder.")
     find_or_make(path, pond.spec)
     writer = LakeWriter(
         path,
@@ -183,6 +184,13 @@ def save_to(pond: Pond, path: Path, codec: str, merge_after: int) -> Outflow:
         merge_after=merge_after,
     )
     return Outflow(pond, writer, keeps_all=False)
+
+
+def is_empty_lake(path: Path) -> bool:
+    """Whether a folder holds nothing but a lake without a commit, as a killed first save leaves it."""
+    own = {description.NAME, "segments", "commits", "lock"}
+    strange = any(each.name not in own and each.suffix != ASIDE for each in path.iterdir())
+    return not strange and not commits.numbers(path / "commits")
 
 
 def check_saved(path: str | Path) -> None:

@@ -1,6 +1,7 @@
-"""pond ──sample──▶ agents: choose steps, follow their streams, copy what was asked for.
+"""pond ──sample──▶ agents: copy chosen steps into a batch.
 
-Choosing happens while the pond is held still; the copies, nearly all of the time, after it.
+Steps are chosen and small columns are copied while the pond is locked; rows, which take nearly all of the
+time, are copied after it.
 """
 
 from __future__ import annotations
@@ -13,193 +14,168 @@ import numpy as np
 from numpy import ndarray
 
 from lakepond.errors import SampleError, TooFewSteps
-from lakepond.pond import Pond
+from lakepond.pond import Pond, sampling
 from lakepond.pond.observations import Observations, Read
 from lakepond.rows import RowStore
-from lakepond.types import Array, Batch, Tree, leaves, rebuild
+from lakepond.types import Array, Batch, Field, Tree, leaves, rebuild
 
 PARALLEL_BYTES = 4 << 20
-"""a batch smaller than this is not worth a second thread"""
-ROUNDS = 8
-"""tries at drawing sequences before all that are possible are listed"""
+"""a smaller batch is not worth a second thread"""
 
 
 def check_arguments(
     pond: Pond,
     batch_size: int,
-    rng: np.random.Generator,
     n_step: int,
-    gamma: float,
-    length: int | None,
+    gamma: float | None,
+    sequence_length: int | None,
     replace: bool,
     beta: float | None,
-    without: Collection[str] = (),
 ) -> None:
-    """Refuse what cannot be asked of `sample`."""
-    if without:
-        known = {path for name in ("obs", "next_obs") for path, _ in leaves(pond.spec.obs, name)}
-        if isinstance(without, str) or not known.issuperset(without):
-            raise SampleError(
-                f"without names observations to leave out, some of {sorted(known)}, but is {without!r}."
-            )
+    """Refuse invalid arguments of `sample`."""
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise SampleError(f"batch_size must be a whole number, at least 1, but is {batch_size!r}.")
-    if not isinstance(rng, np.random.Generator):
-        raise SampleError(f"rng must be a numpy.random.Generator, not {type(rng).__name__}; see default_rng.")
-    if n_step < 1 or not 0 <= gamma <= 1:
-        raise SampleError(f"n_step must be at least 1 and gamma in [0, 1], but are {n_step} and {gamma}.")
-    if length is not None and (length < 1 or n_step > 1 or not replace):
+        raise SampleError(f"batch_size must be an integer, at least 1, but is {batch_size!r}.")
+    check_n_step(n_step, gamma)
+    if sequence_length is not None and (sequence_length < 1 or n_step > 1 or not replace):
         raise SampleError(
-            f"length must be at least 1 and stands alone, but is {length} with n_step={n_step}, "
-            f"replace={replace}; compute returns from the sequence."
+            f"sequence_length must be at least 1, without n_step and replace, but is {sequence_length} with "
+            f"n_step={n_step}, replace={replace}; compute returns from the sequence."
         )
     if beta is not None and pond.priorities is None:
-        raise SampleError("beta weighs prioritised samples; make the replay with Replay(..., alpha=0.6).")
+        raise SampleError("beta needs priorities; create the replay with Replay(..., alpha=0.6).")
 
 
-def draw(pond: Pond, count: int, rng: np.random.Generator) -> Array:
-    """Ids of steps with replacement: uniform, or in proportion to priority."""
-    if pond.priorities is None:
-        return pond.oldest + rng.integers(pond.size, size=count)
-    places = pond.priorities.draw(count, rng)
-    return pond.oldest + (places - pond.oldest) % pond.capacity
+def check_n_step(n_step: int, gamma: float | None) -> None:
+    """Refuse an invalid number of steps or discount."""
+    if n_step < 1 or (gamma is not None and not 0 <= gamma <= 1):
+        raise SampleError(f"n_step must be at least 1 and gamma in [0, 1], but are {n_step} and {gamma}.")
+    if n_step > 1 and gamma is None:
+        raise SampleError(f"n_step={n_step} needs the discount of one step; pass gamma=0.99, say.")
 
 
-def draw_distinct(pond: Pond, count: int, rng: np.random.Generator) -> Array:
-    """Ids of steps without replacement, uniform or by priority."""
-    if pond.priorities is None:
-        return pond.oldest + rng.permutation(pond.size)[:count]
-    # Efraimidis and Spirakis 2006: the largest of u ** (1 / w) are a weighted draw without replacement
-    weights = pond.priorities.weights(pond.places(pond.ids()))
-    keys = np.log(rng.random(pond.size)) / weights
-    return pond.oldest + np.argsort(-keys)[:count]
+class Delivery:
+    """Copies steps of one pond into batches."""
 
+    def __init__(self, pond: Pond) -> None:
+        self._pond = pond
+        spec = pond.spec
+        self._obs_paths = [
+            (f"{name}{leaf.path.removeprefix('obs')}", leaf, which)
+            for which, name in enumerate(("obs", "next_obs"))
+            for leaf in pond.leaves
+        ]
+        self._actions = [path for path, _ in leaves(spec.action, "action")]
 
-def draw_sequences(pond: Pond, count: int, length: int, cross: bool, rng: np.random.Generator) -> Array:
-    """Ids (count, length): steps of one stream that follow each other; every possible start alike."""
-    kept: list[Array] = []
-    missing = count
-    for _ in range(ROUNDS):
-        found = follow(pond, draw(pond, 2 * missing, rng), length, cross)
-        found = found[found[:, -1] >= 0][:missing]
-        kept.append(found)
-        missing -= len(found)
-        if missing == 0:
-            return np.concatenate(kept)
-    possible = follow(pond, pond.ids(), length, cross)
-    possible = possible[possible[:, -1] >= 0]
-    if not len(possible):
-        raise TooFewSteps(
-            f"none of the {pond.size:,} steps begins {length} steps of one stream"
-            f"{'' if cross else ' within an episode'}; record more, or ask for a shorter length."
-        )
-    if pond.priorities is None:
-        chosen = rng.integers(len(possible), size=missing)
-    else:
-        weights = pond.priorities.weights(pond.places(possible[:, 0]))
-        chosen = rng.choice(len(possible), size=missing, p=weights / weights.sum())
-    return np.concatenate([*kept, possible[chosen]])
+    def batch(
+        self,
+        choose: Callable[[], Array],
+        *,
+        n_step: int = 1,
+        gamma: float | None = None,
+        beta: float = 0.0,
+        exclude: Collection[str] = (),
+        out: Batch | None = None,
+        pool: Executor | None = None,
+        linked: bool = True,
+    ) -> Batch:
+        """The steps that `choose` returns: ids (B,), or (B, T) for sequences; it is called under the lock.
 
+        `linked`: whether choosing or n-step returns need links and priorities that are up to date.
+        """
+        pond = self._pond
+        if exclude:
+            self._check_exclude(exclude)
+        given = None if out is None else _arrays_of(out)
+        reads: list[tuple[Read, Array]] = []
+        try:
+            with pond.lock:
+                if pond.growing:
+                    pond.wait_for_growth()
+                if linked:
+                    pond.update()
+                ids = choose()
+                batch = self._fill(ids, n_step, gamma, beta, exclude, given, reads)
+            if reads:
+                _copy(reads, pool)
+        finally:
+            if reads:
+                with pond.finishing():
+                    for read, _ in reads:
+                        read.done()
+        return batch
 
-def follow(pond: Pond, ids: Array, length: int, cross: bool) -> Array:
-    """Ids (len(ids), length): each step and those after it in its stream; -1 from where it cannot go on."""
-    steps = np.full((len(ids), length), -1, np.int64)
-    steps[:, 0] = ids
-    ended = pond.columns["terminated"] | pond.columns["truncated"] if not cross else None
-    for t in range(1, length):
-        here = steps[:, t - 1]
-        there = np.where(here >= 0, pond.following(here), -1)
-        if ended is not None:
-            there = np.where(ended[here % pond.capacity], -1, there)
-        steps[:, t] = there
-    return steps
-
-
-def n_step_return(pond: Pond, ids: Array, n: int, gamma: float) -> tuple[Array, Array, Array]:
-    """The last step, the discounted reward up to it and the discount after it.
-
-    Goes on for n steps, to the end of the episode or to the newest step of the stream, whichever is first.
-    """
-    reward = pond.columns["reward"]
-    steps = follow(pond, ids, n, cross=False)
-    there = steps >= 0
-    powers = gamma ** np.arange(n)
-    values = reward[steps % pond.capacity]
-    shape = (1, n) + (1,) * (reward.ndim - 1)
-    mask = there.reshape(*there.shape, *(1,) * (reward.ndim - 1))
-    total = (np.where(mask, values, 0) * powers.reshape(shape)).sum(axis=1).astype(reward.dtype)
-    taken = there.sum(axis=1)
-    last = steps[np.arange(len(ids)), taken - 1]
-    return last, total, np.asarray(gamma**taken)
-
-
-def importance(pond: Pond, ids: Array, beta: float) -> Array:
-    """(N P) ** -beta, over the largest such weight there is, so that weights only scale down."""
-    if pond.priorities is None:
-        return np.ones(len(ids), np.float32)
-    weights = pond.priorities.weights(pond.places(ids))
-    scaled: Array = (weights / pond.priorities.least()) ** -beta
-    return scaled.astype(np.float32)
-
-
-def sample(
-    pond: Pond,
-    choose: Callable[[], Array],
-    *,
-    n_step: int = 1,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    without: Collection[str] = (),
-    out: Batch | None = None,
-    pool: Executor | None = None,
-) -> Batch:
-    """Deliver the steps that `choose` returns: ids (B,), or (B, T) for sequences."""
-    reads: list[tuple[Read, Array]] = []
-    try:
-        with pond.reading():
-            ids = choose()
-            into = _Outputs(ids.shape, out, without)
-            columns = pond.columns
-            places = last_places = pond.places(ids)
-            if n_step > 1:
-                last, reward, ahead = n_step_return(pond, ids, n_step, gamma)
-                reward, last_places = into.put("reward", reward), pond.places(last)
+    def _fill(
+        self,
+        ids: Array,
+        n_step: int,
+        gamma: float | None,
+        beta: float,
+        exclude: Collection[str],
+        given: dict[str, Array] | None,
+        reads: list[tuple[Read, Array]],
+    ) -> Batch:
+        pond, spec = self._pond, self._pond.spec
+        columns, discount = pond.columns, 1.0 if gamma is None else gamma
+        places = last = ids % pond.ring
+        if n_step == 1:
+            reward = _take(columns["reward"], places, "reward", given)
+            num_steps = np.ones(ids.shape, np.int64)
+            factor: Any = np.float32(discount)
+        else:
+            last, total, num_steps = pond.links.n_step(places, columns["reward"], n_step, discount)
+            reward = _put(total, "reward", given)
+            factor = (discount ** np.arange(n_step + 1)).astype(np.float32)[num_steps]
+        terminated = _take(columns["terminated"], last, "terminated", given)
+        windows: list[Array | None] = []
+        waiting: list[tuple[Observations, Array, int, Array]] = []
+        for path, leaf, which in self._obs_paths:
+            where = last if which else places
+            if path in exclude:
+                windows.append(None)
+            elif leaf.plain is not None:
+                windows.append(_take(leaf.plain[which], where, path, given))
             else:
-                reward, ahead = into.take("reward", columns["reward"], places), np.asarray(gamma)
-            terminated = into.take("terminated", columns["terminated"], last_places)
-            spec = pond.spec
-            batch = Batch(
-                obs=_tree(spec.obs, [into.look_up(leaf, "obs", places, 0) for leaf in pond.leaves]),
-                action=_tree(
-                    spec.action, [into.take(p, columns[p], places) for p, _ in leaves(spec.action, "action")]
-                ),
-                reward=reward,
-                next_obs=_tree(
-                    spec.obs, [into.look_up(leaf, "next_obs", last_places, 1) for leaf in pond.leaves]
-                ),
-                terminated=terminated,
-                truncated=into.take("truncated", columns["truncated"], last_places),
-                discount=into.put("discount", (ahead * ~terminated).astype(np.float32)),
-                weight=into.put("weight", importance(pond, ids.reshape(len(ids), -1)[:, 0], beta)),
-                step_id=into.put("step_id", ids),
-                stream=into.take("stream", columns["stream"], places),
-                extras={name: into.take(f"extras[{name!r}]", columns[name], places) for name in spec.extras},
+                target = None
+                if given is not None:
+                    target = _given(given, path, (*ids.shape, *leaf.field.shape), leaf.dtype)
+                target = leaf.empty(ids.shape) if target is None else target
+                windows.append(target)
+                waiting.append((leaf, where.reshape(-1), which, target))
+        half = len(pond.leaves)
+        actions = [_take(columns[path], places, path, given) for path in self._actions]
+        first = ids if ids.ndim == 1 else ids[:, 0]
+        batch = Batch(
+            obs=_tree(spec.obs, windows[:half]),
+            action=_tree(spec.action, actions),
+            reward=reward,
+            next_obs=_tree(spec.obs, windows[half:]),
+            terminated=terminated,
+            truncated=_take(columns["truncated"], last, "truncated", given),
+            discount=_put(~terminated * factor, "discount", given),
+            weight=_put(sampling.importance(pond, first, beta), "weight", given),
+            step_id=_put(ids, "step_id", given),
+            stream=_take(columns["stream"], places, "stream", given),
+            extras={n: _take(columns[n], places, f"extras[{n!r}]", given) for n in spec.extras},
+            num_steps=_put(num_steps, "num_steps", given),
+        )
+        for leaf, where, which, target in waiting:  # last: from here on rows are pinned
+            reads.append((leaf.look_up(where, which), target))
+        return batch
+
+    def _check_exclude(self, exclude: Collection[str]) -> None:
+        known = {path for path, _, _ in self._obs_paths}
+        if isinstance(exclude, str) or not known.issuperset(exclude):
+            raise SampleError(
+                f"exclude names observations to leave out, some of {sorted(known)}, but is {exclude!r}."
             )
-            into.begin(reads)
-        _copy(reads, pool)
-    finally:
-        with pond.finishing():
-            for read, _ in reads:
-                read.done()
-    return batch
 
 
 def _copy(reads: list[tuple[Read, Array]], pool: Executor | None) -> None:
-    """Copy what was looked up: obs and next_obs of a leaf together; if it is much, half on another thread."""
+    """Copy rows: obs and next_obs of a leaf together; half of a large batch on another thread."""
     together: dict[RowStore, list[tuple[Array, Array]]] = {}
     for read, out in reads:
         target = read.rows_first(out)
-        if read.store is not None and read.slots is not None and target.flags.c_contiguous:
+        if target.flags.c_contiguous:
             together.setdefault(read.store, []).append((read.slots, target))
         else:
             read.into(out)
@@ -217,64 +193,65 @@ def _copy(reads: list[tuple[Read, Array]], pool: Executor | None) -> None:
 
 
 def _tree(spec: Tree, values: list[Any]) -> Tree:
+    if isinstance(spec, Field):
+        return values[0]
     ordered = iter(values)
     return rebuild(spec, lambda: next(ordered))
 
 
-class _Outputs:
-    """The arrays of a batch: those of `out` where one is given, else new ones."""
+def _arrays_of(out: Batch) -> dict[str, Array]:
+    """The arrays of a batch by path."""
+    given: dict[str, Array] = {}
+    for name, value in out._asdict().items():
+        if type(value) is ndarray:
+            given[name] = value
+        elif value is not None:
+            given.update(leaves(value, name))
+    return given
 
-    def __init__(self, shape: tuple[int, ...], out: Batch | None, without: Collection[str] = ()) -> None:
-        self._shape = shape
-        self._without = without
-        self._given: dict[str, Array] = {}
-        self._asked: list[tuple[Observations, Array, int, Array]] = []
-        for name, value in () if out is None else out._asdict().items():
-            if type(value) is ndarray:
-                self._given[name] = value
-            else:
-                self._given.update(leaves(value, name))
 
-    def _array(self, path: str, shape: tuple[int, ...], dtype: Any) -> Array | None:
-        given = self._given.get(path)
-        if given is None:
-            if self._given:
-                raise SampleError(f"out has no {path}; pass a batch that this replay has delivered.")
-            return None
-        if given.shape != shape or given.dtype != dtype:
-            raise SampleError(
-                f"out.{path} is {given.dtype.name}{list(given.shape)}, this sample needs "
-                f"{np.dtype(dtype).name}{list(shape)}; pass a batch of an earlier call like this one."
-            )
-        return given
+def _given(given: dict[str, Array], path: str, shape: tuple[int, ...], dtype: Any) -> Array:
+    """The array of `out` for a field; refused unless it can be overwritten with this sample."""
+    array = given.get(path)
+    if array is None:
+        raise SampleError(f"out has no {path}; pass a batch that this replay has delivered.")
+    if type(array) is not ndarray or not array.flags.writeable:
+        raise SampleError(
+            f"out.{path} is {'read-only' if type(array) is ndarray else type(array).__name__}; pass the "
+            "writeable NumPy arrays of an earlier batch, or no out."
+        )
+    if array.shape != shape or array.dtype != dtype:
+        raise SampleError(
+            f"out.{path} is {array.dtype.name}{list(array.shape)}, this sample needs "
+            f"{np.dtype(dtype).name}{list(shape)}; pass a batch of an earlier call like this one."
+        )
+    return array
 
-    def take(self, path: str, column: Array, places: Array) -> Array:
-        """Values of a column."""
-        given = self._array(path, (*self._shape, *column.shape[1:]), column.dtype)
-        if given is None:
-            return column[places]
-        return np.take(column, places, axis=0, out=given, mode="clip")
 
-    def put(self, path: str, values: Array) -> Array:
-        """Values that have been computed."""
-        given = self._array(path, values.shape, values.dtype)
-        if given is None:
-            return values
-        given[...] = values
-        return given
+def _take(column: Array, places: Array, path: str, given: dict[str, Array] | None) -> Array:
+    """Values of a column at some places, in the array of `out` if there is one."""
+    if given is None:
+        return column.take(places, axis=0)
+    array = _given(given, path, (*places.shape, *column.shape[1:]), column.dtype)
+    return column.take(places, axis=0, out=array, mode="clip")
 
-    def look_up(self, leaf: Observations, name: str, places: Array, which: int) -> Array | None:
-        """Where observations will be copied to, once the pond is let go; None if they are left out."""
-        path = name + leaf.path.removeprefix("obs")
-        if path in self._without:
-            return None
-        target = self._array(path, (*self._shape, *leaf.field.shape), leaf.dtype)
-        if target is None:
-            target = leaf.empty(self._shape)
-        self._asked.append((leaf, places.reshape(-1), which, target))
-        return target
 
-    def begin(self, reads: list[tuple[Read, Array]]) -> None:
-        """From here on the rows that were asked for are held, until the reads are done."""
-        for leaf, places, which, target in self._asked:
-            reads.append((leaf.look_up(places, which), target))
+def _put(values: Array, path: str, given: dict[str, Array] | None) -> Array:
+    """Computed values, in the array of `out` if there is one."""
+    if given is None:
+        return values
+    array = _given(given, path, values.shape, values.dtype)
+    array[...] = values
+    return array
+
+
+def check_ids(pond: Pond, ids: Array) -> Array:
+    """Live step ids, or why they are not."""
+    if ids.dtype.kind not in "iu":
+        raise SampleError(f"step ids are integers, not {ids.dtype.name}{list(ids.shape)}.")
+    if ids.size and (ids.min() < pond.oldest or ids.max() >= pond.recorded):
+        raise TooFewSteps(
+            f"steps {ids.min()}..{ids.max()} were asked for, but the replay holds "
+            f"[{pond.oldest}, {pond.recorded}); older ones have been evicted."
+        )
+    return ids.astype(np.int64)

@@ -16,6 +16,7 @@ from lakepond.lake.commits import Commit
 from lakepond.lake.handover import HandOver, Layout, Windows
 from lakepond.lake.tracks import covered, runs_of
 from lakepond.pond import Pond
+from lakepond.pond.links import CONTINUES
 from lakepond.pond.observations import Observations
 from lakepond.pond.priorities import Priorities
 from lakepond.rows import RowStore
@@ -50,14 +51,15 @@ def hand_over(pond: Pond, since: int, known: Handed, to: Background, note: dict[
     with pond.reading():
         if since < pond.oldest:
             raise AssertionError(f"steps [{since}, {pond.oldest}) have left the pond before they were poured")
+        pond.update()
         places = pond.places(np.arange(since, pond.recorded))
-        where = pond.where(since, len(places))
-        columns = {name: np.array(column[where]) for name, column in pond.columns.items()}
+        columns = {name: column[places] for name, column in pond.columns.items()}
+        columns["follows_previous"] = pond.links.join[places] == CONTINUES
         parts: list[Windows | Array] = []
         new: list[tuple[int, RowStore, Array]] = []
         for i, leaf in enumerate(pond.leaves):
             if leaf.store is None:
-                parts.append(leaf.plain(places))
+                parts.append(leaf.values(places))
                 continue
             windows, slots = _windows(pond, leaf, places, known.next_rows[i])
             new.append((i, leaf.store, slots))
@@ -79,7 +81,7 @@ def hand_over(pond: Pond, since: int, known: Handed, to: Background, note: dict[
         numbered = list(known.next_rows)
         try:
             for i, store, slots in new:
-                store.books.slots["lake"][slots] = numbered[i] + np.arange(len(slots))
+                store.set_row_numbers(slots, numbered[i] + np.arange(len(slots)))
                 known.next_rows[i] += len(slots)
                 store.pin(slots)  # an interrupt in here holds rows too long, no more
             done = to.submit(handed, note)
@@ -90,7 +92,7 @@ def hand_over(pond: Pond, since: int, known: Handed, to: Background, note: dict[
         except BaseException:
             if to.taken < handed.stop:
                 for _, store, slots in new:
-                    store.books.slots["lake"][slots] = -1
+                    store.set_row_numbers(slots, -1)
                 known.next_rows[:] = numbered
             raise
 
@@ -122,13 +124,13 @@ def _windows(pond: Pond, leaf: Observations, places: Array, first: int) -> tuple
     """The windows of these steps as parts of one track, and the slots of the rows the lake does not have."""
     store = leaf.store
     assert store is not None
-    length, books = store.length, store.books
-    starts = leaf.starts(places)
+    length = store.length
+    starts = store.starts(places)
     # windows that overlap or touch in the pond's tracks are one range of the segment's track
     positions = covered(starts, length)
     moved = np.searchsorted(positions, starts)
-    slots = books.entries[positions]
-    track = books.slots["lake"][slots]
+    slots = store.slots_at(positions)
+    track = store.row_numbers(slots)
     unnumbered = track < 0
     unknown, at, which = np.unique(slots[unnumbered], return_index=True, return_inverse=True)
     order = np.argsort(at)  # in the order of the track: as in time, so on disk
@@ -148,7 +150,7 @@ def _windows(pond: Pond, leaf: Observations, places: Array, first: int) -> tuple
             finally:
                 with pond.finishing():
                     store.readers -= 1
-                    store.settle()
+                    store.free_pending()
             yield buffer[: len(part)]
 
     return Windows(layout, runs_of(track), moved, first, len(new_slots), rows), new_slots

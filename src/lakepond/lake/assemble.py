@@ -35,6 +35,7 @@ def batch_of(reader: LakeReader, spec: Spec, ids: Array) -> Batch:
         step_id=ids,
         stream=whole["stream"],
         extras={name: whole[name] for name in spec.extras},
+        num_steps=np.ones(len(ids), np.int64),
     )
 
 

@@ -114,6 +114,10 @@ class Lake(Exports):
             raise LakeNotFound(f"{where} has no commit yet; `replay.commit()` makes one.")
         return cls(path, spec, newest, segments)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, also in another process, opens the same commits of the lake at the same path."""
+        return _open_commits, (self.path.absolute(), {name: head.number for name, head in self.heads.items()})
+
     # --- steps -----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -298,6 +302,16 @@ class Lake(Exports):
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _open_commits(path: Path, numbers: dict[str, int]) -> Lake:
+    """A lake at one commit of each writer."""
+    heads = {
+        name: commits.read(writers.home(path, name) / "commits", number) for name, number in numbers.items()
+    }
+    for head in heads.values():
+        check_files(path, head)
+    return Lake(path, description.read(path), heads)
 
 
 def check_files(path: Path, commit: Commit) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lakepond.errors import LakeCorrupt, LakeNotFound
 from lakepond.lake import commits, description, writers
-from lakepond.lake.files import WriterLock, sync_folder, write_path
+from lakepond.lake.files import WriterLock, make_folders, sync_folder, write_path
 from lakepond.lake.lake import Lake, check_files
 
 log = logging.getLogger("lakepond")
@@ -59,7 +59,7 @@ def repair(path: str | Path) -> Repaired:
         broken = [segments / name for name in sorted(suspects - good) if (segments / name).exists()]
         bad += [(file, aside) for file in broken]
         for file, to in bad:
-            to.mkdir(exist_ok=True)
+            make_folders(to)
             _move(file, _unused(to / file.name))
         for changed in {folder for file, to in bad for folder in (to, to.parent, file.parent)}:
             sync_folder(changed)

@@ -26,6 +26,8 @@ from lakepond.types import Array, Field, Spec, leaves
 
 KEPT_BYTES = 64 << 20
 """plain columns that are kept"""
+FOLLOWS = "follows_previous"
+"""column: whether a step continues the previous one of its stream"""
 OPEN_FILES = 256
 """files whose layout and tracks are kept"""
 
@@ -97,9 +99,11 @@ class StepsFiles:
                 number = int(places[at]) // size
                 batch = self._batch(segment, number)
                 parts.append({name: values[places[at:to] - number * size] for name, values in batch.items()})
-            if len(parts) == 1:
-                return parts[0]
-            return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            read = parts[0]
+            if len(parts) > 1:
+                read = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            # without the column, each step continued the previous one of its stream
+            return read if FOLLOWS in read else {**read, FOLLOWS: np.ones(len(places), np.bool_)}
 
     def _batch(self, segment: Segment, number: int) -> Mapping[str, Array]:
         batch = self._batches.get((segment.name, number))
@@ -125,6 +129,8 @@ class StepsFiles:
             raise ValueError(f"it has {layout.steps} steps where {segment.steps.steps} were committed")
         found = {column.name: (column.dtype, column.shape) for column in layout.columns}
         wanted: dict[str, Any] = {n: (np.dtype(f.dtype), f.shape) for n, f in self._columns.items()}
+        if FOLLOWS in found:  # not in files of earlier versions
+            wanted[FOLLOWS] = (np.dtype(np.bool_), ())
         notes = dict(layout.notes)
         layouts: list[Layout | None] = []
         tracks: list[Track | None] = []

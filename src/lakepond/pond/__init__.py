@@ -1,6 +1,6 @@
-"""Recent experience, in RAM: rows in a slab, small columns in a ring, priorities in a sum tree."""
+"""Recent experience in RAM: rows in a slab, small columns in a ring, priorities in a sum tree."""
 
-from lakepond.pond.observations import Spelled
+from lakepond.pond.observations import SlotWindows
 from lakepond.pond.pond import Pond, column_fields
 
-__all__ = ["Pond", "Spelled", "column_fields"]
+__all__ = ["Pond", "SlotWindows", "column_fields"]

@@ -287,7 +287,7 @@ class DevicePond:
         taken = valid.sum(axis=1)
         last = jnp.take_along_axis(numbers, taken[:, None] - 1, axis=1)[:, 0]
         discount = factor ** taken.astype(jnp.float32)
-        return self._batch(pond, lane, numbers[:, 0], last, reward, discount, weight)
+        return self._batch(pond, lane, numbers[:, 0], last, reward, discount, weight, taken)
 
     def sample_sequences(
         self,
@@ -338,6 +338,7 @@ class DevicePond:
         reward: jax.Array,
         discount: jax.Array,
         weight: jax.Array,
+        num_steps: jax.Array | None = None,
     ) -> Batch:
         """Transitions from the observation of step `first` to the next observation of step `last`."""
         obs, next_obs = self._gather(pond, lane, _at(pond.at, first), _at(pond.next_at, last))
@@ -354,6 +355,7 @@ class DevicePond:
             step_id=first,
             stream=lane,
             extras={},
+            num_steps=jnp.ones(first.shape, jnp.int32) if num_steps is None else num_steps,
         )
         return Batch(**found)
 

@@ -1,7 +1,7 @@
-"""Priorities: draw in proportion to them, in a tree of sums that is 64 wide.
+"""Priorities: draw steps in proportion to priority ** alpha.
 
-Each level holds the sums of 64 neighbours of the level below, always added up anew from them and never
-adjusted by a difference, so that rounding cannot pile up. What changed is added up when it is next needed.
+The weight of a step is `(priority + EPSILON) ** alpha`; a new step gets the largest priority so far. New and
+evicted steps are entered when the weights are next needed, or after a while.
 """
 
 from __future__ import annotations
@@ -10,106 +10,87 @@ import numpy as np
 
 from lakepond.types import Array
 
-WIDTH = 64
-SMALLEST = 1e-8
-"""a priority of 0 counts as this: rarely drawn, never lost"""
+EPSILON = 1e-6
+"""added to every priority, so that a step with a TD error of 0 can still be drawn"""
+LEAST = 1e-300
+"""weights are at least this: a power may underflow"""
 
 
 class Priorities:
-    """A weight for each place of a ring; 0 for places that hold no step."""
+    """A weight for each place of a ring; 0 for places without a live step. The caller holds the lock."""
 
-    def __init__(self, capacity: int, alpha: float) -> None:
-        self.alpha = alpha
+    def __init__(self, ring: int, alpha: float) -> None:
+        from lakepond.pond import priority_tree  # numba, not before it is needed
+        from lakepond.rows.compiling import compiled
+
+        self.ring, self.alpha = ring, alpha
         self.largest = 1.0
-        """what a new step gets: the largest priority there has been"""
-        self._sums: list[Array] = []
-        size = capacity
-        while True:
-            size = -(-size // WIDTH)
-            self._sums.append(np.zeros((size, WIDTH)))
-            if size == 1:
-                break
-        self._least: list[Array] = [np.full(level.shape, np.inf) for level in self._sums]
-        self._stale: list[Array] = []
+        """what a new step gets: the largest priority so far"""
+        self._tree, self._offsets = priority_tree.new_tree(ring)
+        none, zero = np.zeros(0), np.zeros(0, np.int64)
+        self._assign = compiled(priority_tree.assign, self._tree, self._offsets, zero, none)
+        self._find = compiled(priority_tree.find, self._tree, self._offsets, none, zero)
+        self._oldest = self._stop = 0  # weights are those of steps [oldest, stop)
 
     @property
     def nbytes(self) -> int:
-        """All memory held."""
-        return 2 * sum(level.nbytes for level in self._sums)
+        """Memory of the whole ring."""
+        return self._tree.nbytes
 
-    def add(self, positions: Array) -> None:
-        """Give new steps the largest priority so far."""
-        self._set(positions, self.largest**self.alpha)
+    def start_at(self, step: int) -> None:
+        """Let the first step have that id."""
+        self._oldest = self._stop = step
 
-    def remove(self, positions: Array) -> None:
-        """Never draw these again."""
-        self._set(positions, 0.0)
+    def sync(self, oldest: int, recorded: int) -> None:
+        """Remove steps that were evicted and add new ones, with the largest priority so far. Idempotent."""
+        if self._oldest < oldest:
+            gone = np.arange(self._oldest, min(oldest, self._stop)) % self.ring
+            self._assign(self._tree, self._offsets, gone, np.zeros(len(gone)))
+            self._oldest = oldest
+        if self._stop < recorded:
+            new = np.arange(max(self._stop, oldest), recorded) % self.ring
+            self._set(new, np.full(len(new), self.weight_of(self.largest)))
+            self._stop = recorded
 
-    def update(self, positions: Array, priorities: Array) -> None:
-        """Set priorities, as they were before the exponent alpha."""
-        if len(positions):
-            self._set(positions, np.maximum(priorities, SMALLEST) ** self.alpha)
+    def weight_of(self, priority: Array | float) -> Array | float:
+        """`(priority + EPSILON) ** alpha`."""
+        return (priority + EPSILON) ** self.alpha
+
+    def update(self, places: Array, priorities: Array) -> None:
+        """Set priorities; later entries win. New steps must have been added by `sync`."""
+        if len(places):
+            self._set(places, np.asarray(self.weight_of(priorities)))
             self.largest = max(self.largest, float(priorities.max()))
 
-    def restore(self, positions: Array, weights: Array, largest: float) -> None:
-        """Set weights as `weights` told them."""
-        self._set(positions, weights)
+    def restore(self, places: Array, weights: Array, largest: float) -> None:
+        """Set weights as `weights` returned them."""
+        self._set(places, weights)
         self.largest = largest
 
-    def _set(self, positions: Array, weight: Array | float) -> None:
-        self._sums[0].reshape(-1)[positions] = weight
-        self._least[0].reshape(-1)[positions] = np.where(np.equal(weight, 0), np.inf, weight)
-        self._stale.append(positions // WIDTH)
-        if len(self._stale) >= 1024:
-            self._add_up()
-
-    def _add_up(self) -> None:
-        if not self._stale:
-            return
-        blocks = np.unique(np.concatenate(self._stale))
-        self._stale.clear()
-        for level in range(1, len(self._sums)):
-            self._sums[level].reshape(-1)[blocks] = self._sums[level - 1][blocks].sum(axis=1)
-            self._least[level].reshape(-1)[blocks] = self._least[level - 1][blocks].min(axis=1)
-            blocks = np.unique(blocks // WIDTH)
+    def _set(self, places: Array, weights: Array) -> None:
+        weights = np.maximum(weights, LEAST)
+        self._assign(self._tree, self._offsets, places, np.ascontiguousarray(weights, np.float64))
 
     def total(self) -> float:
         """The sum of all weights."""
-        self._add_up()
-        return float(self._sums[-1].sum())
-
-    def least(self) -> float:
-        """The smallest weight of any step."""
-        self._add_up()
-        return float(self._least[-1].min())
+        return float(self._tree[-1])
 
     @property
     def held(self) -> Array:
-        """The weight of each place, and some more places: not a copy."""
-        found: Array = self._sums[0].reshape(-1)
-        return found
+        """The weight of each place: a view."""
+        return self._tree[: self.ring]
 
-    def weights(self, positions: Array) -> Array:
-        """The weight, priority ** alpha, of each place."""
-        found: Array = self._sums[0].reshape(-1)[positions]
+    def weights(self, places: Array) -> Array:
+        """The weight of each place."""
+        found: Array = self._tree[places]
         return found
 
     def draw(self, count: int, rng: np.random.Generator) -> Array:
-        """Places, each in proportion to its weight; stratified, one from each count-th of the whole."""
-        total = self.total()
-        rest = (np.arange(count) + rng.random(count)) / count * total
-        block = np.zeros(count, np.int64)
-        for level in reversed(self._sums):
-            sums = level[block]
-            upto = np.cumsum(sums, axis=1)
-            child = np.minimum((upto <= rest[:, None]).sum(axis=1), WIDTH - 1)
-            # rounding may point past the last weight, or between two: step back to one that is there
-            while (empty := np.take_along_axis(sums, child[:, None], 1)[:, 0] <= 0).any():
-                child = np.where(empty, np.maximum(child - 1, 0), child)
-                if not (empty & (child > 0)).any():
-                    break
-            before = np.take_along_axis(upto, child[:, None], 1)[:, 0]
-            before -= np.take_along_axis(sums, child[:, None], 1)[:, 0]
-            rest = np.clip(rest - before, 0, None)
-            block = block * WIDTH + child
-        return block
+        """Places in proportion to their weights: stratified, one from each count-th part, in random order."""
+        return self.find((rng.permutation(count) + rng.random(count)) * (self.total() / count))
+
+    def find(self, points: Array) -> Array:
+        """For each point in [0, total), the place whose share of the sum it falls into."""
+        places = np.empty(len(points), np.int64)
+        self._find(self._tree, self._offsets, points, places)
+        return places

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from lakepond._version import __version__
-from lakepond.lake.files import write_whole
+from lakepond.lake.files import write_bytes
 from lakepond.report import svg
 from lakepond.report.chart import Bars, Chart, Drawing
 from lakepond.report.facts import key_figures
@@ -46,8 +46,7 @@ def write_report(
     drawn = figures(runs)
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    page = render(runs, drawn).encode()
-    write_whole(out.parent, lambda file: file.write(page), lambda _: out.name)
+    write_bytes(out.parent, out.name, render(runs, drawn).encode())
     written = [out]
     if pictures is not None:
         from lakepond.report import png

@@ -1,13 +1,13 @@
-"""Each distinct row once: finding repeats, references, gather.
+"""Store each distinct row once: find repeats, reference them, gather.
 
-An observation is a window of rows. A row lies in a *slot* of one slab; a stream of windows is a
-*track*, a sequence of slots in which neighbouring windows overlap; the reference to an observation
-is one number, its start in a track::
+An observation is a window of rows. A row is stored in a *slot* of one slab; the windows of a stream are
+slices of a *track*, a sequence of slots in which neighbouring windows overlap; the reference to an
+observation is one number, its start in a track::
 
-    track of stream 0   … 7 8 9 10 11 │ 12 │ 13          each step adds one entry
+    track of stream 0   … 7 8 9 10 11 │ 12 │ 13          each step appends one entry
                           └─ obs ──┘
                             └ next_obs ┘
-    slab                 rows 7, 8, 9 … lie once, whoever refers to them
+    slab                 rows 7, 8, 9 … are stored once, whatever references them
 """
 
 from lakepond.rows.axis import RowAxis, find_row_axis

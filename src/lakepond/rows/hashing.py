@@ -10,7 +10,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lakepond.rows.instructions import BLOCK, LANES, VECTOR, WORD, load_byte, load_word, native, prefetch
+from lakepond.rows.compiling import native
+from lakepond.rows.instructions import BLOCK, LANES, VECTOR, WORD, load_byte, load_word, prefetch
 
 PROBE_MASK = np.uint64(63)
 """while the search for repeats is backed off, one window in 64 is searched for, chosen by its content"""

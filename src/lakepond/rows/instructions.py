@@ -1,22 +1,19 @@
-"""How the kernel is compiled, and what it asks of memory, by address: to load, compare, copy and provide."""
+"""Instructions on memory by address, for compiled code: load, compare, copy, prefetch."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from lakepond.rows.compiling import native
 
 memcmp = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
 memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 madvise = types.ExternalFunction("madvise", types.int32(types.int64, types.int64, types.int32))
-
-native = partial(njit, nogil=True, error_model="numpy", _nrt=False)
-"""compiles without counting who holds an array: callers hold them, nothing compiled makes any. numba would
-count all books of a store in and out of each function, by atomic instructions: a sixth of its time"""
 
 LANES = 8
 """words that are worked on side by side"""
@@ -63,15 +60,15 @@ def prefetch(_typing: Any, address: Any) -> Any:
     return types.void(types.int64), codegen
 
 
-def _copy_blocks(context: Any, builder: Any, args: Any, past_caches: bool) -> Any:
+def _copy_blocks(context: Any, builder: Any, args: Any, non_temporal: bool) -> Any:
     target, source, blocks = args
     with cgutils.for_range(builder, blocks) as loop:
         at = builder.mul(loop.index, ir.Constant(WORD, BLOCK))
         words = builder.load(builder.inttoptr(builder.add(source, at), VECTOR.as_pointer()))
         words.align = 1
         store = builder.store(words, builder.inttoptr(builder.add(target, at), VECTOR.as_pointer()))
-        store.align = BLOCK if past_caches else 1
-        if past_caches:
+        store.align = BLOCK if non_temporal else 1
+        if non_temporal:
             yes = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
             store.set_metadata("nontemporal", yes)
     return context.get_dummy_value()
@@ -79,27 +76,27 @@ def _copy_blocks(context: Any, builder: Any, args: Any, past_caches: bool) -> An
 
 @intrinsic
 def copy_blocks(_typing: Any, target: Any, source: Any, blocks: Any) -> Any:
-    """Copy so many blocks from one address to another."""
+    """Copy blocks from one address to another."""
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return _copy_blocks(context, builder, args, past_caches=False)
+        return _copy_blocks(context, builder, args, non_temporal=False)
 
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
 @intrinsic
 def stream_blocks(_typing: Any, target: Any, source: Any, blocks: Any) -> Any:
-    """The same past the caches, to an address that is a multiple of `BLOCK`."""
+    """The same with non-temporal stores, to an address that is a multiple of `BLOCK`."""
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return _copy_blocks(context, builder, args, past_caches=True)
+        return _copy_blocks(context, builder, args, non_temporal=True)
 
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
 @intrinsic
 def fence(_typing: Any) -> Any:
-    """All that was written is there for other threads before anything else is."""
+    """Make all earlier stores visible to other threads before later ones."""
 
     def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
         builder.fence("seq_cst")
@@ -122,14 +119,14 @@ def copy(target: int, source: int, size: int) -> None:
 
 
 STREAMED = 4 << 10
-"""bytes; what is shorter is not worth going past the caches"""
+"""bytes; shorter copies do not profit from non-temporal stores"""
 
 
 @native
-def copy_past_caches(target: int, source: int, size: int) -> None:
-    """Copy what nobody reads soon; the target is not read before it is written, as memcpy does.
+def copy_bypassing_cache(target: int, source: int, size: int) -> None:
+    """Copy with non-temporal stores: the target is not read into the cache before it is written.
 
-    That took 26 µs for 450 KB, memcpy 41. Other threads may read it after a `fence`.
+    26 µs for 450 KB where memcpy takes 41. Other threads may read it after a `fence`.
     """
     if size < STREAMED:
         memcpy(target, source, size)

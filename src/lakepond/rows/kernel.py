@@ -1,213 +1,234 @@
-"""The compiled heart of a row store: what is called, to keep windows, let go of them and copy them.
+"""The compiled part of a row store: append windows, evict them, look them up and copy them.
 
-One call places a whole batch of steps, without the interpreter lock. numba takes 0.3 s to import, and about
-ten seconds to compile on a machine that has never done so, so this is imported with the first store.
-See docs/design/001-rows.md for the figures that called for it.
+One call handles a batch of steps, without the interpreter lock. A call is never interrupted half-way: Python
+handles signals between bytecodes. The windows stored are those of steps [oldest, stop), two counters that a
+call advances as its last action.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from lakepond.rows.books import (
-    ADDRESS,
-    ANYWHERE,
-    BARREN,
-    EXTENT,
-    FREE,
-    FREE_EXTENTS,
-    IN_USE,
-    LENGTH,
-    LIMBO_LENGTH,
-    RESIDENT,
-    ROW_BYTES,
-    UNTIL,
-    USED,
-    Books,
-    Sources,
-)
-from lakepond.rows.instructions import copy, copy_past_caches, fence, native, prefetch
+from lakepond.rows.compiling import native
+from lakepond.rows.instructions import copy, copy_bypassing_cache, fence, prefetch
 from lakepond.rows.memory import PAGE
 from lakepond.rows.slots import drop, enqueue, intern, take_slot
+from lakepond.rows.state import ANYWHERE, FREE, USED, Sources, State
 from lakepond.rows.tracks import (
     append_row,
     compare,
     holds,
     neighbours,
+    place_window,
     retire,
     search,
-    spell,
     take_extent,
     unname,
 )
 from lakepond.types import Array
 
-COMPILED_WITH = "9121615dbcb265c0"
-"""digest of the files whose functions and constants are compiled into those here. numba keeps compiled code
-as long as this file stays as it is, so this file has to change when they do; a test says what to write"""
-
-# --- what is called ------------------------------------------------------------------------------
-
 
 @native
-def idle(b: Books) -> int:
-    """How many slots could give their memory back, if that pays."""
-    free = b.counts[RESIDENT] - b.counts[IN_USE]
-    return free if free > b.counts[IN_USE] else 0
+def idle(s: State) -> int:
+    """How many free slots could return their memory to the system, if that is worth it."""
+    free = s.counters[0].resident - s.counters[0].in_use
+    return free if free > s.counters[0].in_use else 0
 
 
 @native(cache=True)
-def spare(b: Books) -> int:
-    """How many windows are sure to fit as it is; none after a growth that was interrupted."""
-    if b.counts[ADDRESS] == 0:
+def spare(s: State) -> int:
+    """How many windows are sure to fit without growing; 0 after a growth that was interrupted."""
+    if s.counters[0].address == 0:
         return 0
-    return min((len(b.slots) - b.counts[IN_USE]) // b.counts[LENGTH], b.counts[FREE_EXTENTS] - 1)
+    rows = (len(s.slots) - s.counters[0].in_use) // s.counters[0].length
+    return min(rows, s.counters[0].num_free_extents - 1)
 
 
 @native(cache=True)
-def settle(b: Books) -> int:
-    """What nothing names is free; returns how many slots could give their memory back, if that pays."""
-    for i in range(b.counts[LIMBO_LENGTH]):
-        slot = b.limbo[i]
-        b.slots[slot].waiting = 0
-        if b.slots[slot].refs == 0 and b.slots[slot].state == USED:
-            b.slots[slot].state = FREE
-            b.slots[slot].keys = 0
-            b.slots[slot].lake = -1
-            b.counts[IN_USE] -= 1
-            enqueue(b, slot)
-    b.counts[LIMBO_LENGTH] = 0
-    return idle(b)
+def free_pending(s: State) -> int:
+    """Free the slots that nothing references; returns `idle`. No reader may be copying rows."""
+    for i in range(s.counters[0].num_pending):
+        slot = s.pending_free[i]
+        s.slots[slot].waiting = 0
+        if s.slots[slot].refs == 0 and s.slots[slot].state == USED:
+            s.slots[slot].state = FREE
+            s.slots[slot].keys = 0
+            s.slots[slot].lake = -1
+            s.counters[0].in_use -= 1
+            enqueue(s, slot)
+    s.counters[0].num_pending = 0
+    return idle(s)
 
 
 @native
-def begin(b: Books, lane: int) -> None:
-    """Give a lane that has no extent one, and let it know of no window."""
-    if b.lanes[lane].extent < 0:
-        b.lanes[lane].floor = take_extent(b, lane)
-        b.lanes[lane].next = -1
-        b.lanes[lane].source = 0
+def prepare_lane(s: State, lane: int) -> None:
+    """Give a lane an extent if it has none; it then knows no window."""
+    if s.lanes[lane].extent < 0:
+        s.lanes[lane].floor = take_extent(s, lane)
+        s.lanes[lane].next = -1
+        s.lanes[lane].source = 0
 
 
 @native
-def record(
-    b: Books, lanes: Array, obs: int, next_obs: int, sources: Sources, first: int, starts: Array
-) -> None:
-    """Keep windows as steps with the ids from `first` on; where each starts goes to the ring."""
-    length, row, size = b.counts[LENGTH], b.counts[ROW_BYTES], b.counts[EXTENT]
+def store_window(s: State, step: int, lane: int, obs: int, next_obs: int) -> None:
+    """Write where the windows of a step start, and link it with the previous step of its lane."""
+    at, previous = step % len(s.windows), s.lanes[lane].step
+    s.windows[at].obs = obs
+    s.windows[at].next_obs = next_obs
+    s.windows[at].ahead = 0
+    s.windows[at].behind = 0
+    if previous >= s.counters[0].oldest:
+        s.windows[at].behind = step - previous
+        s.windows[previous % len(s.windows)].ahead = step - previous
+    s.lanes[lane].step = step
+
+
+@native(cache=True)
+def append(s: State, lanes: Array, obs: int, next_obs: int, sources: Sources, first: int) -> int:
+    """Store the windows of steps [first, first + len(lanes)); returns how many more are sure to fit.
+
+    `obs` and `next_obs` are the addresses of the windows, one after another, or of the rows of their sources.
+    """
+    length, row, size = s.counters[0].length, s.counters[0].row_bytes, s.counters[0].extent_size
     overlap = (length - 1) * row
     source, stops, next_source, next_stops = sources
     for i in range(len(lanes)):
         lane = lanes[i]
-        begin(b, lane)
+        prepare_lane(s, lane)
         here = obs + (i * length if source == 0 else stops[i] - length) * row
         there = next_obs + (i * length if next_source == 0 else next_stops[i] - length) * row
-        newest = b.lanes[lane].next
+        newest = s.lanes[lane].next
         same, moved = compare(
-            b,
+            s,
             newest,
-            newest >= 0 and source > 0 and source == b.lanes[lane].source and stops[i] == b.lanes[lane].stop,
+            newest >= 0 and source > 0 and source == s.lanes[lane].source and stops[i] == s.lanes[lane].stop,
             here,
             source > 0 and source == next_source and next_stops[i] == stops[i] + 1,
             there,
         )
         if same:  # obs is the newest next_obs
             start = newest
-            b.counts[BARREN] = 0
+            s.counters[0].misses = 0
         elif (
             newest >= 0
             and overlap
-            and b.extents[b.lanes[lane].extent].tail == newest + length
-            and holds(b, newest + 1, length - 1, here)
-        ):  # or that one moved on by a row
-            start = append_row(b, lane, newest + 1, here)
+            and s.extents[s.lanes[lane].extent].tail == newest + length
+            and holds(s, newest + 1, length - 1, here)
+        ):  # or that one shifted by a row
+            start = append_row(s, lane, newest + 1, here)
         else:
-            start = search(b, lane, here)
-        b.extents[start // size].live += 1
-        b.lanes[lane].floor = start
-        b.lanes[lane].next = start
-        if moved and overlap and b.extents[b.lanes[lane].extent].tail == start + length:
-            newest = append_row(b, lane, start + 1, there)
+            start = search(s, lane, here)
+        s.extents[start // size].live += 1
+        s.lanes[lane].floor = start
+        s.lanes[lane].next = start
+        if moved and overlap and s.extents[s.lanes[lane].extent].tail == start + length:
+            newest = append_row(s, lane, start + 1, there)
         else:
-            newest = search(b, lane, there)
-        b.extents[newest // size].live += 1
-        b.lanes[lane].next = newest
-        b.lanes[lane].source = next_source
+            newest = search(s, lane, there)
+        s.extents[newest // size].live += 1
+        s.lanes[lane].next = newest
+        s.lanes[lane].source = next_source
         if next_source > 0:
-            b.lanes[lane].stop = next_stops[i]
-        starts[(first + i) % len(starts), 0] = start
-        starts[(first + i) % len(starts), 1] = newest
+            s.lanes[lane].stop = next_stops[i]
+        store_window(s, first + i, lane, start, newest)
+    fence()
+    s.counters[0].stop = first + len(lanes)
+    return spare(s)
+
+
+@native(cache=True)
+def append_slots(s: State, lanes: Array, track: Array, starts: Array, first: int) -> int:
+    """`append` for windows that are given as slices of a track of slots; `starts` is (steps, 2)."""
+    for i in range(len(lanes)):
+        lane = lanes[i]
+        prepare_lane(s, lane)
+        s.lanes[lane].source = 0
+        obs = place_window(s, lane, track, starts[i, 0])
+        s.extents[obs // s.counters[0].extent_size].live += 1
+        s.lanes[lane].floor = obs
+        s.lanes[lane].next = obs
+        next_obs = place_window(s, lane, track, starts[i, 1])
+        s.extents[next_obs // s.counters[0].extent_size].live += 1
+        s.lanes[lane].next = next_obs
+        store_window(s, first + i, lane, obs, next_obs)
+    s.counters[0].stop = first + len(lanes)
+    return spare(s)
 
 
 @native
-def release(b: Books, oldest: int, steps: int, starts: Array, following: Array) -> None:
-    """Let go of the windows of the oldest steps, whose ids are those from `oldest` on.
-
-    `following` tells how many places on the next step of the stream lies, or 0.
-    """
-    size = b.counts[EXTENT]
-    for i in range(steps):
-        at = (oldest + i) % len(starts)
-        extent = starts[at, 0] // size
-        for which in range(2):
-            e = starts[at, which] // size
-            b.extents[e].live -= 1
-            if b.extents[e].live == 0:
-                retire(b, e)
-        # later windows of the stream start where the next step's obs does, or after it
-        needed = starts[(at + following[at]) % len(starts), 0]
-        if needed // size == extent and b.extents[extent].live > 0 and needed > b.extents[extent].head:
-            unname(b, b.extents[extent].head, needed)
-            b.extents[extent].head = needed
+def release_windows(s: State, at: int) -> None:
+    """The step at a place of the ring has no windows any more; extents without one are free."""
+    for start in (s.windows[at].obs, s.windows[at].next_obs):
+        extent = start // s.counters[0].extent_size
+        s.extents[extent].live -= 1
+        if s.extents[extent].live == 0:
+            retire(s, extent)
 
 
 @native(cache=True)
-def turn(
-    b: Books,
-    oldest: int,
-    gone: int,
-    unread: bool,
-    lanes: Array,
-    obs: int,
-    next_obs: int,
-    sources: Sources,
-    first: int,
-    starts: Array,
-    following: Array,
-) -> tuple[int, int]:
-    """Let go of so many of the oldest steps, then keep new ones; `oldest` and `first` are their first ids.
+def evict(s: State, oldest: int, unread: bool) -> tuple[int, int]:
+    """Evict the steps before `oldest`; returns `idle` and how many lanes lost their newest step.
 
-    `obs` and `next_obs` are the addresses of their windows, or of the rows of their sources. Returns how many
-    windows are sure to fit then, and how many slots could give their memory back.
+    `unread`: no reader is copying rows, so slots that nothing references are free at once.
     """
-    release(b, oldest, gone, starts, following)
-    if gone and unread:
-        settle(b)
-    record(b, lanes, obs, next_obs, sources, first, starts)
-    fence()
-    b.counts[UNTIL] = first + len(lanes)
-    return spare(b), idle(b) if gone and unread else 0
+    size, emptied = s.counters[0].extent_size, 0
+    for step in range(s.counters[0].oldest, oldest):
+        at = step % len(s.windows)
+        extent, ahead = s.windows[at].obs // size, s.windows[at].ahead
+        release_windows(s, at)
+        emptied += ahead == 0
+        # later windows of the lane start at the next step's obs or after it
+        needed = s.windows[(at + ahead) % len(s.windows)].obs
+        if needed // size == extent and s.extents[extent].live > 0 and needed > s.extents[extent].head:
+            unname(s, s.extents[extent].head, needed)
+            s.extents[extent].head = needed
+    changed = s.counters[0].oldest < oldest
+    s.counters[0].oldest = max(s.counters[0].oldest, oldest)
+    return free_pending(s) if changed and unread else 0, emptied
 
 
 @native(cache=True)
-def look_up(b: Books, starts: Array, which: int, places: Array, slots: Array) -> None:
-    """The slots of the windows of some steps, one window after another."""
-    length = b.counts[LENGTH]
+def discard(s: State, stop: int) -> None:
+    """Remove the newest steps, from `stop` on: they were never published."""
+    for step in range(s.counters[0].stop - 1, stop - 1, -1):
+        at = step % len(s.windows)
+        release_windows(s, at)
+        previous, before = step - s.windows[at].behind, -1
+        if previous < step and previous >= s.counters[0].oldest:
+            before = previous % len(s.windows)
+            s.windows[before].ahead = 0
+        for lane in range(len(s.lanes)):
+            if s.lanes[lane].step == step:
+                s.lanes[lane].step = previous if before >= 0 else -1
+                s.lanes[lane].next = -1
+                s.lanes[lane].source = 0
+                extent = s.lanes[lane].extent
+                if before >= 0 and extent >= 0:
+                    newest = s.windows[before].next_obs
+                    if newest // s.counters[0].extent_size == extent:
+                        s.lanes[lane].next = newest
+    s.counters[0].stop = min(s.counters[0].stop, stop)
+
+
+@native(cache=True)
+def look_up(s: State, which: int, places: Array, slots: Array) -> None:
+    """The slots of the obs (0) or next_obs (1) windows of some steps, one window after another."""
+    length = s.counters[0].length
     for i in range(len(places)):
-        start = starts[places[i], which]
+        start = s.windows[places[i]].next_obs if which else s.windows[places[i]].obs
         for k in range(length):
-            slots[i * length + k] = b.entries[start + k]
+            slots[i * length + k] = s.entries[start + k]
 
 
 @native(cache=True)
 def gather(
-    address: int, row: int, length: int, slots: Array, outs: Array, start: int, stop: int, much: bool
+    address: int, row: int, length: int, slots: Array, outs: Array, start: int, stop: int, streaming: bool
 ) -> None:
-    """Copy windows [start, stop) of several lists of slots, each to its own address, neighbours at once.
+    """Copy windows [start, stop) of several lists of slots, each to its own address, adjacent slots at once.
 
-    The same window of all lists is copied before the next one: those of obs and next_obs have most rows in
-    common, which are in the cache by then. Meanwhile the pages of the next window are looked up. `much`: more
-    than any cache holds, so none is filled with it.
+    The same window of all lists is copied before the next one: those of obs and next_obs share most rows,
+    which are in the cache by then. The pages of the next window are prefetched. `streaming`: the batch is
+    larger than any cache, so it is written with non-temporal stores.
     """
     for i in range(start, stop):
         for k in range((i + 1) * length, (i + 2) * length if i + 1 < stop else 0):
@@ -218,12 +239,12 @@ def gather(
             while k < (i + 1) * length:
                 n = neighbours(slots[which], k, (i + 1) * length)
                 target, source = outs[which] + k * row, address + np.int64(slots[which, k]) * row
-                if much:
-                    copy_past_caches(target, source, n * row)
+                if streaming:
+                    copy_bypassing_cache(target, source, n * row)
                 else:
                     copy(target, source, n * row)
                 k += n
-    if much:
+    if streaming:
         fence()
 
 
@@ -231,66 +252,34 @@ def gather(
 
 
 @native(cache=True)
-def pin(b: Books, slots: Array) -> None:
-    """Hold rows, whoever lets go of them."""
+def pin(s: State, slots: Array) -> None:
+    """Keep rows even if no window references them."""
     for slot in slots:
-        b.slots[slot].refs += 1
+        s.slots[slot].refs += 1
 
 
 @native(cache=True)
-def unpin(b: Books, slots: Array) -> None:
-    """Hold them no more."""
+def unpin(s: State, slots: Array) -> None:
+    """Undo `pin`."""
     for slot in slots:
-        drop(b, slot)
+        drop(s, slot)
 
 
 @native(cache=True)
-def load(b: Books, address: int, slots: Array) -> None:
-    """Keep and hold the rows that lie at an address, one after another; `slots` says where they are then."""
+def load(s: State, address: int, slots: Array) -> None:
+    """Store and pin the rows at an address, one after another; their slots are written to `slots`."""
     after = ANYWHERE
     for k in range(len(slots)):
-        after = intern(b, address + k * b.counts[ROW_BYTES], after)
-        b.slots[after].refs += 1
+        after = intern(s, address + k * s.counters[0].row_bytes, after)
+        s.slots[after].refs += 1
         slots[k] = after
 
 
 @native(cache=True)
-def reserve(b: Books, slots: Array) -> None:
-    """Hold slots for rows that are still to be written there."""
+def reserve(s: State, slots: Array) -> None:
+    """Reserve and pin slots for rows that the caller writes there."""
     after = ANYWHERE
     for k in range(len(slots)):
-        after = take_slot(b, after)
-        b.slots[after].refs += 1
+        after = take_slot(s, after)
+        s.slots[after].refs += 1
         slots[k] = after
-
-
-@native(cache=True)
-def turn_spelled(
-    b: Books,
-    oldest: int,
-    gone: int,
-    unread: bool,
-    lanes: Array,
-    track: Array,
-    windows: Array,
-    first: int,
-    starts: Array,
-    following: Array,
-) -> tuple[int, int]:
-    """`turn` for windows that are given as parts of a track of slots."""
-    release(b, oldest, gone, starts, following)
-    if gone and unread:
-        settle(b)
-    for i in range(len(lanes)):
-        lane = lanes[i]
-        begin(b, lane)
-        b.lanes[lane].source = 0
-        for which in range(2):
-            start = spell(b, lane, track, windows[i, which])
-            b.extents[start // b.counts[EXTENT]].live += 1
-            b.lanes[lane].next = start
-            if which == 0:
-                b.lanes[lane].floor = start
-            starts[(first + i) % len(starts), which] = start
-    b.counts[UNTIL] = first + len(lanes)
-    return spare(b), idle(b) if gone and unread else 0

@@ -1,12 +1,12 @@
-"""RowStore: windows in, references out; each distinct row is kept once.
+"""RowStore: windows in, references out; each distinct row is stored once.
 
 How a window is looked for, cheapest first:
 
-1. it is the newest next_obs of its stream: one comparison, nothing stored;
-2. it is the window before it moved on by a row: one comparison, one row to look up;
+1. it equals the newest next_obs of its stream: one comparison, nothing is stored;
+2. it is the previous window shifted by a row: one comparison, one row to look up;
 3. every row is hashed and looked up; bytes are compared on a hit.
 
-Where the third way finds nothing for long, only a sixty-fourth of the windows go it.
+Where the third way finds nothing for long, only one window in 64 is searched for.
 """
 
 from __future__ import annotations
@@ -15,255 +15,289 @@ from typing import Any
 
 import numpy as np
 
-from lakepond.rows import books as names
-from lakepond.rows.books import NO_SOURCES, NO_STOPS, Books, Sources
 from lakepond.rows.memory import Slab, address_of, spans
+from lakepond.rows.state import (
+    COUNTERS,
+    EXTENT,
+    FREE,
+    LANE,
+    NO_SOURCES,
+    NO_STOPS,
+    PROBES,
+    SLOT,
+    UNTOUCHED,
+    USED,
+    WINDOW,
+    Sources,
+    State,
+)
 from lakepond.types import Array
 
 TRIM_BYTES = 16 << 20
 """less free memory than this is not worth returning to the system"""
 LANE_BYTES = 256 << 10
-"""memory set apart for a stream when the slab is fresh"""
-
-
-MUCH_BYTES = 32 << 20
-"""a batch as large as this is copied past the caches, which would not hold it until it is used"""
+"""memory reserved for a stream while the slab is fresh"""
+STREAMING_BYTES = 32 << 20
+"""a batch as large as this is written with non-temporal stores: no cache would hold it until it is used"""
 
 
 class RowStore:
-    """Windows of `length` rows of `row_bytes` bytes each, of streams that are told apart by a lane number."""
+    """Windows of `length` rows of `row_bytes` bytes each, for the steps of a ring, in numbered lanes."""
 
-    def __init__(self, length: int, row_bytes: int, dtype: np.dtype[Any]) -> None:
-        """`dtype`: of the arrays that windows are taken from and copied to."""
-        from lakepond.rows import calling, kernel  # numba, not before it is needed
+    def __init__(self, length: int, row_bytes: int, dtype: np.dtype[Any], ring: int) -> None:
+        """`dtype`: of the arrays that windows are taken from and copied to; `ring`: steps of the ring."""
+        from lakepond.rows import compiling, kernel  # numba, not before it is needed
 
         self._kernel = kernel
         self.length = length
         self.row_bytes = row_bytes
         self.slab = Slab(row_bytes)
-        self._address_of = calling.address_of if calling.knows(dtype) else address_of
+        self._address_of = compiling.address_of if compiling.knows(dtype) else address_of
         self.readers = 0
-        """gathers under way: while there are any, slots that are let go are not used again"""
-        count = np.zeros(names.COUNTS, np.int64)
-        count[names.LENGTH], count[names.ROW_BYTES] = length, row_bytes
-        count[names.EXTENT] = max(256, 4 * length)
-        count[names.LANE] = max(1, min(16, LANE_BYTES // row_bytes))
+        """gathers in progress: while there are any, slots that lose their last reference are not reused"""
+        counters = np.zeros(1, COUNTERS)
+        counters["length"], counters["row_bytes"] = length, row_bytes
+        counters["extent_size"] = max(256, 4 * length)
+        counters["lane_slots"] = max(1, min(16, LANE_BYTES // row_bytes))
         ints = np.zeros(0, np.int32)
-        self.books = Books(
-            counts=count,
-            slots=np.zeros(0, names.SLOT_BOOK),
+        self.state = State(
+            counters=counters,
+            slots=np.zeros(0, SLOT),
             queue=ints,
-            limbo=ints,
+            pending_free=ints,
             table=np.full(1, -1, np.int32),
             entries=ints,
-            extents=np.zeros(0, names.EXTENT_BOOK),
+            extents=np.zeros(0, EXTENT),
             free_extents=ints,
-            lanes=np.zeros(0, names.LANE_BOOK),
-            spelling=np.zeros(length, np.int32),
+            lanes=np.zeros(0, LANE),
+            found_slots=np.zeros(length, np.int32),
+            windows=np.zeros(ring, WINDOW),
         )
-        ring = np.zeros((0, 2), np.int64)
-        self._turn = calling.compiled(
-            kernel.turn, self.books, 0, 0, True, NO_STOPS, 0, 0, NO_SOURCES, 0, ring, NO_STOPS
-        )
+        self._append = compiling.compiled(kernel.append, self.state, NO_STOPS, 0, 0, NO_SOURCES, 0)
+        self._evict = compiling.compiled(kernel.evict, self.state, 0, True)
+
+    def counter(self, name: str) -> int:
+        """One of `COUNTERS`."""
+        return int(self.state.counters[name][0])
+
+    def _set(self, name: str, value: int) -> None:
+        self.state.counters[name] = value
 
     # --- recording -------------------------------------------------------------------------------
 
-    def room(self) -> int:
-        """How many windows are sure to fit as it is."""
-        return int(self._kernel.spare(self.books))
+    @property
+    def oldest(self) -> int:
+        """The windows of steps [oldest, stop) are stored."""
+        return self.counter("oldest")
+
+    @property
+    def stop(self) -> int:
+        """The id after the newest step whose windows are stored."""
+        return self.counter("stop")
+
+    def start_at(self, step: int) -> None:
+        """Let the first step have that id; nothing may be stored."""
+        self._set("oldest", step)
+        self._set("stop", step)
+
+    def spare(self) -> int:
+        """How many windows are sure to fit without growing."""
+        return int(self._kernel.spare(self.state))
 
     def has_rows(self, rows: int) -> bool:
-        """Whether there is room for so many new rows."""
-        counts = self.books.counts
-        return int(counts[names.IN_USE]) + rows <= len(self.books.slots) and counts[names.ADDRESS] != 0
+        """Whether there is room for that many new rows."""
+        return self.counter("in_use") + rows <= len(self.state.slots) and self.counter("address") != 0
 
     def grow_rows(self, rows: int) -> None:
-        """Make room for so many new rows. Nobody may be reading."""
+        """Make room for that many new rows. Nobody may be reading."""
         if self.has_rows(rows):
             return
-        books, counts, held = self.books, self.books.counts, len(self.books.slots)
-        total = max(int(counts[names.IN_USE]) + rows, held * 3 // 2)
-        counts[names.ADDRESS] = (
-            0  # until the books are whole again: a growth that is interrupted is begun anew
-        )
+        state, held = self.state, len(self.state.slots)
+        total = max(self.counter("in_use") + rows, held * 3 // 2)
+        self._set("address", 0)  # until all arrays are replaced: an interrupted growth is started again
         try:
             self.slab.grow(total)
         except MemoryError:
-            counts[names.ADDRESS] = self.slab.address  # as it was
+            self._set("address", self.slab.address)  # as it was
             raise
         more = total - held
-        slots = _longer(books.slots, more)
-        slots["state"][held:] = names.UNTOUCHED
+        slots = _longer(state.slots, more)
+        slots["state"][held:] = UNTOUCHED
         slots["lake"][held:] = -1
-        # a ring does not grow in place: laid out from its head on
-        queue = _longer(np.roll(books.queue, -int(counts[names.QUEUE_AT])), more)
-        counts = counts.copy()
-        counts[names.ADDRESS], counts[names.QUEUE_AT] = self.slab.address, 0
-        self.books = books._replace(
-            counts=counts, slots=slots, queue=queue, limbo=_longer(books.limbo, more), table=_table(slots)
+        # a ring does not grow in place: copied from its head on
+        queue = _longer(np.roll(state.queue, -self.counter("queue_start")), more)
+        counters = state.counters.copy()
+        counters["address"], counters["queue_start"] = self.slab.address, 0
+        self.state = state._replace(
+            counters=counters,
+            slots=slots,
+            queue=queue,
+            pending_free=_longer(state.pending_free, more),
+            table=_table(slots),
         )
 
     def grow(self, windows: int, lanes: int) -> None:
-        """Make room for so many new windows, and for lanes up to that number. Nobody may be reading."""
+        """Make room for that many new windows, and for lanes [0, lanes). Nobody may be reading."""
         self.grow_rows(windows * self.length)
-        books, counts = self.books, self.books.counts
-        if counts[names.FREE_EXTENTS] < windows + 1:
-            held = len(books.extents)
+        state, free = self.state, self.counter("num_free_extents")
+        if free < windows + 1:
+            held = len(state.extents)
             more = max(windows + 1, held // 2)
-            extents = _longer(books.extents, more)
+            extents = _longer(state.extents, more)
             extents["owner"][held:] = -1
-            free = _longer(books.free_extents, more)
-            at = int(counts[names.FREE_EXTENTS])
-            free[at : at + more] = np.arange(held + more - 1, held - 1, -1)
-            entries = _longer(books.entries, more * int(counts[names.EXTENT]))
-            self.books = books = books._replace(extents=extents, free_extents=free, entries=entries)
-            counts[names.FREE_EXTENTS] += more
-        if lanes > len(books.lanes):
-            held = len(books.lanes)
-            longer = _longer(books.lanes, max(lanes - held, held // 2))
-            longer["extent"][held:] = -1
-            books = books._replace(lanes=longer)
-        self.books = books
+            free_extents = _longer(state.free_extents, more)
+            free_extents[free : free + more] = np.arange(held + more - 1, held - 1, -1)
+            entries = _longer(state.entries, more * self.counter("extent_size"))
+            counters = state.counters.copy()
+            counters["num_free_extents"] += more
+            state = state._replace(
+                counters=counters, extents=extents, free_extents=free_extents, entries=entries
+            )
+        if lanes > len(state.lanes):
+            held = len(state.lanes)
+            longer = _longer(state.lanes, max(lanes - held, held // 2))
+            longer["extent"][held:] = longer["step"][held:] = -1
+            state = state._replace(lanes=longer)
+        self.state = state
 
-    def turn(
-        self,
-        oldest: int,
-        gone: int,
-        lanes: Array,
-        obs: int,
-        next_obs: int,
-        sources: Sources,
-        first: int,
-        starts: Array,
-        following: Array,
-    ) -> int:
-        """Let go of the windows of so many of the oldest steps, and keep those at two addresses as new ones.
+    def append(self, lanes: Array, obs: int, next_obs: int, sources: Sources, first: int) -> int:
+        """Store the windows at two addresses as those of the steps from `first` on.
 
-        `starts` is the ring that tells where the windows of each step start, `following` how many places on
-        the next step of the stream lies; `oldest` and `first` are ids. Returns how many more windows fit.
+        Returns how many more windows are sure to fit. See `kernel.append`.
         """
-        unread = self.readers == 0
-        spare, idle = self._turn(
-            self.books, oldest, gone, unread, lanes, obs, next_obs, sources, first, starts, following
-        )
+        return int(self._append(self.state, lanes, obs, next_obs, sources, first))
+
+    def append_slots(self, lanes: Array, track: Array, starts: Array, first: int) -> int:
+        """`append` for windows that are given as slices of a track of slots; `starts` is (steps, 2)."""
+        return int(self._kernel.append_slots(self.state, lanes, track, starts, first))
+
+    def evict(self, oldest: int) -> int:
+        """Evict the steps before `oldest`; returns how many lanes lost their newest step. Idempotent."""
+        idle, emptied = self._evict(self.state, oldest, self.readers == 0)
         if idle * self.row_bytes > TRIM_BYTES:
             self._give_back()
-        return int(spare)
+        return int(emptied)
 
-    def turn_spelled(
-        self,
-        oldest: int,
-        gone: int,
-        lanes: Array,
-        track: Array,
-        windows: Array,
-        first: int,
-        starts: Array,
-        following: Array,
-    ) -> int:
-        """`turn` for windows that are given as parts of a track of slots."""
-        unread = self.readers == 0
-        spare, idle = self._kernel.turn_spelled(
-            self.books, oldest, gone, unread, lanes, track, windows, first, starts, following
-        )
-        if idle * self.row_bytes > TRIM_BYTES:
-            self._give_back()
-        return int(spare)
-
-    @property
-    def until(self) -> int:
-        """The id after the newest step whose windows were kept."""
-        return int(self.books.counts[names.UNTIL])
+    def discard(self, stop: int) -> None:
+        """Remove the steps from `stop` on: an append that was interrupted never published them."""
+        self._kernel.discard(self.state, stop)
 
     def reserve(self, count: int) -> Array:
-        """Slots for rows that are known to be new, held; they will not be found should they come again."""
+        """Slots for rows that are known to be new, pinned; a later repeat of such a row is not found."""
         slots = np.empty(count, np.int32)
-        self._kernel.reserve(self.books, slots)
+        self._kernel.reserve(self.state, slots)
         return slots
 
     def load(self, rows: Array, numbers: Array | None) -> Array:
-        """Keep rows, (n, row_bytes) uint8; returns their slots, held. `numbers`: theirs in our lake."""
+        """Store rows, (n, row_bytes) uint8; returns their slots, pinned. `numbers`: theirs in our lake."""
         slots = np.empty(len(rows), np.int32)
-        self._kernel.load(self.books, address_of(rows), slots)
+        self._kernel.load(self.state, address_of(rows), slots)
         if numbers is not None:
-            self.books.slots["lake"][slots] = numbers
+            self.set_row_numbers(slots, numbers)
         return slots
 
     def pin(self, slots: Array) -> None:
-        """Hold rows, whoever lets go of them."""
-        self._kernel.pin(self.books, slots)
+        """Keep rows even if no window references them."""
+        self._kernel.pin(self.state, slots)
 
     def unpin(self, slots: Array) -> None:
-        """Hold them no more."""
-        self._kernel.unpin(self.books, slots)
-        self.settle()
+        """Undo `pin`."""
+        self._kernel.unpin(self.state, slots)
+        self.free_pending()
 
-    def settle(self) -> None:
-        """When nobody reads: what was let go may be used again, and the system gets back what is too much."""
-        if not self.readers and self._kernel.settle(self.books) * self.row_bytes > TRIM_BYTES:
+    def free_pending(self) -> None:
+        """Free the slots that nothing references, unless a gather is in progress; trim the slab."""
+        if not self.readers and self._kernel.free_pending(self.state) * self.row_bytes > TRIM_BYTES:
             self._give_back()
 
     def _give_back(self) -> None:
-        free = np.flatnonzero(self.books.slots["state"] == names.FREE)
+        free = np.flatnonzero(self.state.slots["state"] == FREE)
         for slot, slots in spans(free):
             self.slab.give_back(slot, slots)
-        self.books.slots["state"][free] = names.UNTOUCHED
-        self.books.counts[names.RESIDENT] -= len(free)
+        self.state.slots["state"][free] = UNTOUCHED
+        self.state.counters["resident"] -= len(free)
+
+    # --- to a lake -------------------------------------------------------------------------------
+
+    def starts(self, places: Array) -> Array:
+        """Where the windows of steps start in the track, (steps, 2)."""
+        found = self.state.windows[places]
+        return np.stack([found["obs"], found["next_obs"]], axis=-1)
+
+    def slots_at(self, positions: Array) -> Array:
+        """The slots at positions of the track."""
+        found: Array = self.state.entries[positions]
+        return found
+
+    def row_numbers(self, slots: Array) -> Array:
+        """The number of each row in the lake, or -1."""
+        found: Array = self.state.slots["lake"][slots]
+        return found
+
+    def set_row_numbers(self, slots: Array, numbers: Array | int) -> None:
+        """The numbers that these rows have in the lake; -1: none."""
+        self.state.slots["lake"][slots] = numbers
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def look_up(self, starts: Array, which: int, places: Array) -> Array:
+    def follows(self, places: Array, previous: Array) -> Array:
+        """Whether the obs of each step is the next_obs of a previous one, by their places in the ring."""
+        windows = self.state.windows
+        found: Array = windows["obs"][places] == windows["next_obs"][previous]
+        return found
+
+    def look_up(self, which: int, places: Array) -> Array:
         """The slots of the obs (0) or next_obs (1) of the steps at these places, one window after another."""
         slots = np.empty(len(places) * self.length, np.int32)
-        self._kernel.look_up(self.books, starts, which, places, slots)
+        self._kernel.look_up(self.state, which, places, slots)
         return slots
 
     def gather(self, slots: Array, *outs: Array, part: tuple[int, int] | None = None) -> None:
-        """Copy the windows in these slots, (outs, rows), into arrays, contiguous and of that size.
+        """Copy the windows in these slots, (outs, rows), into contiguous arrays of that size.
 
-        All of them, or those that `part` tells, [start, stop); other threads go on.
+        `part`: only windows [start, stop). Other threads run meanwhile.
         """
         start, stop = part or (0, slots.shape[1] // self.length)
         addresses = np.array([self._address_of(out) for out in outs])
-        much = sum(out.nbytes for out in outs) >= MUCH_BYTES
+        streaming = sum(out.nbytes for out in outs) >= STREAMING_BYTES
         base, row = self.slab.address, self.row_bytes
-        self._kernel.gather(base, row, self.length, slots, addresses, start, stop, much)
+        self._kernel.gather(base, row, self.length, slots, addresses, start, stop, streaming)
 
     def copy_rows(self, slots: Array, out: Array) -> None:
-        """Copy the rows in these slots into `out`, (rows, row_bytes) uint8; other threads go on."""
+        """Copy the rows in these slots into `out`, (rows, row_bytes) uint8; other threads run meanwhile."""
         addresses = np.array([address_of(out)])
         row, base = self.row_bytes, self.slab.address
         self._kernel.gather(base, row, 1, slots[np.newaxis], addresses, 0, len(slots), False)
 
     @property
     def rows(self) -> int:
-        """Distinct rows held."""
-        return int(self.books.counts[names.IN_USE])
+        """Distinct rows stored."""
+        return self.counter("in_use")
 
-    @property
-    def nbytes(self) -> int:
-        """All memory held: rows and books."""
-        rows = int(self.books.counts[names.RESIDENT]) * self.row_bytes
-        return rows + sum(array.nbytes for array in self.books)
+    def nbytes(self, used: float) -> int:
+        """Resident memory: rows and state; `used` is the fraction of the ring that was ever written."""
+        ring = self.state.windows.nbytes
+        rest = sum(array.nbytes for array in self.state) - ring
+        return self.counter("resident") * self.row_bytes + rest + int(ring * used)
 
     def check(self) -> None:
-        """Count everything anew and raise AssertionError where the books are wrong; for tests."""
+        """Recount everything and raise AssertionError where the state is inconsistent; for tests."""
         from lakepond.rows.hashing import hash_bytes
 
-        b = self.books
-        state, refs, keys = b.slots["state"], b.slots["refs"], b.slots["keys"]
-        named = np.zeros(len(b.slots), np.int32)
-        for head, tail in zip(b.extents["head"].tolist(), b.extents["tail"].tolist(), strict=True):
-            np.add.at(named, b.entries[head:tail], 1)
+        s = self.state
+        state, refs, keys = s.slots["state"], s.slots["refs"], s.slots["keys"]
+        named = np.zeros(len(s.slots), np.int32)
+        for head, tail in zip(s.extents["head"].tolist(), s.extents["tail"].tolist(), strict=True):
+            np.add.at(named, s.entries[head:tail], 1)
         assert np.array_equal(named, refs), "references"
-        waiting = set(b.limbo[: b.counts[names.LIMBO_LENGTH]].tolist())
-        for slot in range(len(b.slots)):
-            assert (state[slot] == names.USED) == (named[slot] > 0 or slot in waiting), f"slot {slot}"
-        assert b.counts[names.IN_USE] == np.count_nonzero(state == names.USED), "slots in use"
-        assert b.counts[names.RESIDENT] == np.count_nonzero(state != names.UNTOUCHED), "resident slots"
+        waiting = set(s.pending_free[: self.counter("num_pending")].tolist())
+        for slot in range(len(s.slots)):
+            assert (state[slot] == USED) == (named[slot] > 0 or slot in waiting), f"slot {slot}"
+        assert self.rows == np.count_nonzero(state == USED), "slots in use"
+        assert self.counter("resident") == np.count_nonzero(state != UNTOUCHED), "resident slots"
         for slot in np.flatnonzero(keys).tolist():
             assert hash_bytes(address_of(self.slab.rows[slot]), self.row_bytes) == keys[slot], "hash"
-        owned, writing = np.flatnonzero(b.extents["owner"] >= 0), b.lanes["extent"]
+        owned, writing = np.flatnonzero(s.extents["owner"] >= 0), s.lanes["extent"]
         assert np.array_equal(owned, np.sort(writing[writing >= 0])), "owners"
 
 
@@ -272,11 +306,11 @@ def _longer(array: Array, more: int) -> Array:
 
 
 def _table(slots: Array) -> Array:
-    """An index with at least two places a slot, that knows all slots in use."""
+    """A hash table with at least two places per slot, in which all slots in use are registered."""
     table = np.full(1 << (2 * len(slots) - 1).bit_length(), -1, np.int32)
-    known = np.flatnonzero((slots["state"] == names.USED) & (slots["keys"] != 0)).astype(np.int32)
+    known = np.flatnonzero((slots["state"] == USED) & (slots["keys"] != 0)).astype(np.int32)
     home = (slots["keys"][known] >> np.uint64(16)).astype(np.int64)
-    for i in range(names.PROBES):  # whoever loses a place to another tries the next one
+    for i in range(PROBES):  # a slot that loses a place to another tries the next one
         at = (home + i) & (len(table) - 1)
         free = table[at] < 0
         table[at[free]] = known[free]

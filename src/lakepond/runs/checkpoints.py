@@ -23,7 +23,7 @@ from typing import Any
 
 from lakepond import untrusted
 from lakepond.errors import RunCorrupt, RunMismatch, RunNotFound
-from lakepond.lake.files import ASIDE, sync_folder
+from lakepond.lake.files import ASIDE, make_folders, sync_folder
 
 STATE = "state.json"
 RETIRED = frozenset({"pond.span"})
@@ -79,7 +79,7 @@ class Checkpoints:
 
     def save(self, number: int, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
         """Write checkpoint `number`, durable when this returns; then delete those no longer kept."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self.folder)
         home = self._home(number)
         aside = home.with_suffix(ASIDE)
         shutil.rmtree(aside, ignore_errors=True)

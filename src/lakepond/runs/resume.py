@@ -207,6 +207,7 @@ def move_away(folder: Path) -> Path | None:
             break
         except FileExistsError:
             continue
+    sync_folder(folder)  # or a power cut loses the new folder with what is moved to it
     for path in held:
         path.rename(old / path.name)
     sync_folder(old)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from lakepond import machine, untrusted
 from lakepond.errors import LakeLocked, RunCorrupt, RunLocked, RunMismatch, RunNotFound
-from lakepond.lake.files import WriterLock, write_bytes
+from lakepond.lake.files import WriterLock, make_folders, sync_folder, write_bytes
 from lakepond.runs import metrics, session, settings
 from lakepond.runs.checkpoints import Checkpoint, Checkpoints
 from lakepond.runs.metrics import Logger, Metrics
@@ -62,7 +62,7 @@ class Run:
         the folder once this process holds its lock and before anything is written; it may raise to refuse.
         """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         try:
             lock = WriterLock(folder / LOCK)
         except LakeLocked:
@@ -83,6 +83,7 @@ class Run:
             run._metrics = Metrics(
                 folder / METRICS, loggers, run_name=folder.resolve().name, config=about["config"]
             )
+            sync_folder(folder)  # or a power cut loses a new log, name and all
         except BaseException:
             lock.close()
             raise

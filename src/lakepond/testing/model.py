@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lakepond.testing.worlds import same_bytes
+
 Step = dict[str, Any]
 
 
@@ -41,7 +43,7 @@ class PlainReplay:
             if not cross and (step["terminated"] or step["truncated"]):
                 break
             later = [i for i in range(ids[-1] + 1, self.recorded) if self.all[i]["stream"] == step["stream"]]
-            if not later:
+            if not later or not (cross or same_bytes(self.all[later[0]]["obs"], step["next_obs"])):
                 break
             ids.append(later[0])
         return ids

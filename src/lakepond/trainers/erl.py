@@ -376,7 +376,7 @@ def learn(
     told: dict[str, Any] = {}
     chunks = -(-config.gradient_steps // CHUNK)
     for _ in range(chunks):
-        batch = replay.sample(CHUNK * config.batch_size, rng=rng, without=WINDOWS)
+        batch = replay.sample(CHUNK * config.batch_size, rng=rng, exclude=WINDOWS)
         steps = ddpg.Steps(
             day=batch.extras["day"],
             position=batch.obs["position"],

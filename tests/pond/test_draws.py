@@ -1,0 +1,113 @@
+"""The distribution of every way to draw, against exact probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import lakepond as lp
+
+
+def new_replay(steps: int, capacity: int, alpha: float | None = None) -> lp.Replay:
+    """One stream of consecutive steps; each reward is its step id."""
+    replay = lp.Replay(lp.Spec(obs=lp.Field((), "int64")), capacity, alpha=alpha)
+    for t in range(steps):
+        replay.record(obs=t, next_obs=t + 1, action=0, reward=float(t), terminated=False, truncated=False)
+    return replay
+
+
+def test_prioritised_sequences_start_anywhere(rng):
+    """Equal priorities: the upper half of the ring was never drawn."""
+    replay = new_replay(1_000, 1_000, alpha=0.6)
+    starts = np.concatenate([replay.sample(32, sequence_length=4, rng=rng).step_id[:, 0] for _ in range(500)])
+    counts = np.bincount(starts // 100, minlength=10)
+    possible = np.full(10, 100)
+    possible[9] = 97
+    assert stats.chisquare(counts, possible / possible.sum() * counts.sum()).pvalue > 0.001
+
+
+def test_prioritised_sequences_are_drawn_in_proportion_to_the_priority_of_their_start(rng):
+    replay = new_replay(60, 40, alpha=1.0)  # the ring has wrapped: 20..59 are live
+    ids = np.arange(20, 60)
+    replay.update_priorities(ids, (ids % 4).astype(float) + 1)
+    starts = replay.sample(40_000, sequence_length=3, rng=rng).step_id[:, 0]
+    expected = (ids[:-2] % 4 + 1) / (ids[:-2] % 4 + 1).sum()
+    assert stats.chisquare(np.bincount(starts - 20, minlength=38), expected * 40_000).pvalue > 0.001
+
+
+def test_a_prioritised_batch_is_not_sorted(rng):
+    replay = new_replay(1_000, 1_000, alpha=0.6)
+    position = np.zeros(64)
+    for _ in range(300):
+        position += replay.sample(64, rng=rng).step_id
+    assert np.abs(position / 300 - 500).max() < 100  # the mean id is the same at every place of a batch
+
+
+@pytest.mark.parametrize("count", [3, 30])
+def test_without_replacement_by_priority_each_first_step_is_drawn_in_proportion(rng, count):
+    replay = new_replay(60, 40, alpha=1.0)
+    ids = np.arange(20, 60)
+    replay.update_priorities(ids, ids - 19.0)
+    drawn = [replay.sample(count, replace=False, rng=rng).step_id for _ in range(3_000)]
+    assert all(len(set(each.tolist())) == count for each in drawn)
+    firsts = np.bincount([each[0] - 20 for each in drawn], minlength=40)
+    expected = (ids - 19) / (ids - 19).sum() * 3_000
+    assert stats.chisquare(firsts, expected).pvalue > 0.001
+
+
+def test_importance_weights_depend_on_the_batch_alone(rng):
+    """One TD error of 0 among many must not scale all weights down."""
+    replay = new_replay(1_000, 1_000, alpha=1.0)
+    errors = np.ones(1_000)
+    errors[7] = 0.0
+    replay.update_priorities(np.arange(1_000), errors)
+    batch = replay.sample(64, beta=1.0, rng=rng)
+    assert 7 not in batch.step_id
+    assert batch.weight.tolist() == pytest.approx([1.0] * 64)
+
+
+def test_priorities_of_sequences_are_updated_as_they_come(rng):
+    replay = new_replay(100, 100, alpha=1.0)
+    batch = replay.sample(4, sequence_length=5, rng=rng)
+    replay.update_priorities(batch.step_id, np.zeros((4, 5)))
+    drawn = set(replay.sample(2_000, rng=rng).step_id.tolist())
+    assert not drawn & set(batch.step_id.reshape(-1).tolist())
+    with pytest.raises(lp.SampleError, match="one priority for each step id"):
+        replay.update_priorities(batch.step_id, np.zeros((5, 4)))
+
+
+def test_a_replay_has_a_generator_of_its_own():
+    one, other, third = (lp.Replay(lp.Spec(obs=lp.Field((), "int64")), 50, seed=seed) for seed in (7, 7, 8))
+    for replay in (one, other, third):
+        for t in range(50):
+            replay.add(obs=t, next_obs=t + 1, action=0, reward=0.0, terminated=False, truncated=False)
+    first = one.sample(32).step_id.tolist()
+    assert first == other.sample(32).step_id.tolist()
+    assert first != third.sample(32).step_id.tolist()
+    assert first != one.sample(32).step_id.tolist()
+
+
+def test_gamma_is_required_with_n_step_returns():
+    replay = new_replay(10, 10)
+    with pytest.raises(lp.SampleError, match="n_step=3 needs the discount"):
+        replay.sample(2, n_step=3)
+    assert replay.sample(2).discount.tolist() == [1.0, 1.0]
+
+
+def test_names_of_before_work_with_a_warning(rng):
+    replay = new_replay(10, 10)
+    with pytest.warns(DeprecationWarning, match="is now called sequence_length"):
+        assert replay.sample(2, rng=rng, length=3).step_id.shape == (2, 3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lenght'"):
+        replay.sample(2, rng=rng, lenght=3)
+
+
+def test_steps_by_id_are_indexed_and_left_out_fields_are_none():
+    replay = new_replay(20, 10)
+    assert replay[[12, 19]].reward.tolist() == [12, 19]
+    assert replay[15].reward.tolist() == [15]
+    batch = replay.steps([11], n_step=2, gamma=0.5, exclude=("next_obs",))
+    assert batch.reward.tolist() == [17.0]
+    assert batch.next_obs is None
+    assert (replay.oldest, replay.recorded) == (10, 20)
