@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import shutil
 import struct
@@ -28,7 +29,9 @@ Json = dict[str, Any]
 @cache
 def base() -> Path:
     """A small honest lake: two commits, prioritised; each reward is its step id."""
-    path = Path(tempfile.mkdtemp(prefix="lakepond-hostile-")) / "lake"
+    home = tempfile.mkdtemp(prefix="lakepond-hostile-")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    path = Path(home) / "lake"
     frames = np.random.default_rng(3).integers(0, 255, (STEPS + 5, 8, 8), dtype=np.uint8)
     with lp.Replay.open(path, SPEC, capacity=200, alpha=0.6) as replay:
         for t in range(STEPS):

@@ -210,6 +210,5 @@ CHECKPOINTS: dict[str, Build] = {
     "a state with a text for a size": checkpoint(
         GOOD, {"state": {}, "files": {"agent.safetensors": {"bytes": "24", "sha256": 7}}}
     ),
-    "a state with a text for a counter": checkpoint(GOOD, {"state": {"lake_commit": "7"}, "files": {}}),
     "a state that names no files": checkpoint(GOOD, {"state": {}, "files": {}}),
 }

@@ -242,7 +242,7 @@ def test_a_log_of_zero_bytes_takes_no_memory_to_look_at(run, length, caplog):
 def test_a_line_that_is_no_json_is_named(tmp_path):
     file = tmp_path / "metrics.jsonl"
     for line in (b"\0" * 50, b"[1]", b"[" * 100_000):
-        file.write_bytes(b'{"step": 1}\n' + line + b"\n")
+        file.write_bytes(b'{"step": 1, "time": 1}\n' + line + b"\n")
         with pytest.raises(RunCorrupt, match=r"line 2 of .*metrics.jsonl is not valid"):
             list(metrics.read(file))
 

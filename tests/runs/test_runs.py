@@ -331,13 +331,3 @@ def test_a_checkpoint_of_another_dtype_is_refused_and_nan_is_loaded(tmp_path):
                 RunMismatch, match=f"kernel has dtype float32, these settings need {other.dtype}"
             ):
                 run.load(1, like={"agent": {"kernel": other}})
-
-
-def test_a_state_that_lacks_what_the_trainer_needs_is_told_with_its_name(tmp_path):
-    with Run.create(tmp_path, "erl", Config()) as run:
-        run.save(1, arrays={}, state={"generation": 1})
-        state = run.load(1, like={}).state
-        assert state["generation"] == 1
-        assert state.get("lake_commit") is None
-        with pytest.raises(RunCorrupt, match=r"state\.json has no 'lake_commit'"):
-            state["lake_commit"]

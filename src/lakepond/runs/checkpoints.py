@@ -32,21 +32,6 @@ DROPPED = ".dropped"
 """the ending of a checkpoint that a run left behind by going on from an earlier one"""
 
 
-COUNTERS = frozenset({"frames", "lake_commit", "resets", "big_samples"})
-"""whole numbers in the state of a trainer"""
-
-
-class State(dict[str, Any]):
-    """What a trainer noted; `RunCorrupt` where something is not there."""
-
-    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
-        super().__init__(values)
-        self._path = path
-
-    def __missing__(self, name: str) -> Any:
-        raise RunCorrupt(f"{self._path} has no {name!r}; resume from another checkpoint.")
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """One whole checkpoint, its arrays read and checked."""
@@ -144,7 +129,7 @@ class Checkpoints:
             if hashlib.sha256(data).hexdigest() != noted["sha256"]:
                 raise RunCorrupt(f"{home / file} is not what was written (its SHA-256 differs).")
             arrays[name] = _deserialise(data, tree, home / file)
-        return Checkpoint(number, home, State(home / STATE, state["state"]), arrays)
+        return Checkpoint(number, home, dict(state["state"]), arrays)
 
     def _told(self, number: int) -> dict[str, Any]:
         path = self._home(number) / STATE
@@ -152,10 +137,6 @@ class Checkpoints:
             state = untrusted.read_json(path)
             if not isinstance(state["state"], dict) or not isinstance(state["files"], dict):
                 raise TypeError("it has no state and no files")
-            for name in COUNTERS & state["state"].keys():
-                value = state["state"][name]
-                if value is not None and (type(value) is not int or not 0 <= value < 1 << 63):
-                    raise TypeError(f"its {name} is {value!r}")
             for noted in state["files"].values():
                 if type(noted["bytes"]) is not int or not isinstance(noted["sha256"], str):
                     raise TypeError("it does not say the size and the SHA-256 of each file")
