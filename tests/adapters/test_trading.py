@@ -107,7 +107,7 @@ def test_save_and_load(tmp_path):
     assert len(lp.Lake.open(path)) == 40
     other = lp.ReplayBuffer(capacity=40)
     fill(other, 3)
-    with pytest.raises(lp.SpecError, match="there already"):
+    with pytest.raises(lp.SpecError, match="exists already"):
         other.save(path)
 
 

@@ -32,6 +32,7 @@ def batch(**given):
         step_id=jnp.arange(2),
         stream=jnp.zeros(2, jnp.int32),
         extras={},
+        num_steps=jnp.ones(2, jnp.int32),
     )
     return Batch(**(values | given))
 

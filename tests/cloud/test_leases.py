@@ -120,6 +120,7 @@ def test_a_replay_that_has_all_its_files_here_needs_no_lease(cloud, tmp_path):
             assert leases_in(cloud) == []
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, if another test loaded it
 @pytest.mark.parametrize("kind", ["file"])
 def test_a_forked_child_leaves_the_lease_of_its_parent_alone(cloud, tmp_path):
     with lp.pull(tmp_path / "reader", cloud, commit=2, lazy=True) as lake:

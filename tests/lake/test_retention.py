@@ -266,6 +266,7 @@ def test_a_killed_writer_that_waited_to_delete_does_not_hold_the_others_back(tmp
         assert lake.steps(20, 40).reward.tolist() == list(range(20, 40))
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, if another test loaded it
 def test_a_forked_child_does_not_release_the_lock_of_its_parent(tmp_path):
     path = tmp_path / "lake"
     write(path, [20])

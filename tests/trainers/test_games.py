@@ -153,10 +153,11 @@ def test_the_lake_of_a_live_run_holds_the_steps_of_all_five_in_their_order(tmp_p
     assert final(tmp_path / "run")[0] == final(whole_live)[0]  # pouring changes nothing else
 
 
+TESTS = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 KILLED = """
 import os, signal, sys
 from dataclasses import replace
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_games import MIXTURE
 from lakepond.trainers import mixture
 lines = []
@@ -170,7 +171,7 @@ mixture.run(MIXTURE, {folder!r}, tell=tell)
 
 def test_a_mixture_that_was_killed_ends_with_the_same_bits_lake_included(tmp_path, whole):
     folder = tmp_path / "killed"
-    code = KILLED.format(tests=str(Path(__file__).parent), folder=str(folder))
+    code = KILLED.format(tests=TESTS, folder=str(folder))
     done = subprocess.run([sys.executable, "-c", code], timeout=240, env={**os.environ}, check=False)
     assert done.returncode == -signal.SIGKILL
     assert 0 < len(Run.open(folder).checkpoints()) < len(Run.open(whole).checkpoints())
@@ -181,7 +182,7 @@ def test_a_mixture_that_was_killed_ends_with_the_same_bits_lake_included(tmp_pat
 
 KILLED_EARLY = """
 import os, signal, sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 import test_games
 
 def kill(event, args):
@@ -215,7 +216,7 @@ def test_killed_between_the_first_commit_and_its_checkpoint_all_end_with_the_sam
                 obs = np.full(2, step, np.float32)
                 replay.record(obs=obs, action=0, reward=step, next_obs=obs, terminated=False, truncated=False)
             replay.commit()
-    code = KILLED_EARLY.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
+    code = KILLED_EARLY.format(tests=TESTS, folder=str(tmp_path))
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=500, check=False
     )

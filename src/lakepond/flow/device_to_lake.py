@@ -22,6 +22,7 @@ from lakepond.closing import close_after
 from lakepond.errors import SpecError
 from lakepond.lake import description
 from lakepond.lake import writer as lake_writer
+from lakepond.lake.assemble import batch_of
 from lakepond.lake.background import Background
 from lakepond.lake.commits import Commit, Start
 from lakepond.lake.handover import HandOver, Layout, Windows
@@ -76,6 +77,7 @@ class DeviceLake:
         """steps poured so far"""
         self._background.drop_with(self)
         self._ends: dict[int, int] = {}  # of each stream, the row at which its last poured step ended
+        self._resumed = {} if last is None else _last_observations(path, spec, last)
         self._pour_bytes = 0
 
     def pour(self, ponds: Sequence[Lanes], note: dict[str, Any] | None = None) -> Future[Commit]:
@@ -105,12 +107,18 @@ class DeviceLake:
                     windows = np.stack([at, next_at], axis=1).astype(np.int64) - (length - 1)
                     starts.append(windows - first + row_at - self._next_row)
                     row_at += stop - first
+                    # a step continues the previous one of its lane if that ends where it starts
+                    follows = at == np.append(ends.get(stream, -1), next_at[:-1])
+                    if stream not in ends:  # after a resume: if its observation is the last one poured
+                        obs = b"".join(
+                            part.tobytes() for part in _ring(pond.rows[lane], first, first + length)
+                        )
+                        follows[0] = self._resumed.get(stream) == obs
                     columns.append(
                         {
                             **{name: values[lane, place] for name, values in pond.columns.items()},
                             "stream": np.full(len(steps), stream, np.int32),
-                            # a step continues the previous one of its lane if that ends where it starts
-                            "follows_previous": at == np.append(ends.get(stream, -1), next_at[:-1]),
+                            "follows_previous": follows,
                         }
                     )
                     ends[stream] = int(next_at[-1])
@@ -189,6 +197,24 @@ class DeviceLake:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         close_after(error, self.close)
+
+
+def _last_observations(path: Path, spec: Spec, commit: Commit) -> dict[int, bytes]:
+    """The next_obs of the last step of each stream whose episode has not ended, of the newest segment."""
+    if not commit.segments:
+        return {}
+    newest = commit.segments[-1]
+    with Lake(path, spec, commit) as lake:
+        ids = np.arange(max(newest.first, commit.oldest), newest.stop)
+        streams = lake.reader.read(newest, ids).columns["stream"]
+        last = ids[len(ids) - 1 - np.unique(streams[::-1], return_index=True)[1]]
+        batch = batch_of(lake.reader, spec, last)
+    going = ~(batch.terminated | batch.truncated)
+    return {
+        int(stream): obs.tobytes()
+        for stream, obs, goes in zip(batch.stream, batch.next_obs, going, strict=True)
+        if goes
+    }
 
 
 def _ring(rows: Array, first: int, stop: int) -> list[Array]:
