@@ -15,7 +15,7 @@ def test_the_wheel_has_every_file_of_the_package(tmp_path):
     with zipfile.ZipFile(wheel) as file:
         inside = {name for name in file.namelist() if name.startswith("lakepond/")}
         (scripts,) = [name for name in file.namelist() if name.endswith("entry_points.txt")]
-        assert "lakepond = lakepond.cli:main" in file.read(scripts).decode()
+        assert "lakepond = lakepond.cli:program" in file.read(scripts).decode()
     source = ROOT / "src"
     there = {
         path.relative_to(source).as_posix() for path in (source / "lakepond").rglob("*") if path.is_file()

@@ -1,7 +1,5 @@
 """`python -m lakepond` is `lakepond`."""
 
-import sys
+from lakepond.cli import program
 
-from lakepond.cli import main
-
-sys.exit(main())
+program()

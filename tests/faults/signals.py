@@ -38,7 +38,7 @@ CODES = {
 """how a process ends after each signal, besides having been done before (0)"""
 BESIDE_ANOTHER = {0, 1, 2, 4}
 """how a process may end that met another one on the same folder: done, refused, or told that it is in use"""
-READY = "import sys; from lakepond.cli import main; print('ready', flush=True); sys.exit(main(sys.argv[1:]))"
+READY = "from lakepond.cli import program; print('ready', flush=True); program()"
 BUSY = 4
 LONGEST = 600.0
 

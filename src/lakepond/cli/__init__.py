@@ -17,12 +17,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from textwrap import wrap
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from lakepond._version import __version__
 from lakepond.cli.commands import COMMANDS, KEEP, LOOK, MOVE, PLAN, SHELL, TRAIN
@@ -76,6 +77,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     return code
+
+
+def program() -> NoReturn:
+    """The program `lakepond`: `main`, then the interpreter ends.
+
+    A Ctrl-C while it ends changes nothing any more; without this it would print a traceback of a library.
+    """
+    code = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def _without_debug(words: list[str]) -> list[str]:
