@@ -40,6 +40,8 @@ BESIDE_ANOTHER = {0, 1, 2, 4}
 """how a process may end that met another one on the same folder: done, refused, or told that it is in use"""
 READY = "from lakepond.cli import program; print('ready', flush=True); program()"
 BUSY = 4
+TRIES = 5
+"""how often a signal is tried that comes too late"""
 LONGEST = 600.0
 
 
@@ -87,27 +89,28 @@ def disturb(
     name: str,
     again: Sequence[str],
     outcome: Outcome,
-    second: set[int] = BESIDE_ANOTHER,
-) -> None:
-    """Send a signal and wait for the end.
+    second: Callable[[], set[int]] = lambda: BESIDE_ANOTHER,
+) -> bool:
+    """Send a signal and wait for the end; False if it was done before.
 
-    While a process is stopped, the command `again` runs beside it; `second`: its exit codes.
+    While a process is stopped, the command `again` runs beside it; `second` returns its exit codes.
     """
     if process.poll() is not None:
         finish(process, {0})
         outcome.count("done before the signal")
-        return
+        return False
     process.send_signal(getattr(signal, name))
     if name != "SIGSTOP":
         hit = finish(process, {0, *CODES[name]}) != 0
         outcome.count(name if hit else f"{name} at the very end")
-        return
+        return hit
     try:
-        code = run(again, second)
+        code = run(again, second())
     finally:
         process.send_signal(signal.SIGCONT)
     outcome.count(f"SIGSTOP, second process: {code}")
     finish(process, BESIDE_ANOTHER)
+    return True
 
 
 # --- commands that move and mend a lake ----------------------------------------------------------------
@@ -219,8 +222,8 @@ def drill_command(
     command.prepare(root)
     root.rename(source / "root")
     _copy(source / "root", root)
-    began = time.monotonic()
-    run(command.words(root))
+    process, began = start(command.words(root)), time.monotonic()
+    finish(process, {0})
     seconds = time.monotonic() - began
     for number, signal_name in enumerate(list(signals) * rounds):
         _copy(source / "root", root)
@@ -306,45 +309,63 @@ def drill_trainer(
     rounds: int = 1,
     **other: Any,
 ) -> Outcome:
-    """One run that gets all these signals, one after another, and is resumed after each; then to its end."""
+    """All these signals, one after another, to runs that are resumed after each; each ends as undisturbed."""
     outcome, other = Outcome(DRILL, f"train {trainer}"), {**LONGER[trainer], **other}
     training.train_here(trainer, scratch / "undisturbed", **other)
     wanted = training.fingerprint(scratch / "undisturbed")
+    moments = [line["time"] for line in training.log_lines(scratch / "undisturbed")]
+    pause = 3 * (moments[-1] - moments[0]) / len(moments)
     order = list(signals) * rounds
     chance.shuffle(order)
     folder = scratch / "run"
-    for name in order:
-        words = training.words(trainer, folder, *training.resuming(trainer, folder), **other)
-        logged = len(training.log_lines(folder))
-        with outcome.attempt(f"{name} after {logged} lines of the log"):
-            process = start(words)
-            _wait(process, folder, logged, 0.0 if name == "SIGSTOP" else chance.random(), chance)
-            again = training.words(trainer, folder, *training.resuming(trainer, folder), **other)
-            disturb(process, name, again, outcome, second={BUSY})
-    with outcome.attempt(f"the end, after {order}"):
-        training.train_here(trainer, folder, **other)
+
+    def check() -> None:
         differ = training.differences(training.fingerprint(folder), wanted)
         assert not differ, f"not as undisturbed: {differ}"
+
+    def second() -> set[int]:
+        """A run that is at its end has released its lock."""
+        return {BUSY} if len(training.log_lines(folder)) < len(moments) else {0, BUSY}
+
+    for name in order:
+        for _ in range(TRIES):
+            logged = len(training.log_lines(folder))
+            with outcome.attempt(f"{name} after {logged} lines of the log"):
+                process = start(training.words(trainer, folder, *training.resuming(trainer, folder), **other))
+                early = chance.random() < 0.2 and name != "SIGSTOP"
+                _wait(process, folder, logged, chance.uniform(0.01, 3) if early else None)
+                time.sleep(chance.random() * pause)
+                again = training.words(trainer, folder, *training.resuming(trainer, folder), **other)
+                hit = disturb(process, name, again, outcome, second)
+                if process.returncode == 0:  # it is at its end: the next one starts from the beginning
+                    check()
+                    shutil.rmtree(folder)
+                if hit:
+                    break
+                outcome.tried -= 1
+    with outcome.attempt(f"the end, after {order}"):
+        training.train_here(trainer, folder, **other)
+        check()
     return outcome
 
 
-def _wait(
-    process: subprocess.Popen[str], folder: Path, logged: int, early: float, chance: random.Random
-) -> None:
-    """Until a random moment: after one more line of the log, or before if `early` is more than 0.8."""
-    if early > 0.8:
-        time.sleep(chance.uniform(0.01, 4))
-        return
-    while len(training.log_lines(folder)) <= logged and process.poll() is None:
-        time.sleep(0.005)
-    time.sleep(chance.random() * 0.5)
+def _wait(process: subprocess.Popen[str], folder: Path, logged: int, seconds: float | None) -> None:
+    """Some seconds; None: until one more line is logged."""
+    until = time.monotonic() + (LONGEST if seconds is None else seconds)
+    while time.monotonic() < until and process.poll() is None:
+        if seconds is None and len(training.log_lines(folder)) > logged:
+            return
+        time.sleep(0.002)
 
 
 # --- compare -----------------------------------------------------------------------------------------
 
 
+SEEDS = 3
+
+
 def compare_words(folder: Path) -> list[str]:
-    options = {"games": "Breakout", "arms": "single", "seeds": 3, "frames": 8_192, "evaluations": 8}
+    options = {"games": "Breakout", "arms": "single", "seeds": SEEDS, "frames": 8_192, "evaluations": 8}
     options |= {"evaluation-episodes": 4, "hidden": 8, "portions": 2}
     return ["compare", "--folder", str(folder), *(str(w) for k, v in options.items() for w in (f"--{k}", v))]
 
@@ -364,21 +385,33 @@ def drill_compare(
     scratch: Path, chance: random.Random, *, signals: Sequence[str] = SIGNALS, rounds: int = 1
 ) -> Outcome:
     """A comparison that gets all these signals and is started again after each."""
-    outcome = Outcome(DRILL, "compare")
+    outcome, folder = Outcome(DRILL, "compare"), scratch / "runs"
     run(compare_words(scratch / "undisturbed"))
     wanted = compared(scratch / "undisturbed")
+    process, began = start(compare_words(scratch / "timed")), time.monotonic()
+    finish(process, {0})
+    seconds = time.monotonic() - began
     order = list(signals) * rounds
     chance.shuffle(order)
-    folder = scratch / "runs"
+
+    def check() -> None:
+        found = compared(folder)
+        differ = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+        assert not differ, f"not as undisturbed: {differ}"
+
     for name in order:
         with outcome.attempt(name):
             process = start(compare_words(folder))
-            time.sleep(chance.uniform(0.05, 8))
+            time.sleep(0.05 + seconds * chance.random())
             disturb(process, name, compare_words(folder), outcome)
+            if process.returncode == 0 and all_done(folder):
+                check()
+                shutil.rmtree(folder)
     with outcome.attempt(f"the end, after {order}"):
         run(compare_words(folder))
-        found = compared(folder)
-        assert found == wanted, (
-            f"differ: {sorted(k for k in {*found, *wanted} if found.get(k) != wanted.get(k))}"
-        )
+        check()
     return outcome
+
+
+def all_done(folder: Path) -> bool:
+    return len(list(folder.glob("*/*/*/result.json"))) == SEEDS
