@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test lint bench results soak docs clean
+.PHONY: train test lint bench results soak peers peers-d3rlpy docs clean
 .DELETE_ON_ERROR:
 
 $(BIN)/python:
@@ -27,8 +27,8 @@ $(VENV)/.tools: tests/tools.sh
 	sh tests/tools.sh
 	@mkdir -p $(VENV) && touch $@
 
-test: $(VENV)/.installed-test $(VENV)/.installed-lint $(VENV)/.tools
-	$(MAKE) --no-print-directory lint
+test: $(VENV)/.installed-test $(VENV)/.installed-lint $(VENV)/.installed-docs $(VENV)/.tools
+	$(MAKE) --no-print-directory lint docs
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)  # a file at a time, on two cores
 
 lint: $(VENV)/.installed-lint
@@ -56,8 +56,24 @@ results: $(VENV)/.installed-test
 soak: $(VENV)/.installed-test $(VENV)/.tools
 	PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
 
+# The tests of other libraries with lakepond's classes in the place of theirs. Writes docs/results/peers.md.
+peers: $(VENV)/.installed-test
+	PYTHONPATH=tests $(BIN)/python -m peers $(ARGS)
+
+# d3rlpy pins an older Gymnasium, so the tests of its adapter have a venv of their own. With SOURCE=CHECKOUT, a
+# checkout of d3rlpy 2.8.1 (its source distribution has no tests), its own tests are run as well.
+.venv-d3rlpy/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-d3rlpy
+	.venv-d3rlpy/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	.venv-d3rlpy/bin/python -m pip install --quiet --disable-pip-version-check d3rlpy==2.8.1 pytest -e .
+	@touch $@
+
+peers-d3rlpy: .venv-d3rlpy/.installed
+	.venv-d3rlpy/bin/python -m pytest -q --noconftest -c /dev/null --rootdir . tests/peers/d3rlpy_adapter.py
+	$(if $(SOURCE),PYTHONPATH=tests .venv-d3rlpy/bin/python -m peers d3rlpy --source $(SOURCE))
+
 docs: $(VENV)/.installed-docs
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) .venv-bench build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -19,7 +19,7 @@ FRAME = 84 * 84
 DRAWS = 10  # batches a turn
 BAR = 1.05 * FRAME + 200
 REUSED = "lakepond, arrays reused"
-MEMCPY = "memcpy of as many bytes, 1 thread"
+MEMCPY = "memcpy of the same bytes, 1 thread"
 
 
 def run(quick: bool) -> list[Section]:
@@ -46,12 +46,12 @@ def _table(game: str, timed: dict[str, Any], memory: dict[str, Any], capacity: i
     columns = [
         "contestant",
         "RAM B/step",
-        "own count",
+        "reported by stats()",
         "record/s, first fill",
         "record/s, ring full",
         "sample/s",
     ]
-    columns += ["sample/s, heap kept", "wrong obs", "wrong next_obs", "of which at ends"]
+    columns += ["sample/s, heap kept", "wrong obs", "wrong next_obs", "of these at episode ends"]
     section = Section(f"atari: {game}", columns)
     for name in [*CONTESTANTS, REUSED, MEMCPY]:
         held = memory.get(name, {"rss": None, "own": None})
@@ -62,16 +62,17 @@ def _table(game: str, timed: dict[str, Any], memory: dict[str, Any], capacity: i
     section.notes += [
         f"{capacity:,} steps held; stacks of 4 x 84 x 84, {ENVS} environments interleaved, random play; "
         f"{timed['ends']} episode ends in {calls * ENVS:,} steps",
-        "record: best of each chunk over the passes, summed; sample: best turn of ten batches of 256",
-        "heap kept: glibc told to keep freed memory, which spares fresh outputs their page faults",
-        "cpprb and TorchRL slices get whole episodes, held back as the caller's arrays until they end",
+        "record: the best time of each chunk over all passes, summed; "
+        "sample: the best round of ten batches of 256",
+        "heap kept: glibc is configured to keep freed memory, which avoids page faults in new arrays",
+        "cpprb and TorchRL slices get complete episodes, which the caller keeps as arrays until they end",
     ]
     return section
 
 
 def _bars(game: str, timed: dict[str, Any], memory: dict[str, Any]) -> Section:
     section = Section(
-        f"atari: {game}, bars", ["measure", "lakepond", "bar", "ratio", "the bar is", "verdict"]
+        f"atari: {game}, bars", ["measure", "lakepond", "bar", "ratio", "compared with", "verdict"]
     )
     held = memory[Lakepond.name]["rss"]
     section.add("RAM, B/step", held, BAR, held / BAR, "at most 1.05 x 7,056 + 200", held <= BAR)
@@ -80,11 +81,11 @@ def _bars(game: str, timed: dict[str, Any], memory: dict[str, Any]) -> Section:
         peer.name for peer in PEERS if peer.name != "cpprb next_of"
     ]  # shares next_obs only, 4 x the memory
     for measure, label, ours, peers, is_bar in (
-        ("life", "record/s, the ring filled and then overwritten once", Lakepond.name, named, True),
+        ("life", "record/s, ring filled, then overwritten once", Lakepond.name, named, True),
         ("fill", "record/s, first fill alone", Lakepond.name, named, False),
         ("full", "record/s, ring full alone", Lakepond.name, named, True),
         ("sample", "sample(256)/s, arrays reused", REUSED, named, True),
-        ("sample", "sample(256)/s, fresh arrays", Lakepond.name, named, False),
+        ("sample", "sample(256)/s, new arrays", Lakepond.name, named, False),
         ("kept", "sample(256)/s, arrays reused, heap kept", REUSED, named, False),
         ("sample", "sample(256)/s, arrays reused", REUSED, ["cpprb next_of"], False),
     ):
@@ -191,7 +192,14 @@ def check() -> Section:
     """Every peer's adapter over a few invented episodes, without lakepond."""
     begin = time.perf_counter()
     found = timing("invented", capacity=1_024, calls=320, passes=1, repeats=1)
-    columns = ["contestant", "record/s", "sample/s", "wrong obs", "wrong next_obs", "of which at ends"]
+    columns = [
+        "contestant",
+        "record/s",
+        "sample/s",
+        "wrong obs",
+        "wrong next_obs",
+        "of these at episode ends",
+    ]
     section = Section("check of the adapters (no timing worth quoting)", columns)
     for name, (bad, bad_next, at_ends, of) in found["wrong"].items():
         rates = found["fill"][name], found["sample"][name]

@@ -33,22 +33,28 @@ def run(quick: bool) -> list[Section]:
     old = in_child("benchmarks.lake:unpickle", count=20 if quick else 60)
     held = saved["held_ms"]
     section.add(
-        "disk, all commits",
+        "size on disk, all commits",
         saved["disk"] / saved["floor"],
-        "x the floor",
+        "x the lower bound",
         "at most 1.25",
         saved["disk"] <= 1.25 * saved["floor"],
     )
-    section.add("disk, all commits", saved["disk"] / 1e6, "MB", None, None)
-    section.add("the floor: columns and distinct rows, zstd'ed", saved["floor"] / 1e6, "MB", None, None)
+    section.add("size on disk, all commits", saved["disk"] / 1e6, "MB", None, None)
     section.add(
-        "training held by commit(wait=False), median", median(held), "ms", "at most 5", median(held) <= 5
+        "the lower bound: columns and distinct rows, compressed with zstd",
+        saved["floor"] / 1e6,
+        "MB",
+        None,
+        None,
+    )
+    section.add(
+        "time blocked by commit(wait=False), median", median(held), "ms", "at most 5", median(held) <= 5
     )
     late, early = median(held[-5:]), median(held[:5])
     section.add("the same, last five commits over first five", late / early, "x", None, None)
     section.add("a durable commit, median", median(saved["durable_ms"]), "ms", None, None)
     ratio = median(saved["durable_ms"]) / median(saved["raw_ms"])
-    section.add("the same over writing and syncing as many bytes raw", ratio, "x", "at most 3", ratio <= 3)
+    section.add("relative to writing and syncing the same bytes", ratio, "x", "at most 3", ratio <= 3)
     section.add(
         "peak extra memory while committing",
         saved["extra"] / 1e6,
@@ -57,10 +63,10 @@ def run(quick: bool) -> list[Section]:
         saved["extra"] <= 64 << 20,
     )
     each = old["seconds"] / old["count"] * generations * STEPS
-    section.add("open and go on", opened["seconds"], "s", None, None)
-    section.add("unpickling as many steps from gzip, extrapolated", each, "s", None, None)
+    section.add("open and resume", opened["seconds"], "s", None, None)
+    section.add("unpickling the same steps from gzip, extrapolated", each, "s", None, None)
     section.add(
-        "open over unpickling",
+        "opening relative to unpickling",
         each / opened["seconds"],
         "x faster",
         "at least 100",
@@ -68,8 +74,8 @@ def run(quick: bool) -> list[Section]:
     )
     section.notes += [
         f"{generations} commits of {STEPS:,} steps of {SHAPE} float32 windows, {AGENTS} agents; "
-        f"the plain form is {saved['plain'] / 1e9:,.1f} GB",
-        "raw: one file of the same size written, synced and renamed, its folder synced",
+        f"uncompressed {saved['plain'] / 1e9:,.1f} GB",
+        "the same bytes: one file of the same size is written, synced and renamed, and its folder synced",
         f"unpickling: {old['count']} transitions, gzip level 6, as the trading project saved them",
     ]
     return [section]

@@ -48,14 +48,14 @@ def _game(game: str, steps: int, quick: bool) -> Section:
     section.add("a million transitions on disk", million, "MB", "under 150", million < 150)
     rates = in_child("benchmarks.lake_atari:rates", game=game, calls=384 if quick else 2_000)
     ratio = rates["write"] / rates["played"]
-    section.add("8 emulators play, both cores", rates["played"], "steps/s", None, None)
+    section.add("8 emulators, both cores", rates["played"], "steps/s", None, None)
     section.add("record and commit", rates["write"], "steps/s", None, None)
-    section.add("the same over what 8 emulators play", ratio, "x", "at least 5", ratio >= 5)
+    section.add("relative to 8 emulators", ratio, "x", "at least 5", ratio >= 5)
     sizes = {"path": path, "turns": 3 if quick else 9}
     for share, found in in_child("benchmarks.lake_atari:frames", **sizes, most=FRAMES).items():
         bar, ratio = BARS[share], found["raw"] / found["read"]
-        section.add(f"{share} of {found['frames']:,.0f} frames, delivered", found["rate"], "MB/s", None, None)
-        section.add("the same over raw decoding of the blocks", ratio, "x", f"at least {bar}", ratio >= bar)
+        section.add(f"{share} of {found['frames']:,.0f} frames, read", found["rate"], "MB/s", None, None)
+        section.add("relative to decoding the blocks", ratio, "x", f"at least {bar}", ratio >= bar)
     for share, found in in_child("benchmarks.lake_atari:fills", **sizes, steps=min(steps, FILLED)).items():
         section.add(
             f"lake.fill, {share} of the transitions", found["steps"] / found["fill"], "steps/s", None, None
@@ -72,15 +72,15 @@ def _game(game: str, steps: int, quick: bool) -> Section:
     else:
         ahead = sampled["rate"] / theirs
         section.add("Reverb 0.14, the same transitions", theirs, "steps/s", None, None)
-        section.add("lake.sample over Reverb", ahead, "x", "ahead", ahead > 1)
+        section.add("lake.sample relative to Reverb", ahead, "x", "ahead", ahead > 1)
     section.notes += [
         f"{made['steps']:,} steps of (4, 84, 84) uint8, random play, {made['commits']} commits, "
         f"{made['files']} files, {made['bytes'] / 1e6:,.1f} MB",
-        "frames: a uniform share of all, sorted, read into an array that is used again; raw: zstandard "
-        "decodes the blocks that have to be touched, on two threads, eight a call, and nothing else: 100 % "
+        "frames: a uniform fraction of all, sorted, read into an array that is reused; decoding: zstandard "
+        "decodes the blocks that are needed, on two threads, eight per call: 100 % "
         "into that array, less into two megabytes",
         f"lake.fill: of {min(steps, FILLED):,} steps into an empty replay: memory fresh from the system",
-        "sample: everything compressed, in memory and on disk; batches of whole transitions, arrays fresh",
+        "sample: data compressed in memory and on disk; batches of complete transitions in new arrays",
     ]
     return section
 

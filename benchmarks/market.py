@@ -47,10 +47,11 @@ def run(quick: bool) -> list[Section]:
     _add_sampling(section, rows, held, 5 if quick else 25)
     section.notes += [
         f"{AGENTS} agents, {EPISODE}-step episodes, {DAYS:,} days x {ROW} float32, synthetic prices; "
-        f"the plain form takes {PLAIN:,} B/step",
-        "memcpy: one thread copies the very same windows into a ring of four slots (record) "
-        "or into the same arrays again and again (sample)",
-        "record: best of each turn of 128 steps over the passes, summed; a turn has about one episode start",
+        f"uncompressed {PLAIN:,} B/step",
+        "memcpy: one thread copies the same windows into a ring of four slots (record) "
+        "or into the same arrays repeatedly (sample)",
+        "record: the best time of each block of 128 steps over all passes, summed; "
+        "a block has about one episode start",
     ]
     return [section]
 
@@ -80,13 +81,14 @@ def _add_memory(section: Section, held: int, how: str) -> None:
     found = in_child("benchmarks.market:memory", held=held, how=how)
     judged = held == 50_000  # the panel's rows weigh too much on fewer
     bar = f"at most {KILO:,}" if judged else None
-    for measure, label in (("rss", "RAM"), ("own", "own count of RAM")):
+    for measure, label in (("rss", "RAM"), ("own", "RAM reported by stats()")):
         verdict = found[measure] <= KILO if judged else None
         section.add(f"{label}, {how}", found[measure], None, "B/step", None, bar, verdict)
     section.add(f"wrong of {4 * BATCH}, {how}", found["wrong"], None, "steps", None, "0", found["wrong"] == 0)
     section.notes.append(
-        f"{how}: {held:,} steps from empty at {found['rate']:,.0f} steps/s (alone, windows made on the way); "
-        f"{found['rows']:,} rows held; the plain form is {PLAIN / found['rss']:,.0f} x larger"
+        f"{how}: {held:,} steps from empty at {found['rate']:,.0f} steps/s "
+        "(nothing else running; includes making the windows); "
+        f"{found['rows']:,} rows in memory; uncompressed it is {PLAIN / found['rss']:,.0f} x larger"
     )
 
 
@@ -155,11 +157,11 @@ def _add_recording(section: Section, rows: np.ndarray, warm: int, turns: int, pa
             laps.take(turn, taking.turns(warm + turn * TURN))
     for name, label, limit, least_ratio, least in (
         ("memcpy", "memcpy of both windows", "memcpy", None, None),
-        ("arrays", "record, arrays handed over", "memcpy", 0.7, None),
-        ("memcpy of views", "memcpy, windows are views of the panel", "memcpy of views", None, None),
-        ("views", "record, views of the panel", "memcpy of views", None, None),
-        ("refs", "record, WindowRef, a step a call", "memcpy", None, None),
-        ("batched", "record, WindowRef, 16 agents a call", "memcpy", None, 20_000),
+        ("arrays", "record, arrays", "memcpy", 0.7, None),
+        ("memcpy of views", "memcpy, windows as views of the history", "memcpy of views", None, None),
+        ("views", "record, views of the history", "memcpy of views", None, None),
+        ("refs", "record, WindowRef, one step per call", "memcpy", None, None),
+        ("batched", "record, WindowRef, 16 agents per call", "memcpy", None, 20_000),
     ):
         best, median = laps.rate(name, TURN)
         ratio = best / laps.rate(limit, TURN).best
@@ -216,10 +218,10 @@ def _add_sampling(section: Section, rows: np.ndarray, held: int, repeats: int) -
         ("memcpy 1", "memcpy of 32 x both windows, 1 thread", None),
         ("arrays 1", "sample(32), arrays recorded, 1 thread", "at least 0.85 x memcpy"),
         ("refs 1", "sample(32), WindowRef recorded, 1 thread", "at least 0.85 x memcpy"),
-        ("fresh 1", "sample(32), WindowRef recorded, 1 thread, fresh arrays", None),
+        ("fresh 1", "sample(32), WindowRef recorded, 1 thread, new arrays", None),
         ("memcpy 2", "memcpy of 32 x both windows, 2 threads", None),
-        ("arrays 2", "sample(32), arrays recorded, 2 threads", "better than with 1"),
-        ("refs 2", "sample(32), WindowRef recorded, 2 threads", "better than with 1"),
+        ("arrays 2", "sample(32), arrays recorded, 2 threads", "faster than 1 thread"),
+        ("refs 2", "sample(32), WindowRef recorded, 2 threads", "faster than 1 thread"),
     ):
         best, median = rates[name]
         ratio, verdict = best / rates["memcpy 1"].best, None

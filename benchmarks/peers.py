@@ -226,7 +226,7 @@ class TorchRLSlices(_Episodes):
     there. Its sampler draws an episode first, then a slice: not uniform over transitions.
     """
 
-    name: ClassVar[str] = "TorchRL frame a step, slices"
+    name: ClassVar[str] = "TorchRL single frames, slices"
 
     def __init__(self, capacity: int) -> None:
         logging.getLogger("torchrl").setLevel(logging.WARNING)

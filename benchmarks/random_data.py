@@ -25,10 +25,10 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "window (504,108,9) float32, 1 a call": Case((504, 108, 9), "float32", 0, 192, 48, 32, False),
-    "window (504,108,9) float32, 16 a call": Case((504, 108, 9), "float32", 16, 192, 48, 32, True),
-    "stack (4,84,84) uint8, 8 a call": Case((4, 84, 84), "uint8", 8, 8_192, 1_024, 256, True),
-    "vector (17,) float32, 256 a call": Case((17,), "float32", 256, 262_144, 16_384, 256, False),
+    "window (504,108,9) float32, 1 per call": Case((504, 108, 9), "float32", 0, 192, 48, 32, False),
+    "window (504,108,9) float32, 16 per call": Case((504, 108, 9), "float32", 16, 192, 48, 32, True),
+    "stack (4,84,84) uint8, 8 per call": Case((4, 84, 84), "uint8", 8, 8_192, 1_024, 256, True),
+    "vector (17,) float32, 256 per call": Case((17,), "float32", 256, 262_144, 16_384, 256, False),
 }
 
 
@@ -171,7 +171,7 @@ def run(quick: bool) -> list[Section]:
         section.add(name, "RAM, ring full", plain, ours, "B/step", ours / plain, bar, ok)
     section.notes += [
         "obs and next_obs are random bytes, independent of each other and of every other step",
-        "a training step is one call of record, the ring full, and one sample: that is what the bar is on",
-        "cost: how many times the time or the memory of the plain ring; lakepond with its default threads",
+        "a training step is one call of record, the ring full, and one sample: that is what compared with on",
+        "cost: time or memory relative to the plain ring; lakepond with its default number of threads",
     ]
     return [section]

@@ -8,6 +8,7 @@ torch tensors. The reward of a step is its number, so what is sampled can be che
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,15 +33,26 @@ class Data:
         self.done[199::200] = True
         self.steps, self.envs = steps, envs
 
+    def calls(self, one: bool) -> list[Any]:
+        """The values of each call, in the order of Gymnasium; `one`: of one environment, without a vector."""
+        values = (self.obs, self.action, self.reward, self.next_obs, self.done, np.zeros_like(self.done))
+        at: Any = 0 if one else ...
+        return [tuple(value[t][at] for value in values) for t in range(self.steps)]
+
 
 class Contestant:
-    """`add`: one call; `sample`: a batch; `reward_of`: the rewards of a batch, as NumPy."""
+    """`add`: one call; `sample`: a batch; `reward_of`: the rewards of a batch, as NumPy.
+
+    `prepare`: the arguments of all calls, as an environment hands them over, before the clock runs.
+    """
 
     name: ClassVar[str]
 
     def __init__(self, capacity: int, envs: int, *, prioritised: bool = False, n_step: int = 1) -> None: ...
 
-    def add(self, data: Data, t: int) -> None: ...
+    def prepare(self, data: Data) -> list[Any]: ...
+
+    def add(self, step: Any) -> None: ...
 
     def sample(self) -> Any: ...
 
@@ -62,15 +74,18 @@ class Lakepond(Contestant):
         self._rng = np.random.default_rng(0)
         self._n_step, self._envs = n_step, envs
 
-    def add(self, data: Data, t: int) -> None:
-        at: Any = (t, 0) if self._envs == 1 else t
+    def prepare(self, data: Data) -> list[Any]:
+        return data.calls(one=self._envs == 1)
+
+    def add(self, step: Any) -> None:
+        obs, action, reward, next_obs, terminated, truncated = step
         self._replay.record(
-            obs=data.obs[at],
-            action=data.action[at],
-            reward=data.reward[at],
-            next_obs=data.next_obs[at],
-            terminated=data.done[at],
-            truncated=data.done[at] & False,
+            obs=obs,
+            action=action,
+            reward=reward,
+            next_obs=next_obs,
+            terminated=terminated,
+            truncated=truncated,
         )
 
     def sample(self) -> Any:
@@ -106,16 +121,13 @@ class Cpprb(Contestant):
         kind = PrioritizedReplayBuffer if prioritised else ReplayBuffer
         self._buffer, self._envs = kind(capacity, columns, **more), envs
 
-    def add(self, data: Data, t: int) -> None:
-        at: Any = (t, 0) if self._envs == 1 else t
-        self._buffer.add(
-            obs=data.obs[at],
-            act=data.action[at],
-            rew=data.reward[at],
-            next_obs=data.next_obs[at],
-            done=data.done[at],
-        )
-        if self._envs == 1 and data.done[at]:
+    def prepare(self, data: Data) -> list[Any]:
+        return data.calls(one=self._envs == 1)
+
+    def add(self, step: Any) -> None:
+        obs, action, reward, next_obs, done, _ = step
+        self._buffer.add(obs=obs, act=action, rew=reward, next_obs=next_obs, done=done)
+        if self._envs == 1 and done:
             self._buffer.on_episode_end()
 
     def sample(self) -> Any:
@@ -150,10 +162,12 @@ class StableBaselines(Contestant):
         else:
             self._buffer = ReplayBuffer(capacity, *spaces, device="cpu", n_envs=envs)
 
-    def add(self, data: Data, t: int) -> None:
-        self._buffer.add(
-            data.obs[t], data.next_obs[t], data.action[t], data.reward[t], data.done[t], self._infos
-        )
+    def prepare(self, data: Data) -> list[Any]:
+        return data.calls(one=False)  # a vector environment, also of one
+
+    def add(self, step: Any) -> None:
+        obs, action, reward, next_obs, done, _ = step
+        self._buffer.add(obs, next_obs, action, reward, done, self._infos)
 
     def sample(self) -> Any:
         return self._buffer.sample(BATCH)
@@ -184,16 +198,23 @@ class TorchRL(Contestant):
         else:
             self._buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(capacity), batch_size=BATCH)
 
-    def add(self, data: Data, t: int) -> None:
+    def prepare(self, data: Data) -> list[Any]:
         import torch
+
+        data.reward = data.reward.astype(np.float32)
+        return [[torch.from_numpy(value) for value in step] for step in data.calls(one=False)]
+
+    def add(self, step: Any) -> None:
         from tensordict import TensorDict
 
+        obs, action, reward, next_obs, terminated, truncated = step
         columns = {
-            "obs": torch.from_numpy(data.obs[t]),
-            "next_obs": torch.from_numpy(data.next_obs[t]),
-            "action": torch.from_numpy(data.action[t]),
-            "reward": torch.from_numpy(data.reward[t].astype(np.float32)),
-            "terminated": torch.from_numpy(data.done[t]),
+            "obs": obs,
+            "next_obs": next_obs,
+            "action": action,
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
         }
         self._buffer.extend(TensorDict(columns, batch_size=[self._envs]))
 
@@ -226,17 +247,21 @@ class Tianshou(Contestant):
         else:
             self._buffer = VectorReplayBuffer(capacity, envs)
 
-    def add(self, data: Data, t: int) -> None:
-        step = self._batch(
-            obs=data.obs[t],
-            act=data.action[t],
-            rew=data.reward[t],
-            terminated=data.done[t],
-            truncated=np.zeros(data.envs, bool),
-            obs_next=data.next_obs[t],
+    def prepare(self, data: Data) -> list[Any]:
+        return data.calls(one=False)
+
+    def add(self, step: Any) -> None:
+        obs, action, reward, next_obs, terminated, truncated = step
+        made = self._batch(
+            obs=obs,
+            act=action,
+            rew=reward,
+            terminated=terminated,
+            truncated=truncated,
+            obs_next=next_obs,
             info=self._batch(),
         )
-        self._buffer.add(step)
+        self._buffer.add(made)
 
     def sample(self) -> Any:
         return self._buffer.sample(BATCH)[0]
@@ -259,20 +284,23 @@ def make_all(capacity: int, envs: int, **more: Any) -> dict[str, Contestant]:
     for kind in CONTESTANTS:
         try:
             found[kind.name] = kind(capacity, envs, **more)
-        except LookupError:
-            continue
+        except (LookupError, RuntimeError) as error:
+            if not isinstance(error, LookupError) and "is not available" not in str(error):
+                raise
     return found
 
 
 def adding(envs: int, calls: int, capacity: int, repeats: int) -> dict[str, Rate]:
     """Calls a second, filling and overwriting the ring."""
-    data, buffers = Data(calls, envs), make_all(capacity, envs)
+    buffers = make_all(capacity, envs)
 
-    def add(buffer: Contestant) -> None:
-        for t in range(calls):
-            buffer.add(data, t)
+    def add(buffer: Contestant, steps: list[Any]) -> None:
+        for step in steps:
+            buffer.add(step)
 
-    turns = {name: lambda buffer=buffer: add(buffer) for name, buffer in buffers.items()}
+    turns = {
+        name: partial(add, buffer, buffer.prepare(Data(calls, envs))) for name, buffer in buffers.items()
+    }
     return interleaved(turns, calls, repeats)
 
 
@@ -281,8 +309,8 @@ def sampling(method: str, capacity: int, repeats: int, **more: Any) -> dict[str,
     data, buffers = Data(capacity, 1), make_all(capacity, 1, **more)
     many = 50
     for buffer in buffers.values():
-        for t in range(capacity):
-            buffer.add(data, t)
+        for step in buffer.prepare(Data(capacity, 1)):
+            buffer.add(step)
         if "n_step" not in more:
             rewards = buffer.reward_of(getattr(buffer, method)())
             if len(rewards) != BATCH or not np.isin(rewards, data.reward).all():

@@ -67,13 +67,14 @@ def make(path: Path, steps: int) -> None:
 class Asker:
     """Asks the server over one connection, as a browser would."""
 
-    def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port)
+    def __init__(self, server: ViewServer) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        self._headers = {"Authorization": f"Bearer {server.token}"}
 
     def __call__(self, address: str) -> tuple[float, bytes]:
         """Seconds and the answer."""
         begin = time.perf_counter()
-        self._connection.request("GET", address)
+        self._connection.request("GET", address, headers=self._headers)
         answer = self._connection.getresponse()
         body = answer.read()
         if answer.status != 200:
@@ -87,7 +88,7 @@ def measure(path: Path) -> dict[str, Any]:
     begin = time.perf_counter()
     with ViewServer(path) as server:
         found["server ready"] = time.perf_counter() - begin
-        ask = Asker(server.port)
+        ask = Asker(server)
         for name in (
             "lake",
             "spec",

@@ -98,10 +98,10 @@ def main(config: Config) -> None:
     sampled = (time.perf_counter() - began) / 50
 
     stats = replay.stats()
-    table = Table("", "plainly", "lakepond", title=f"{stats.steps:,} steps of {config.agents} agents")
+    table = Table("", "uncompressed", "lakepond", title=f"{stats.steps:,} steps of {config.agents} agents")
     table.add_row("memory", f"{stats.bytes_plain / 1e9:,.1f} GB", f"{stats.bytes_held / 1e6:,.1f} MB")
     table.add_row("per step", f"{spec.step_nbytes:,} B", f"{stats.bytes_held / stats.steps:,.0f} B")
-    table.add_row("market days kept", f"{2 * config.context * stats.steps:,}", f"{stats.rows:,}")
+    table.add_row("market days stored", f"{2 * config.context * stats.steps:,}", f"{stats.rows:,}")
     table.add_row("record", "", f"{stats.steps / recorded:,.0f} steps/s")
     table.add_row("sample(32), both windows", "", f"{1e3 * sampled:.1f} ms")
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -28,6 +28,12 @@ if (
     )  # and so would every process that a test sends it to
 
 
+@pytest.fixture(autouse=True)
+def _no_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are as wide as they are without a terminal, whatever the shell that starts the tests exports."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20_261_115)

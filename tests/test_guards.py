@@ -50,8 +50,8 @@ def test_it_warns_early_with_the_generation_at_which_the_floor_is_reached(disk, 
     # 100 GB at generation 1, 4 GB less each: 20 GB are left at generation 21
     assert at[:3] == [None] * 3  # too early to tell
     assert set(at[3:]) == {21}
-    assert "88.0 GB free" in said()[0]
-    assert "the floor is 20.0 GB, 4.00 GB go each generation: reached at about generation 21" in said()[0]
+    assert "88 GB free" in said()[0]
+    assert "the limit is 20 GB, 4 GB used per generation: reached at about generation 21" in said()[0]
     assert 2 < len(said()) < 8  # again half-way, not every time
 
 
@@ -89,7 +89,7 @@ def test_without_a_last_generation_only_what_is_near_is_warned_of(disk, said, tm
     ("at_floor", "saving", "stopping", "words"),
     [
         ("warn", True, False, "training and saving continue"),
-        ("stop_saving", False, False, "nothing more is saved until there is space again"),
+        ("stop_saving", False, False, "nothing is saved until there is space again"),
         ("stop", True, True, "the run ends after this generation"),
     ],
 )
@@ -107,8 +107,8 @@ def test_below_the_floor_it_tells_when_nothing_will_be_left(disk, said, tmp_path
         guard.check(generation)
         disk["free"] -= 22 * GB
     # 100 GB at generation 1, 22 GB less each: 12 GB at generation 5, and none before the next one ends
-    assert "12.0 GB free" in said()[-1]
-    assert "22.00 GB go each generation: nothing is left at about generation 5" in said()[-1]
+    assert "12 GB free" in said()[-1]
+    assert "22 GB used per generation: used up at about generation 5" in said()[-1]
 
 
 def test_saving_goes_on_when_there_is_space_again(disk, tmp_path):
@@ -129,7 +129,7 @@ def test_memory_that_runs_out_is_told_with_its_forecast(disk, said, tmp_path):
         disk["resident"] += 6 * GB
     # 50 GB at generation 1, 6 GB less each: 2 GB are left at generation 9
     assert told["memory_floor_at"] == 9
-    assert "32.0 GB of memory available" in said()[0]
+    assert "32 GB of memory available" in said()[0]
     assert "reached at about generation 9" in said()[0]
 
 

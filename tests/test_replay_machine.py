@@ -1,6 +1,21 @@
-"""A random walk: record, sample, evict, clear; after each move the replay must be the plain list's twin."""
+"""A random walk: record, sample, evict, clear, copy, reopen; after each move the replay equals a plain list.
+
+In memory or with a lake on disk; steps are also recorded with an interrupt at a random line, and a forked
+child must hold the same.
+"""
 
 from __future__ import annotations
+
+import copy
+import multiprocessing
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +31,7 @@ from hypothesis.stateful import (
 )
 
 import lakepond as lp
+from lakepond.pond.observations import RECHECKS
 from lakepond.testing import WORLDS, PlainReplay, same_bytes
 from lakepond.types import Tree, leaves, rebuild
 
@@ -34,16 +50,29 @@ def item(tree: Tree, i: int) -> Tree:
 
 class ReplayMachine(RuleBasedStateMachine):
     world_name = "frames first"
+    forks = on_disk = False
 
-    @initialize(capacity=st.sampled_from([1, 2, 5, 17, 60]), alpha=st.sampled_from([None, 0.7]))
-    def start(self, capacity: int, alpha: float | None) -> None:
+    @initialize(
+        capacity=st.sampled_from([1, 2, 5, 17, 60]),
+        alpha=st.sampled_from([None, 0.7]),
+        rechecks=st.sampled_from([RECHECKS, (3, 10, 10, 10)]),
+    )
+    def start(self, capacity: int, alpha: float | None, rechecks: tuple[int, ...]) -> None:
         self.world = WORLDS[self.world_name]
+        self.folder = Path(tempfile.mkdtemp(prefix="lakepond-machine-"))
+        self.alpha, self.snapshots = alpha, 0
+        capacity = max(capacity, 17) if self.on_disk else capacity  # a lake takes no batch above the capacity
         spec = lp.Spec(
             obs=self.world.fields,
             action=lp.Field((2,), "float32"),
             extras={"log_prob": lp.Field((), "float64")},
         )
-        self.replay = lp.Replay(spec, capacity, alpha=alpha)
+        if self.on_disk:
+            self.replay = lp.Replay.open(self.folder / "lake", spec, capacity, alpha=alpha)
+        else:
+            self.replay = lp.Replay(spec, capacity, alpha=alpha)
+        for leaf in self.replay._pond.leaves:
+            leaf._rechecks = list(rechecks)  # steps after which the layout is checked, and changed if need be
         self.model = PlainReplay(capacity)
         self.at = {stream: (stream, 0) for stream in range(STREAMS)}
         self.episodes = STREAMS
@@ -120,6 +149,110 @@ class ReplayMachine(RuleBasedStateMachine):
     def clear(self) -> None:
         self.replay.clear()
         self.model.clear()
+
+    @rule(stream=st.integers(0, STREAMS - 1), line=st.integers(0, 120))
+    def record_with_an_interrupt(self, stream: int, line: int) -> None:
+        """Before the n-th line that is run, as a signal would: the step is there, or it is not."""
+        step = dict(self.step_of(stream, False, False))
+        left = line
+
+        def trace(frame, event, _):
+            nonlocal left
+            file = frame.f_code.co_filename
+            if not any(f"/lakepond/{part}/" in file for part in ("pond", "rows", "sampling")):
+                return None
+            left -= event == "line"
+            if left == -1 and event == "line":
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            self.replay.record(**step)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert self.replay.recorded in (self.model.recorded - 1, self.model.recorded)
+        if self.replay.recorded < self.model.recorded:
+            self.replay.record(**step)
+
+    # --- copies ---
+
+    @rule(how=st.sampled_from([copy.deepcopy, lambda replay: pickle.loads(pickle.dumps(replay))]))
+    def copy(self, how: object) -> None:
+        """A copy in memory takes the place of the original; one of a lake holds the same and is dropped."""
+        original, self.replay = self.replay, how(self.replay)
+        assert self.replay._rng.random() == original._rng.random()
+        if self.on_disk:
+            self.holds_what_is_live()
+            self.counts_add_up()
+            with pytest.raises(lp.LakeReadOnly):
+                self.replay.record(**{**self.first_step(), "stream": 0})
+            self.replay = original
+
+    def first_step(self) -> dict:
+        obs = self.world.observe(0, 0)
+        rest = {"reward": 0.0, "terminated": False, "truncated": False, "log_prob": 0.0}
+        return {"obs": obs, "next_obs": obs, "action": np.zeros(2, np.float32), **rest}
+
+    @precondition(lambda self: self.on_disk)
+    @rule(commit=st.booleans())
+    def reopen(self, commit: bool) -> None:
+        """Closed and opened again: a lake holds the steps that were cleared from memory, too."""
+        if commit:
+            self.replay.commit()
+        state = self.replay._rng.bit_generator.state
+        self.replay.close()
+        self.replay = lp.Replay.open(self.folder / "lake", capacity=self.replay.capacity, alpha=self.alpha)
+        if commit:
+            assert self.replay._rng.bit_generator.state == state
+        self.model.oldest = max(0, self.model.recorded - self.model.capacity)
+
+    @precondition(lambda self: self.on_disk)
+    @rule(how=st.sampled_from(["lake", "replay"]))
+    def snapshot(self, how: str) -> None:
+        """What a snapshot holds is what is live; the replay goes on without it."""
+        path = self.folder / f"snapshot-{self.snapshots}"
+        self.snapshots += 1
+        self.replay.snapshot(path)
+        original = self.replay
+        if how == "replay":
+            with lp.Replay.open_saved(path, original.capacity, alpha=self.alpha) as self.replay:
+                self.holds_what_is_live()
+                self.counts_add_up()
+        elif live := self.model.live():
+            with lp.Lake.open(path) as lake:
+                batch = lake.steps(live)
+                for i, step_id in enumerate(live):
+                    self.agrees(batch, i, step_id)
+        self.replay = original
+
+    @precondition(lambda self: self.forks)
+    @rule(stream=st.integers(0, STREAMS - 1))
+    def fork(self, stream: int) -> None:
+        """A child holds the same; in memory it may record on its own, to a lake it may not."""
+        child = os.fork()
+        if not child:
+            try:
+                self.holds_what_is_live()
+                if self.on_disk:
+                    with pytest.raises(lp.ForkedReplay):
+                        self.replay.record(**{**self.first_step(), "stream": 0})
+                else:
+                    self.replay.record(**self.step_of(stream, False, False))
+                    self.holds_what_is_live()
+                    self.counts_add_up()
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "replay"):
+            self.replay.close()
+            shutil.rmtree(self.folder)
 
     # --- comparing ---
 
@@ -210,7 +343,22 @@ class ReplayMachine(RuleBasedStateMachine):
                 leaf.store.check()
 
 
+def walk(world: str, examples: int, **more: bool) -> None:
+    machine = type("Machine", (ReplayMachine,), {"world_name": world, **more})
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=25))
+
+
 @pytest.mark.parametrize("world", WORLDS)
 def test_replay_is_the_twin_of_a_plain_list(world: str) -> None:
-    machine = type("Machine", (ReplayMachine,), {"world_name": world})
-    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=25))
+    walk(world, 40)
+
+
+def test_a_replay_with_a_lake_is_the_twin_of_a_plain_list() -> None:
+    walk("dict and tuple", 10, on_disk=True)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_forked_children_hold_the_same(on_disk: bool) -> None:
+    """In a process of its own, because this one may hold JAX, which must not be forked."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        pool.submit(walk, "frames first", 5, forks=True, on_disk=on_disk).result(timeout=300)

@@ -1,12 +1,17 @@
 #!/bin/sh
-# Chromium for the tests of the pages (from the system's packages) and Azurite, a real Azure server (from npm).
-# Never fails: a test that misses its tool says so.
-if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null && ! command -v google-chrome >/dev/null; then
+# What pip cannot bring: Chromium for the tests of the pages, fish and zsh for those of the shell completion (from the
+# system's packages), and Azurite, a real Azure server (from npm). Never fails: a test that misses its tool says so.
+missing=
+for tool in chromium fish zsh; do
+    command -v $tool >/dev/null || missing="$missing $tool"
+done
+if [ -n "$missing" ]; then
     if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
-        (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium) \
-            >/dev/null 2>&1 || echo "tools: chromium could not be installed; the tests of the pages are skipped" >&2
+        # shellcheck disable=SC2086  # a list of packages
+        (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing) \
+            >/dev/null 2>&1 || echo "tools: could not install$missing; the tests that need them are skipped" >&2
     else
-        echo "tools: no chromium; 'apt-get install chromium' as root runs the tests of the pages, too" >&2
+        echo "tools: without$missing some tests are skipped; as root: apt-get install$missing" >&2
     fi
 fi
 if command -v npm >/dev/null; then

@@ -1,16 +1,15 @@
-"""Replay for reinforcement learning: each distinct row once.
+"""Replay buffers for reinforcement learning that store each distinct row once.
 
-The public surface; each name is imported when it is first used, so that `import lakepond` costs nothing.
+This module is the public API. Each name is imported on first use, so `import lakepond` itself is cheap.
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lakepond._version import __version__
 
 if TYPE_CHECKING:
-    from lakepond.adapters.cloud_sync import CloudSync
-    from lakepond.adapters.trading import PrioritizedReplayBuffer, ReplayBuffer
     from lakepond.cloud.place import Cloud
     from lakepond.cloud.status import UploadStatus
     from lakepond.errors import (
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
         CloudNotFound,
         CloudRefused,
         CloudUnreachable,
+        ForkedReplay,
+        LakeConflict,
         LakeCorrupt,
         LakeError,
         LakeFull,
@@ -48,13 +49,11 @@ _HOMES = {
     "lakepond.lake.lake": ("Lake", "LakeStats"),
     "lakepond.cloud.place": ("Cloud",),
     "lakepond.cloud.status": ("UploadStatus",),
-    "lakepond.adapters.cloud_sync": ("CloudSync",),
     "lakepond.flow.lake_to_cloud": ("push",),
     "lakepond.flow.cloud_to_lake": ("pull",),
     "lakepond.flow.cloud_gc": ("gc",),
     "lakepond.lake.repair": ("repair",),
     "lakepond.types": ("Spec", "Field", "Batch", "Stats", "RowSource", "WindowRef"),
-    "lakepond.adapters.trading": ("ReplayBuffer", "PrioritizedReplayBuffer"),
     "lakepond.errors": (
         "LakepondError",
         "SpecError",
@@ -81,13 +80,14 @@ _HOMES = {
     ),
 }
 
+_MOVED = ("CloudSync", "PrioritizedReplayBuffer", "ReplayBuffer")
+
 __all__ = [
     "Replay",
     "Lake",
     "fill",
     "repair",
     "Cloud",
-    "CloudSync",
     "UploadStatus",
     "push",
     "pull",
@@ -99,8 +99,6 @@ __all__ = [
     "LakeStats",
     "RowSource",
     "WindowRef",
-    "ReplayBuffer",
-    "PrioritizedReplayBuffer",
     "LakepondError",
     "SpecError",
     "RecordError",
@@ -132,6 +130,13 @@ def __getattr__(name: str) -> Any:
         if name in names:
             globals()[name] = value = getattr(import_module(home), name)  # found at once from now on
             return value
+    if name in _MOVED:
+        warnings.warn(
+            f"lakepond.{name} has moved to lakepond.adapters.trading.{name}; this name goes in version 0.3.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(import_module("lakepond.adapters.trading"), name)
     raise AttributeError(f"module 'lakepond' has no attribute {name!r}")
 
 

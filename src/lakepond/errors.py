@@ -1,61 +1,61 @@
-"""Everything lakepond raises on purpose.
+"""The exceptions of lakepond.
 
-Each error is one sentence with the numbers in it and the next step, and is also the builtin
-that a stranger would catch::
+Every message is one sentence with the relevant numbers and a next step. Every class also derives from the
+builtin exception that fits best::
 
     LakepondError
-    ├── SpecError          (ValueError)    a declaration that cannot be: a shape, a dtype, a capacity
-    ├── RecordError        (ValueError)    what was handed to `record` does not fit; nothing was recorded
-    ├── SampleError        (ValueError)    what was asked of `sample` cannot be given
-    │   └── TooFewSteps    (LookupError)   not enough recorded yet
+    ├── SpecError          (ValueError)    an invalid declaration: a shape, a dtype, a capacity
+    ├── RecordError        (ValueError)    the values passed to `record` are invalid; nothing was recorded
+    ├── SampleError        (ValueError)    `sample` was called with invalid arguments
+    │   └── TooFewSteps    (LookupError)   fewer steps recorded than requested
     ├── UnknownStream      (LookupError)   no live step belongs to that stream
     ├── ReplayClosed       (RuntimeError)  used after `close()`
     ├── LakeError
     │   ├── LakeNotFound   (FileNotFoundError)  no lake there, or no such commit
     │   ├── LakeLocked     (BlockingIOError)    another process is writing it
-    │   ├── LakeCorrupt    (ValueError)         a file is missing or not what was written
-    │   ├── LakeFull       (OSError)            the disk has reached the floor; the last commit is whole
-    │   ├── LakeReadOnly   (PermissionError)    this process may read it, and not write it
+    │   ├── LakeCorrupt    (ValueError)         a file is missing or damaged
+    │   ├── LakeFull       (OSError)            the disk is full up to `min_free`; the last commit is intact
+    │   ├── LakeReadOnly   (PermissionError)    this process may only read it
     │   ├── LakeConflict   (FileExistsError)    another writer has published that commit number
     │   ├── ForkedReplay   (RuntimeError)       written to in a forked child
     │   └── LakeTooNew     (ValueError)         written by a later version of the format
-    ├── RunError           (ValueError)    something about a run's folder
+    ├── RunError           (ValueError)    an invalid or unusable run folder
     │   ├── RunNotFound    (FileNotFoundError)  no run there, or no such checkpoint
     │   ├── RunLocked      (BlockingIOError)    another process is training it
-    │   ├── RunMismatch                         begun by another trainer or with other settings
-    │   ├── RunCorrupt                          a checkpoint is missing a part or is not what was written
-    │   └── RunNotSaved    (OSError)            training has ended, and the disk does not take its results
-    ├── ConfigError        (ValueError)    settings of a trainer that cannot be
+    │   ├── RunMismatch                         started by another trainer or with other settings
+    │   ├── RunCorrupt                          a file of a checkpoint is missing or damaged
+    │   └── RunNotSaved    (OSError)            training has ended, but its results could not be saved
+    ├── ConfigError        (ValueError)    invalid settings of a trainer
     ├── CloudError
     │   ├── CloudUnreachable    (ConnectionError)    no network, no server, or no answer in time
     │   ├── CloudRefused        (PermissionError)    credentials are missing or wrong
     │   ├── CloudNotFound       (FileNotFoundError)  no such bucket, file, lake or commit there
-    │   ├── CloudConflict       (FileExistsError)    the place holds something else; nothing was overwritten
-    │   ├── CloudCorrupt        (ValueError)         what is there is not what was written
+    │   ├── CloudConflict       (FileExistsError)    something else is there; nothing was overwritten
+    │   ├── CloudCorrupt        (ValueError)         a file in the cloud is damaged
     │   ├── CloudForked         (RuntimeError)       used in a forked child
     │   └── CloudClientMissing  (ImportError)        the client is not installed
-    └── MarketDataError    (ValueError)    a market panel that cannot be, or could not be had
+    └── MarketDataError    (ValueError)    an invalid market panel, or one that could not be downloaded
 """
 
 
 class LakepondError(Exception):
-    """The root: `except LakepondError` catches all of the below and nothing else."""
+    """Base class of all errors that lakepond raises."""
 
 
 class SpecError(LakepondError, ValueError):
-    """A declaration that cannot be: a shape, a dtype, a capacity."""
+    """An invalid declaration: a shape, a dtype, a capacity."""
 
 
 class RecordError(LakepondError, ValueError):
-    """What was handed to `record` does not fit the spec; nothing was recorded."""
+    """The values passed to `record` do not match the spec; nothing was recorded."""
 
 
 class SampleError(LakepondError, ValueError):
-    """What was asked of `sample` cannot be given."""
+    """`sample` was called with invalid arguments."""
 
 
 class TooFewSteps(SampleError, LookupError):
-    """Not enough steps have been recorded for what was asked."""
+    """Fewer steps have been recorded than were requested."""
 
 
 class UnknownStream(LakepondError, LookupError):
@@ -67,11 +67,11 @@ class ReplayClosed(LakepondError, RuntimeError):
 
 
 class LakeError(LakepondError):
-    """Something about a lake."""
+    """Base class of errors about a lake."""
 
 
 class LakeNotFound(LakeError, FileNotFoundError):
-    """There is no lake there, or no such commit."""
+    """The path does not contain a lake, or the lake does not have that commit."""
 
 
 class LakeLocked(LakeError, BlockingIOError):
@@ -79,15 +79,15 @@ class LakeLocked(LakeError, BlockingIOError):
 
 
 class LakeCorrupt(LakeError, ValueError):
-    """A file of the lake is missing, or not what was written."""
+    """A file of the lake is missing or damaged."""
 
 
 class LakeFull(LakeError, OSError):
-    """The disk has reached the floor; the last commit is whole."""
+    """The disk is full up to `min_free`; the last commit is intact."""
 
 
 class LakeReadOnly(LakeError, PermissionError):
-    """The process may read the lake, and not write it."""
+    """The process may only read the lake."""
 
 
 class LakeConflict(LakeError, FileExistsError):
@@ -95,7 +95,7 @@ class LakeConflict(LakeError, FileExistsError):
 
 
 class ForkedReplay(LakeError, RuntimeError):
-    """A replay that writes a lake was used to write in a child forked from the process that opened it."""
+    """A forked child tried to write to a lake that its parent process opened."""
 
 
 class LakeTooNew(LakeError, ValueError):
@@ -103,11 +103,11 @@ class LakeTooNew(LakeError, ValueError):
 
 
 class RunError(LakepondError, ValueError):
-    """Something about a run's folder."""
+    """Base class of errors about a run folder."""
 
 
 class RunNotFound(RunError, FileNotFoundError):
-    """There is no run there, or no such checkpoint."""
+    """The path does not contain a run, or the run does not have that checkpoint."""
 
 
 class RunLocked(RunError, BlockingIOError):
@@ -115,27 +115,27 @@ class RunLocked(RunError, BlockingIOError):
 
 
 class RunMismatch(RunError):
-    """The run was begun by another trainer or with other settings."""
+    """The run was started by another trainer or with other settings."""
 
 
 class RunCorrupt(RunError):
-    """A checkpoint is missing a part, or is not what was written."""
+    """A file of a checkpoint is missing or damaged."""
 
 
 class RunNotSaved(RunError, OSError):
-    """Training has ended, and its results could not be saved."""
+    """Training has ended, but its results could not be saved."""
 
 
 class ConfigError(LakepondError, ValueError):
-    """Settings of a trainer that cannot be."""
+    """Invalid settings of a trainer."""
 
 
 class CloudError(LakepondError):
-    """Something about the cloud."""
+    """Base class of errors about cloud storage."""
 
 
 class CloudUnreachable(CloudError, ConnectionError):
-    """No network, no server, or no answer in time; it is tried again."""
+    """The server could not be reached or did not answer in time; background uploads are retried."""
 
 
 class CloudRefused(CloudError, PermissionError):
@@ -143,24 +143,24 @@ class CloudRefused(CloudError, PermissionError):
 
 
 class CloudNotFound(CloudError, FileNotFoundError):
-    """There is no such bucket, or no such file, lake or commit in it."""
+    """The bucket does not exist, or does not contain that file, lake or commit."""
 
 
 class CloudConflict(CloudError, FileExistsError):
-    """The place holds something else under that name; nothing was overwritten."""
+    """The bucket contains something else under that name; nothing was overwritten."""
 
 
 class CloudCorrupt(CloudError, ValueError):
-    """What is in the cloud is not what was written."""
+    """A file in the cloud is damaged."""
 
 
 class CloudForked(CloudError, RuntimeError):
-    """The client was used in this process before it was forked."""
+    """The cloud client was created before this process was forked and cannot be used in it."""
 
 
 class CloudClientMissing(CloudError, ImportError):
-    """The client of that provider is not installed."""
+    """The client library for that provider is not installed."""
 
 
 class MarketDataError(LakepondError, ValueError):
-    """A market panel that cannot be, or could not be had."""
+    """An invalid market panel, or one that could not be downloaded."""

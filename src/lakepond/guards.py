@@ -1,4 +1,4 @@
-"""Guards while training: disk and memory, watched once a generation, with a forecast.
+"""Check disk and memory while training, once per generation, with a forecast.
 
     guard = Guard(run.folder, min_free="20GB", at_floor="stop", last=config.generations)
     for generation in ...:
@@ -8,14 +8,14 @@
         if guard.stopping:
             break
 
-`check` never raises for want of space: it warns in the log, early and with the generation at which it will be
-used up, and returns numbers for the metrics. What happens at the floor is the caller's setting:
+`check` never raises if space is short: it logs a warning, early and with the generation at which space is
+used up, and returns numbers for the metrics. What happens at the limit is a setting:
 
     warn          warn only
     stop_saving   `saving` is False until there is space again; training continues
     stop          `stopping` is True: end after this generation, all of it saved
 
-The floor is above an empty disk. When nothing can be written any more, `trainers/saving.py` decides.
+The limit is reached before the disk is full. When nothing can be written, `trainers/saving.py` decides.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Literal
 
 from lakepond import machine
 from lakepond.errors import ConfigError
+from lakepond.formats import size
 from lakepond.lake.guard import parse_bytes
 
 log = logging.getLogger("lakepond")
@@ -51,7 +52,6 @@ WINDOW = 8
 """generations over which the rate is taken"""
 ENOUGH = 3
 """generations before there is a rate"""
-GB = 1e9
 
 
 class Guard:
@@ -121,30 +121,32 @@ class Guard:
         return number + max(1, ((at or number) - number) // 2)
 
     def _disk_text(self, number: int, free: int, at: int | None) -> str:
-        text = f"{free / GB:,.1f} GB free at {self.folder}, the floor is {self.floor / GB:,.1f} GB"
+        text = f"{size(free)} free at {self.folder}, the limit is {size(self.floor)}"
         text += self._forecast(self._disk, number, free, at)
         if not self.full:
-            return f"{text}; free some space, or give it less to keep (`lakepond plan --from {self.folder}`)."
+            return (
+                f"{text}; free some space, or keep fewer checkpoints (`lakepond plan --from {self.folder}`)."
+            )
         done = {
             "warn": "training and saving continue; when nothing is left, training continues without saving",
-            "stop_saving": "nothing more is saved until there is space again, the replay is full of steps "
-            "that are not saved, or training ends; training continues",
+            "stop_saving": "training continues; nothing is saved until there is space again, the replay is "
+            "full of unsaved steps, or training ends",
             "stop": f"the run ends after this {self.unit}; free some space and resume it",
         }
         return f"{text}; {done[self.at_floor]}."
 
     def _memory_text(self, number: int, available: int, at: int | None) -> str:
-        text = f"{available / GB:,.1f} GB of memory available, the floor is {self.memory_floor / GB:,.1f} GB"
+        text = f"{size(available)} of memory available, the limit is {size(self.memory_floor)}"
         text += self._forecast(self._memory, number, available, at)
-        return f"{text}; lower the capacity, or take a larger machine."
+        return f"{text}; lower the capacity, or use a larger machine."
 
     def _forecast(self, trend: _Trend, number: int, left: int, at: int | None) -> str:
         if not trend.rate or at is None:
             return ""
         when = f"reached at about {self.unit} {at}"
         if at == number:
-            when = f"nothing is left at about {self.unit} {number + int(left / trend.rate)}"
-        return f", {trend.rate / GB:,.2f} GB go each {self.unit}: {when}"
+            when = f"used up at about {self.unit} {number + int(left / trend.rate)}"
+        return f", {size(trend.rate)} used per {self.unit}: {when}"
 
 
 class _Trend:

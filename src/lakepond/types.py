@@ -1,13 +1,13 @@
-"""What flows through lakepond, and what is declared about it.
+"""The data types of lakepond.
 
-A `Spec` says what one step looks like; a `Batch` is what `sample` delivers. Observations and actions
+A `Spec` declares the fields of one step; a `Batch` is what `sample` returns. Observations and actions
 are single arrays or nested dicts and tuples of arrays, as in Gymnasium's Dict and Tuple spaces::
 
     Spec
     ├── obs      Field, or a tree of Fields     stored as rows, each distinct row once
-    ├── action   Field, or a tree of Fields     stored as plain columns, as is all below
+    ├── action   Field, or a tree of Fields     stored as columns, like everything below
     ├── reward   Field
-    └── extras   {name: Field}                  log-probabilities, agent ids: whatever the user adds
+    └── extras   {name: Field}                  log-probabilities, agent ids: any further fields
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from lakepond import spaces
 from lakepond.errors import SpecError
 
 Array = npt.NDArray[Any]
@@ -34,18 +35,68 @@ RESERVED = frozenset(
 
 
 FIELD_BYTES_MAX = 1 << 40
-"""of one value; larger ones are typing errors, and sizes are to stay within 64 bits"""
+"""maximum bytes of one value; sizes stay within 64 bits, and a larger one is a mistake in the shape"""
+
+
+class RowLayout(NamedTuple):
+    """Observations made of rows: `size` adjacent slices along `axis` are one row."""
+
+    axis: int
+    """-1 for the last of several axes; otherwise counted from 0"""
+    size: int = 1
+
+    def length(self, shape: tuple[int, ...]) -> int:
+        """Rows per observation."""
+        return shape[self.axis] // self.size
+
+    def __str__(self) -> str:
+        return str(tuple(self) if self.size > 1 else self.axis)
+
+
+def normal_axis(shape: tuple[int, ...], axis: int) -> int:
+    """The number that stands for an axis: -1 for the last of several, otherwise counted from 0."""
+    axis %= len(shape)
+    return -1 if 0 < axis == len(shape) - 1 else axis
+
+
+def _checked_rows(rows: Any, shape: tuple[int, ...]) -> int | tuple[int, int] | Literal["auto"] | None:
+    """The `rows` of a Field with its axis normalised; `SpecError` if that shape cannot have them."""
+    if rows is None or (isinstance(rows, str) and rows == "auto"):
+        return rows  # type: ignore[return-value]
+    axis, size = rows if isinstance(rows, tuple | list) and len(rows) == 2 else (rows, 1)
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in (axis, size)):
+        raise SpecError(f"Field rows={rows!r} must be an axis, (axis, slices per row), None or 'auto'.")
+    if not shape:
+        raise SpecError("A scalar Field has no axis for rows; leave rows='auto' or set rows=None.")
+    if not -len(shape) <= axis < len(shape):
+        raise SpecError(
+            f"Field rows={rows!r}: shape {shape} has no axis {axis}; give one below {len(shape)}."
+        )
+    if size < 1 or shape[axis] % size:
+        raise SpecError(
+            f"Field rows={rows!r}: shape {shape} has {shape[axis]} slices along axis {axis}, which cannot be "
+            f"divided into rows of {size}; give a divisor of {shape[axis]}."
+        )
+    axis, size = normal_axis(shape, int(axis)), int(size)
+    return axis if size == 1 else (axis, size)
 
 
 @dataclass(frozen=True)
 class Field:
-    """One array of a step: its shape, its dtype and, in an observation, where its rows lie."""
+    """One array of a step: its shape, its dtype and, for an observation, its row layout.
+
+    Raises `SpecError` for an invalid shape, dtype or row layout, and for a value larger than 1 TiB.
+    """
 
     shape: tuple[int, ...] = ()
     dtype: np.dtype[Any] | str | type = "float32"
-    rows: int | Literal["auto"] | None = "auto"
-    """the axis along which an observation is a sequence of rows (0 or -1); None: the whole
-    observation is one row; "auto": found from the first recorded steps"""
+    rows: int | tuple[int, int] | Literal["auto"] | None = "auto"
+    """the axis along which an observation is a sequence of rows; (axis, size): `size` adjacent slices along
+    it are one row, as in stacks of colour frames; None: the whole observation is one row; "auto": detected in
+    the first recorded steps"""
+    space: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """the Gymnasium space as JSON, with bounds or `n`: see `lakepond.spaces`; not compared by ==,
+    because it does not change how steps are stored"""
 
     def __post_init__(self) -> None:
         try:
@@ -53,7 +104,7 @@ class Field:
             dtype = np.dtype(self.dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise SpecError(
-                f"Field({self.shape!r}, {self.dtype!r}) is no shape and dtype: {error}."
+                f"Field({self.shape!r}, {self.dtype!r}) is not a valid shape and dtype: {error}."
             ) from None
         if any(n < 1 for n in shape):
             raise SpecError(f"Field shape {shape} has an empty axis; every axis must be at least 1.")
@@ -61,23 +112,33 @@ class Field:
             raise SpecError(f"Field dtype {dtype} has fields of its own; give each its Field, in a dict.")
         if dtype.hasobject:
             raise SpecError(f"Field dtype {dtype} holds Python objects; use a numeric or fixed-width dtype.")
-        if self.rows not in ("auto", None):
-            if self.rows not in (0, -1, len(shape) - 1):
-                raise SpecError(
-                    f"Field rows={self.rows!r} must be 0 (first axis), -1 (last), None or 'auto'."
-                )
-            if not shape:
-                raise SpecError("A scalar Field has no axis for rows; leave rows='auto' or set rows=None.")
+        object.__setattr__(self, "rows", _checked_rows(self.rows, shape))
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype)
         if self.nbytes > FIELD_BYTES_MAX:
             raise SpecError(f"One value of Field {self} takes {self.nbytes:,} bytes; the most is 1 TiB.")
-        if self.rows not in ("auto", None, 0):
-            object.__setattr__(self, "rows", -1)
+        if self.space is not None:
+            try:
+                spaces.check(self.space, shape, dtype)
+            except ValueError as error:
+                raise SpecError(f"Field {self}: {error}.") from None
+
+    @property
+    def row_layout(self) -> RowLayout | None:
+        """The declared row layout; None if the observation is one row or the layout is detected."""
+        if self.rows is None or self.rows == "auto":
+            return None
+        return RowLayout(*self.rows) if isinstance(self.rows, tuple) else RowLayout(self.rows)
+
+    @property
+    def stack(self) -> int:
+        """Rows per observation, if they are declared along the first axis; otherwise 1."""
+        layout = self.row_layout
+        return layout.length(self.shape) if layout is not None and layout.axis == 0 else 1
 
     @property
     def nbytes(self) -> int:
-        """The bytes of one value in plain form."""
+        """Bytes of one value, uncompressed."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def __str__(self) -> str:
@@ -86,12 +147,18 @@ class Field:
 
 @dataclass(frozen=True, eq=True)
 class Spec:
-    """What one step looks like."""
+    """The fields of one step: observation, action, reward and extras.
+
+    `obs` and `action` are a `Field`, or a nested dict or tuple of Fields. Immutable and hashable.
+    Raises `SpecError` if a field is missing, is not a `Field`, or has a reserved name.
+    """
 
     obs: Tree
     action: Tree = field(default_factory=lambda: Field((), "int64"))
     reward: Field = field(default_factory=lambda: Field((), "float32"))
     extras: Mapping[str, Field] = field(default_factory=dict)
+    env_spec: str | None = field(default=None, compare=False, repr=False)
+    """the Gymnasium environment, as `env.spec.to_json()`; ignored when specs are compared"""
 
     def __post_init__(self) -> None:
         for name in ("obs", "action"):
@@ -118,18 +185,38 @@ class Spec:
 
     @classmethod
     def from_spaces(
-        cls, observation_space: Any, action_space: Any, *, extras: Mapping[str, Field] | None = None
+        cls,
+        observation_space: Any,
+        action_space: Any,
+        *,
+        extras: Mapping[str, Field] | None = None,
+        dtype: npt.DTypeLike | None = None,
+        env_spec: Any = None,
     ) -> Self:
-        """The spec of a Gymnasium environment; pass the *single* spaces of a vector environment."""
+        """Create the spec of a Gymnasium environment; pass the *single* spaces of a vector environment.
+
+        extras: further fields of a step, by name. dtype: store float observations with this dtype; use
+        "float32" with `Replay(..., cast=True)` if the environment returns float64. env_spec: `env.spec`,
+        which is stored with the spec. Bounds and `n` of the spaces are stored too and written by exports.
+
+        Raises `SpecError` for a space without a fixed shape and dtype.
+        """
+        obs = _field_of(observation_space, "observation space")
+        if dtype is not None:
+            wanted = np.dtype(dtype)
+            found = [leaf for _, leaf in leaves(obs)]
+            changed = iter(replace(f, dtype=wanted) if np.dtype(f.dtype).kind == "f" else f for f in found)
+            obs = rebuild(obs, lambda: next(changed))
         return cls(
-            obs=_field_of(observation_space, "observation space"),
+            obs=obs,
             action=_field_of(action_space, "action space"),
             extras=extras or {},
+            env_spec=None if env_spec is None else str(env_spec.to_json()),
         )
 
     @property
     def step_nbytes(self) -> int:
-        """The bytes of one step in plain form: both observations, action, reward, two flags, extras."""
+        """Bytes of one step without deduplication: both observations, action, reward, two flags, extras."""
         obs = sum(leaf.nbytes for _, leaf in leaves(self.obs))
         action = sum(leaf.nbytes for _, leaf in leaves(self.action))
         return int(2 * obs + action + self.reward.nbytes + 2 + sum(e.nbytes for e in self.extras.values()))
@@ -141,7 +228,7 @@ def _with_tuples(tree: Tree) -> Tree:
 
 
 def _field_of(space: Any, path: str) -> Tree:
-    """A Gymnasium space as a tree of Fields, told by what it has, so that Gymnasium is not imported."""
+    """Convert a Gymnasium space to a tree of Fields by its attributes, without importing Gymnasium."""
     inner = getattr(space, "spaces", None)
     if isinstance(inner, Mapping):
         return {key: _field_of(sub, f"{path}[{key!r}]") for key, sub in inner.items()}
@@ -153,38 +240,40 @@ def _field_of(space: Any, path: str) -> Tree:
             f"The {path} {type(space).__name__} has no fixed shape and dtype; "
             "flatten it with gymnasium.wrappers, or write the Spec by hand."
         )
-    return Field(tuple(shape), np.dtype(dtype))
+    return Field(tuple(shape), np.dtype(dtype), space=spaces.from_gymnasium(space))
 
 
 class Batch(NamedTuple):
-    """Steps as `sample` delivers them, each array with a leading batch axis (then time, for sequences)."""
+    """A batch of steps. Every array has a leading batch axis, followed by a time axis for sequences."""
 
     obs: Tree
     action: Tree
     reward: Array
-    """of one step, or the n-step return"""
+    """the reward of one step, or the n-step return"""
     next_obs: Tree
-    """the true one, also where the episode was truncated; n steps on for n-step returns"""
+    """the true next observation, also where the episode was truncated; for n-step returns, n steps later"""
     terminated: Array
     truncated: Array
     discount: Array
     """multiplier for the bootstrap value of next_obs: gamma ** num_steps, 0 where the episode terminated"""
     weight: Array
-    """importance weights of prioritised sampling; ones otherwise"""
+    """importance weights of prioritised sampling, otherwise ones"""
     step_id: Array
     stream: Array
     extras: dict[str, Array]
     num_steps: Array
-    """steps from obs to next_obs: n, or fewer where the episode ends or the stream ends for now"""
+    """steps from obs to next_obs: n, or fewer at the end of the episode and at the newest step of a stream"""
 
 
 _tokens = itertools.count(1)
 
 
 class RowSource:
-    """Rows that an environment knows and hands over by position: a market history, a level, a video.
+    """An array of rows whose windows can be recorded by position: a market history, a level, a video.
 
-    The array is held as it is, read-only: its rows must not change while steps are recorded from it.
+    Pass `WindowRef(source, stop)` as an observation instead of an array. The array is not copied unless it is
+    not contiguous; do not change it while steps are recorded from it. A pickled source contains its rows.
+    Raises `SpecError` for a scalar or an array of Python objects.
     """
 
     def __init__(self, rows: npt.ArrayLike) -> None:
@@ -198,7 +287,7 @@ class RowSource:
 
     @property
     def address(self) -> int:
-        """Where the first row is in memory."""
+        """Memory address of the first row."""
         address: int = self.rows.__array_interface__["data"][0]
         return address
 
@@ -211,9 +300,10 @@ class RowSource:
 
 
 class WindowRef(NamedTuple):
-    """The window of a source's rows that ends before `stop`: rows [stop - length, stop).
+    """The window [stop - length, stop) of a source's rows, recorded in place of an observation.
 
-    The length is that of the observation. `stop` is a number, or an array of them for a batch.
+    `length` is the number of rows of the observation. `stop` is an integer, or an array of integers for a
+    batch.
     """
 
     source: RowSource
@@ -222,34 +312,41 @@ class WindowRef(NamedTuple):
 
 @dataclass(frozen=True)
 class Stats:
-    """What a replay holds and what it takes."""
+    """Counts and memory use of a replay, as returned by `Replay.stats`."""
 
     steps: int
-    """steps held"""
+    """live steps"""
     capacity: int
     recorded: int
     """steps ever recorded"""
     streams: int
     """streams with live steps"""
     rows: int
-    """distinct rows held"""
+    """distinct rows stored"""
     bytes_held: int
-    """all memory it takes"""
+    """memory of the replay, in bytes"""
     bytes_plain: int
-    """what the same steps would take plainly, each with both observations"""
+    """bytes of the same steps without deduplication, each with both observations"""
     layout: dict[str, str]
-    """how each observation is kept"""
+    """the row layout of each observation, by its path"""
+    hints: dict[str, str] = field(default_factory=dict)
+    """for each observation that would be smaller in another row layout: that layout, and how to declare it"""
 
     @property
     def ratio(self) -> float:
-        """How many times smaller it is than in plain form."""
+        """Compression ratio: `bytes_plain` divided by `bytes_held`."""
         return self.bytes_plain / self.bytes_held if self.bytes_held else 1.0
 
     def __str__(self) -> str:
-        layout = "; ".join(f"{path}: {how}" for path, how in self.layout.items())
+        hints = {
+            path: f"{how}; {self.hints[path]}" if path in self.hints else how
+            for path, how in self.layout.items()
+        }
+        layout = "; ".join(f"{path}: {how}" for path, how in hints.items())
         return (
             f"{self.steps:,} of {self.capacity:,} steps, {self.rows:,} distinct rows, "
-            f"{self.bytes_held:,} B held, {self.bytes_plain:,} B plainly, {self.ratio:.1f}x ({layout})"
+            f"{self.bytes_held:,} B held, {self.bytes_plain:,} B without deduplication, {self.ratio:.1f}x "
+            f"({layout})"
         )
 
 

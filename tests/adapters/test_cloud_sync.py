@@ -9,26 +9,27 @@ import numpy as np
 import pytest
 
 import lakepond as lp
+from lakepond.adapters import trading
 from lakepond.adapters.cloud_sync import files_of
 from lakepond.cloud.store import Store
 
 
 @pytest.fixture
-def sync(tmp_path, monkeypatch) -> lp.CloudSync:
+def sync(tmp_path, monkeypatch) -> trading.CloudSync:
     """As the environment says: a folder that stands for a bucket."""
     monkeypatch.setenv("CLOUD_PROVIDER", "local")
     monkeypatch.setenv("CLOUD_BUCKET", str(tmp_path / "bucket"))
     monkeypatch.chdir(tmp_path)
-    return lp.CloudSync.from_env(project_name="demo")
+    return trading.CloudSync.from_env(project_name="demo")
 
 
-def add(buffer: lp.ReplayBuffer, start: int, stop: int) -> None:
+def add(buffer: trading.ReplayBuffer, start: int, stop: int) -> None:
     days = np.random.default_rng(0).random((200, 6, 3)).astype(np.float32)
     for t in range(start, stop):
         buffer.add(days[t : t + 20], np.full((6, 2), t, np.float32), t, days[t + 1 : t + 21], False)
 
 
-def sent(sync: lp.CloudSync) -> int:
+def sent(sync: trading.CloudSync) -> int:
     return sync.upload_status().uploaded_bytes
 
 
@@ -56,7 +57,7 @@ def test_what_did_not_change_is_not_sent_again_also_by_the_next_process(sync, tm
     assert sent(sync) == 4000
     (tmp_path / "checkpoints/agent_2.bin").write_bytes(b"x" * 1000)
     os.utime(tmp_path / "checkpoints/agent_3.bin")  # touched, not changed
-    for again in (sync, lp.CloudSync.from_env(project_name="demo")):
+    for again in (sync, trading.CloudSync.from_env(project_name="demo")):
         before = sent(again)
         again.sync_checkpoints("checkpoints", background=True)
         assert again.wait_for_uploads(30).done
@@ -84,7 +85,7 @@ def test_patterns_exclude_by_part_or_glob_and_temporary_files_never_go(sync, tmp
 
 
 def test_a_buffer_is_sent_by_its_lake_alone_each_segment_once(sync, tmp_path):
-    buffer = lp.ReplayBuffer(1000, min_size=10)
+    buffer = trading.ReplayBuffer(1000, min_size=10)
     saved = []
     for generation in range(1, 26):
         add(buffer, 6 * generation - 6, 6 * generation)
@@ -106,7 +107,7 @@ def test_a_buffer_is_sent_by_its_lake_alone_each_segment_once(sync, tmp_path):
     everything = sum(told.size for told in there.values())
     assert sent(sync) <= 1.01 * everything
     lp.pull(tmp_path / "again", f"file://{tmp_path}/bucket/demo/buffer").close()
-    again = lp.ReplayBuffer.load(tmp_path / "again")
+    again = trading.ReplayBuffer.load(tmp_path / "again")
     assert len(again) == 150
     assert sync.shutdown().done
     again.close()
@@ -148,7 +149,7 @@ def test_large_files_go_in_parts_and_come_back(sync, tmp_path, monkeypatch):
 def test_without_a_bucket_nothing_is_sent_and_nothing_fails(tmp_path, monkeypatch):
     monkeypatch.delenv("CLOUD_PROVIDER", raising=False)
     monkeypatch.delenv("CLOUD_BUCKET", raising=False)
-    sync = lp.CloudSync.from_env()
+    sync = trading.CloudSync.from_env()
     (tmp_path / "x").write_bytes(b"1")
     sync.upload_file(tmp_path / "x", background=True)
     assert not sync.exists("x")
@@ -161,10 +162,53 @@ def test_without_a_bucket_nothing_is_sent_and_nothing_fails(tmp_path, monkeypatc
 def test_an_environment_that_cannot_be_is_refused(monkeypatch):
     monkeypatch.setenv("CLOUD_PROVIDER", "dropbox")
     with pytest.raises(lp.SpecError, match="gcs, s3, azure, local"):
-        lp.CloudSync.from_env()
+        trading.CloudSync.from_env()
     monkeypatch.setenv("CLOUD_PROVIDER", "gcs")
     monkeypatch.delenv("CLOUD_BUCKET", raising=False)
     with pytest.raises(lp.SpecError, match="CLOUD_BUCKET"):
-        lp.CloudSync.from_env()
+        trading.CloudSync.from_env()
     with pytest.raises(lp.SpecError, match="buffer_every"):
-        lp.CloudSync(buffer_every=0)
+        trading.CloudSync(buffer_every=0)
+
+
+def test_another_machine_downloads_checkpoints_and_continues_with_the_buffer(tmp_path, monkeypatch):
+    """The project's own order: save and upload, download_checkpoints, load."""
+    monkeypatch.setenv("CLOUD_PROVIDER", "local")
+    monkeypatch.setenv("CLOUD_BUCKET", str(tmp_path / "bucket"))
+    monkeypatch.setenv("CLOUD_PROJECT", "other")
+    for machine in ("first", "second"):
+        (tmp_path / machine).mkdir()
+        monkeypatch.chdir(tmp_path / machine)
+        sync = trading.get_cloud_sync_from_env()
+        assert (sync.provider, sync.project_name) == ("local", "other")
+        path = "checkpoints/replay_buffer.pkl"
+        if machine == "first":
+            os.mkdir("checkpoints")
+            with open("checkpoints/agent_0.pth", "wb") as file:
+                file.write(b"weights")
+            buffer = trading.ReplayBuffer(1000, min_size=10)
+            add(buffer, 0, 40)
+        else:
+            assert sync.download_checkpoints("checkpoints")
+            assert os.listdir("checkpoints") != []
+            with open("checkpoints/agent_0.pth", "rb") as file:
+                assert file.read() == b"weights"
+            buffer = trading.ReplayBuffer.load(path, min_size=10)
+            assert (len(buffer), buffer.capacity) == (40, 1000)
+            assert sorted(buffer.sample(40)["rewards"][:, 0].tolist()) == list(range(40))
+            add(buffer, 40, 60)
+        sync.save_and_upload_buffer(buffer, path, f"{sync.project_name}/{path}")
+        sync.sync_checkpoints("checkpoints", background=True, exclude_patterns=["replay_buffer"])
+        assert sync.wait_for_uploads(60).done
+        assert sync.get_upload_status().failed == 0
+        sync.shutdown(wait=False)
+        buffer.close()
+
+
+def test_the_projects_default_name_and_no_bucket(monkeypatch):
+    for name in ("CLOUD_PROVIDER", "CLOUD_BUCKET", "CLOUD_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    sync = trading.get_cloud_sync_from_env()
+    assert (sync.project_name, sync.provider, sync.cloud) == ("eigen2", "local", None)
+    assert not sync.download_checkpoints("checkpoints")
+    sync.shutdown()

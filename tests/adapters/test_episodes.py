@@ -45,7 +45,7 @@ def test_there_and_back(tmp_path, world, way):
     with lp.Lake.open(tmp_path / "two") as lake:
         lake.verify()
         same_episodes(list(lake.episodes()), before)
-    with pytest.raises(lp.SpecError, match="there already"):
+    with pytest.raises(lp.SpecError, match="already exists"):
         bring(tmp_path / "between", tmp_path / "two")
 
 

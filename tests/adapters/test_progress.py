@@ -8,15 +8,16 @@ import subprocess
 import sys
 
 SCRIPT = """
-import sys, numpy as np, lakepond as lp
+import sys, numpy as np
+from lakepond.adapters.trading import ReplayBuffer
 from lakepond.adapters.legacy import Transition, write_legacy
 state = np.arange(600, dtype=np.float32).reshape(30, 20)
 old = [Transition(state + i, np.zeros(2, np.float32), float(i), state + i + 1, False) for i in range(40)]
 write_legacy(sys.argv[1] + "/old.pkl", old, capacity=100)
-buffer = lp.ReplayBuffer.load(sys.argv[1] + "/old.pkl")
+buffer = ReplayBuffer.load(sys.argv[1] + "/old.pkl")
 saved = buffer.save(sys.argv[1] + "/new")
 buffer.close()
-lp.ReplayBuffer.load(sys.argv[1] + "/new").close()
+ReplayBuffer.load(sys.argv[1] + "/new").close()
 assert saved.transitions == 40
 """
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,10 +136,10 @@ def test_a_target_that_exists_is_refused_before_anything_is_read(tmp_path):
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "mine.txt").write_text("keep")
     for read in (import_npz, import_minari, import_legacy):
-        with pytest.raises(lp.SpecError, match="there already"):
+        with pytest.raises(lp.SpecError, match="already exists"):
             read(tmp_path / "not there", tmp_path / "lake")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(lp.SpecError, match="there already"):
+    with pytest.raises(lp.SpecError, match="already exists"):
         import_episodes(some_then_fail(0), tmp_path / "link")
     assert left(tmp_path / "lake") == ["mine.txt"]
 
@@ -152,7 +151,7 @@ def test_a_target_that_appears_during_the_import_is_not_replaced(tmp_path):
         (tmp_path / "lake" / "mine.txt").write_text("keep")
         yield episode(1)
 
-    with pytest.raises(lp.SpecError, match="there already"):
+    with pytest.raises(lp.SpecError, match="already exists"):
         import_episodes(slow(), tmp_path / "lake")
     assert left(tmp_path) == ["lake"]
     assert left(tmp_path / "lake") == ["mine.txt"]
@@ -175,10 +174,7 @@ def test_an_import_to_a_full_disk_leaves_nothing(tmp_path):
         assert left(disk) == []
         assert import_episodes(map(episode, range(2)), disk / "lake").steps == 20
     finally:
-        for _ in range(50):
-            if subprocess.run(["umount", disk], capture_output=True).returncode == 0:
-                break
-            time.sleep(0.1)
+        subprocess.run(["umount", "--lazy", disk], check=True)  # a file may still be open
 
 
 def test_a_pickle_whose_transitions_do_not_fit_is_told_in_a_sentence(tmp_path):

@@ -1,21 +1,28 @@
 """The drop-in for the trading code's own replay buffers."""
 
+import gzip
+import pickle
+import subprocess
+import sys
+from collections import deque
+
 import numpy as np
 import pytest
 
 import lakepond as lp
+from lakepond.adapters import trading
 
 DAYS = np.random.default_rng(0).random((80, 6, 3), np.float32)
 
 
-def fill(buffer: lp.ReplayBuffer, steps: int = 50) -> None:
+def fill(buffer: trading.ReplayBuffer, steps: int = 50) -> None:
     for t in range(steps):
         action = np.full((6, 2), t, np.float32)
         buffer.add(DAYS[t : t + 20], action, float(t), DAYS[t + 1 : t + 21], t % 10 == 9)
 
 
 def test_it_is_the_buffer_the_trading_code_knows():
-    buffer = lp.ReplayBuffer(capacity=40, min_size=30, seed=1)
+    buffer = trading.ReplayBuffer(capacity=40, min_size=30, seed=1)
     assert len(buffer) == 0
     assert not buffer.is_ready()
     assert buffer.get_stats() == {"size": 0, "capacity": 40, "utilization": 0.0, "total_added": 0}
@@ -45,13 +52,13 @@ def test_it_is_the_buffer_the_trading_code_knows():
 
 
 def test_the_default_is_the_storys():
-    buffer = lp.ReplayBuffer()
+    buffer = trading.ReplayBuffer()
     assert buffer.capacity == 50_000
     assert buffer.min_size == 10_000
 
 
 def test_too_few():
-    buffer = lp.ReplayBuffer(10)
+    buffer = trading.ReplayBuffer(10)
     with pytest.raises(ValueError, match="holds 0"):
         buffer.sample(4)
     fill(buffer, 3)
@@ -60,11 +67,11 @@ def test_too_few():
     with pytest.raises(lp.RecordError, match="alike"):
         buffer.add(DAYS[:20], np.zeros((6, 2)), 0.0, DAYS[:19], False)
     with pytest.raises(lp.SpecError):
-        lp.ReplayBuffer(0)
+        trading.ReplayBuffer(0)
 
 
 def test_prioritised():
-    buffer = lp.PrioritizedReplayBuffer(capacity=40, alpha=1.0, beta=0.5, seed=2)
+    buffer = trading.PrioritizedReplayBuffer(capacity=40, alpha=1.0, beta=0.5, seed=2)
     with pytest.raises(lp.TooFewSteps):
         buffer.update_priorities([0], [1.0])
     fill(buffer, 40)
@@ -83,7 +90,7 @@ def test_prioritised():
 
 def test_save_and_load(tmp_path):
     path = tmp_path / "replay_buffer"
-    buffer = lp.ReplayBuffer(capacity=40, seed=1)
+    buffer = trading.ReplayBuffer(capacity=40, seed=1)
     with pytest.raises(lp.TooFewSteps):
         buffer.save(path)
     fill(buffer, 30)
@@ -96,7 +103,7 @@ def test_save_and_load(tmp_path):
     assert "x smaller" in str(second)
     expected = buffer.replay.recent(40)
     buffer.close()
-    again = lp.ReplayBuffer.load(path)
+    again = trading.ReplayBuffer.load(path)
     assert (len(again), again.capacity, again.total_added) == (40, 40, 55)
     found = again.replay.recent(40)
     assert found.obs.tobytes() == expected.obs.tobytes()
@@ -105,26 +112,26 @@ def test_save_and_load(tmp_path):
     assert again.save(path).transitions == 40
     again.close()
     assert len(lp.Lake.open(path)) == 40
-    other = lp.ReplayBuffer(capacity=40)
+    other = trading.ReplayBuffer(capacity=40)
     fill(other, 3)
-    with pytest.raises(lp.SpecError, match="exists already"):
+    with pytest.raises(lp.SpecError, match="already exists"):
         other.save(path)
 
 
 def test_uncompressed_is_plain(tmp_path):
-    buffer = lp.ReplayBuffer(capacity=40)
+    buffer = trading.ReplayBuffer(capacity=40)
     fill(buffer, 30)
     buffer.save(tmp_path / "plain", compress=False)
     buffer.close()
     with lp.Lake.open(tmp_path / "plain") as lake:
         assert {file.shard.codec for file in lake.commit.rows} == {"none"}
-    again = lp.ReplayBuffer.load(tmp_path / "plain")
+    again = trading.ReplayBuffer.load(tmp_path / "plain")
     assert again.replay.recent(1).obs[0].tobytes() == DAYS[29:49].tobytes()
     again.close()
 
 
 def test_prioritised_buffers_come_back_with_their_priorities(tmp_path):
-    buffer = lp.PrioritizedReplayBuffer(capacity=40, alpha=1.0, seed=3)
+    buffer = trading.PrioritizedReplayBuffer(capacity=40, alpha=1.0, seed=3)
     fill(buffer, 40)
     buffer.update_priorities(np.arange(40), np.full(40, 1e-3))
     buffer.update_priorities([7, 11], [100.0, 100.0])
@@ -132,7 +139,7 @@ def test_prioritised_buffers_come_back_with_their_priorities(tmp_path):
     buffer.close()
     drawn = []
     for _ in range(2):
-        again = lp.PrioritizedReplayBuffer.load(tmp_path / "buffer", seed=3)
+        again = trading.PrioritizedReplayBuffer.load(tmp_path / "buffer", seed=3)
         assert again.alpha == 1.0
         drawn.append([again.sample(2)[1].tolist() for _ in range(20)])
         again.close()
@@ -142,10 +149,6 @@ def test_prioritised_buffers_come_back_with_their_priorities(tmp_path):
 
 @pytest.mark.parametrize("compress", [True, False])
 def test_an_old_pickle_is_read(tmp_path, compress):
-    import gzip
-    import pickle
-    from collections import deque
-
     old = deque(maxlen=100)
     for t in range(25):
         old.append(
@@ -159,10 +162,137 @@ def test_an_old_pickle_is_read(tmp_path, compress):
         )
     data = pickle.dumps({"capacity": 100, "buffer": old}, protocol=pickle.HIGHEST_PROTOCOL)
     path = tmp_path / "replay_buffer.pkl"
-    path.write_bytes(gzip.compress(data) if compress else data)
-    buffer = lp.ReplayBuffer.load(path)
+    path.write_bytes(path_bytes(compress, data))
+    buffer = trading.ReplayBuffer.load(path)
     assert (len(buffer), buffer.capacity) == (25, 100)
     batch = buffer.replay.recent(25)
     assert batch.obs.tobytes() == np.stack([DAYS[t : t + 20] for t in range(25)]).tobytes()
     assert batch.terminated.tolist() == [False] * 24 + [True]
     assert buffer.get_stats()["ratio"] > 4
+    buffer.save(path)  # where the pickle is, as the project does after it resumed
+    buffer.close()
+    assert (tmp_path / "replay_buffer.pkl.old").read_bytes() == path_bytes(compress, data)
+    again = trading.ReplayBuffer.load(path)
+    assert again.replay.recent(25).obs.tobytes() == batch.obs.tobytes()
+    again.close()
+    path.rename(tmp_path / "elsewhere")
+    path.write_bytes(data)
+    with pytest.raises(lp.SpecError, match="move one of them away"):
+        buffer.save(path)
+
+
+def path_bytes(compress: bool, data: bytes) -> bytes:
+    return gzip.compress(data, mtime=0) if compress else data
+
+
+class TestWithADevice:
+    def test_batches_are_float32_tensors_on_it(self):
+        torch = pytest.importorskip("torch")
+        buffer = trading.ReplayBuffer(40, device=torch.device("cpu"), min_size=30, seed=1)
+        for t in range(50):
+            buffer.add(
+                state=DAYS[t : t + 20].astype(np.float64),
+                action=np.full(2, t),
+                reward=float(t),
+                next_state=DAYS[t + 1 : t + 21].astype(np.float64),
+                done=float(t % 10 == 9),
+            )
+        for _ in range(3):
+            batch = buffer.sample(16)
+            assert {(b.dtype, b.device.type) for b in batch.values()} == {(torch.float32, "cpu")}
+            ids = batch["rewards"][:, 0].numpy().astype(int)
+            assert len(set(ids)) == 16
+            assert batch["states"].shape == (16, 20, 6, 3)
+            assert batch["rewards"].shape == batch["dones"].shape == (16, 1)
+            for i, t in enumerate(ids):
+                assert batch["states"][i].numpy().tobytes() == DAYS[t : t + 20].tobytes()
+                assert batch["next_states"][i].numpy().tobytes() == DAYS[t + 1 : t + 21].tobytes()
+                assert batch["actions"][i].tolist() == [t, t]
+                assert batch["dones"][i, 0] == (t % 10 == 9)
+        with pytest.raises(ValueError, match="holds 40"):
+            buffer.sample(41)
+
+    def test_a_batch_that_is_kept_does_not_change(self):
+        pytest.importorskip("torch")
+        buffer = trading.ReplayBuffer(40, device="cpu", seed=1)
+        fill(buffer)
+        kept = [buffer.sample(8) for _ in range(12)]
+        for batch in kept:
+            for i, t in enumerate(batch["rewards"][:, 0].numpy().astype(int)):
+                assert batch["states"][i].numpy().tobytes() == DAYS[t : t + 20].tobytes()
+
+    def test_it_draws_what_arrays_draw_and_learns(self, tmp_path):
+        torch = pytest.importorskip("torch")
+        arrays, tensors = (trading.ReplayBuffer(60, device=device, seed=3) for device in (None, "cpu"))
+        fill(arrays)
+        fill(tensors)
+        critic = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(20 * 6 * 3, 1))
+        optimizer = torch.optim.SGD(critic.parameters(), 1e-4)
+        losses = []
+        for _ in range(60):
+            batch = tensors.sample(32)
+            assert batch["states"].numpy().tobytes() == arrays.sample(32)["states"].tobytes()
+            loss = (critic(batch["states"].to("cpu")) - batch["rewards"]).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[-1] < 0.7 * losses[0]
+        tensors.save(tmp_path / "b")
+        tensors.close()
+        again = trading.ReplayBuffer.load(str(tmp_path / "b"), device="cpu", min_size=50)
+        assert again.is_ready()
+        assert again.sample(4)["states"].dtype == torch.float32
+        again.close()
+
+    def test_prioritised(self):
+        torch = pytest.importorskip("torch")
+        buffer = trading.PrioritizedReplayBuffer(40, alpha=1.0, beta=0.0, device="cpu", seed=2)
+        fill(buffer, 40)
+        buffer.update_priorities(np.arange(40), torch.full((40, 1), -1e-3))
+        buffer.update_priorities([7, 11], torch.tensor([[100.0], [-100.0]]))
+        batch, indices, weights = buffer.sample(40)
+        assert batch["states"].dtype == torch.float32
+        assert (batch["rewards"][:, 0].numpy() == indices).all()
+        assert (weights == 1).all()
+        buffer.beta = 1.0
+        _, indices, weights = buffer.sample(40)
+        assert weights[np.isin(indices, [7, 11])].max() < 0.01
+
+
+def test_torch_is_imported_only_for_a_device():
+    code = (
+        "import sys, numpy as np\n"
+        "from lakepond.adapters.trading import ReplayBuffer\n"
+        "b = ReplayBuffer(5)\n"
+        "b.add(np.zeros(3), np.zeros(1), 0.0, np.zeros(3), done=1.0)\n"
+        "b.sample(1)\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_draws_follow_the_global_seed_as_in_the_project():
+    drawn = []
+    for seed in (5, 5, 6):
+        buffer = trading.ReplayBuffer(40)
+        fill(buffer, 40)
+        np.random.seed(seed)
+        drawn.append(buffer.sample(8)["rewards"].tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_done_is_0_or_1():
+    buffer = trading.ReplayBuffer(4)
+    for done in (0.5, float("nan"), 2):
+        with pytest.raises(lp.RecordError, match="done is"):
+            buffer.add(DAYS[0], DAYS[0], 0.0, DAYS[0], done)
+    buffer.add(DAYS[0], DAYS[0], 0.0, DAYS[0], np.float32(1))
+    assert buffer.sample(1)["dones"][0, 0] == 1
+
+
+@pytest.mark.parametrize("name", ["ReplayBuffer", "PrioritizedReplayBuffer", "CloudSync"])
+def test_the_old_names_work_and_warn(name):
+    with pytest.warns(DeprecationWarning, match=rf"moved to lakepond\.adapters\.trading\.{name}"):
+        assert getattr(lp, name) is getattr(trading, name)
+    assert name not in dir(lp)

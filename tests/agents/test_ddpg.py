@@ -9,7 +9,7 @@ import pytest
 
 from lakepond.agents import ddpg
 from lakepond.agents import market_network as network
-from lakepond.envs.market.rules import Rules
+from lakepond.envs.market_rules import Rules
 
 RULES = Rules(context=5, trading_days=5)
 ACTOR = network.init_actor(jax.random.key(0), 6, 8)

@@ -53,7 +53,7 @@ def test_the_nature_network_takes_stacks_of_frames():
 
 
 def test_networks_that_cannot_be_are_refused():
-    with pytest.raises(ConfigError, match="no network; there are mlp, cnn, nature"):
+    with pytest.raises(ConfigError, match="not a valid network; choose from mlp, cnn, nature"):
         networks.make("resnet", BOARD, 3)
     with pytest.raises(ConfigError, match="takes images"):
         networks.make("cnn", Field((4,), "float32"), 3)

@@ -76,5 +76,5 @@ def test_actions_are_the_best_but_for_epsilon():
 
 
 def test_minibatches_must_come_out_even():
-    with pytest.raises(ConfigError, match="do not split into 7"):
+    with pytest.raises(ConfigError, match="cannot be divided into 7 minibatches"):
         PQNSettings(envs=8, rollout=4, minibatches=7)

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from what `--help` prints: python tests/cli/make_reference.py."""
+"""Writes docs/cli.md and the completion scripts from the commands: python tests/cli/make_reference.py."""
 
 import os
 import re
@@ -6,29 +6,32 @@ from contextlib import redirect_stdout
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
+import completions
+
 from lakepond.cli import main
-from lakepond.cli.commands import COMMANDS
+from lakepond.cli.commands import COMMANDS, SUBCOMMANDS
+from lakepond.cli.completion import SCRIPTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 BEGIN = """# The command line
 
 Written from `--help` by `python tests/cli/make_reference.py`, and checked by the tests.
 
-Everything the library does is one command away, with the same words. What a command tells goes to stdout,
-talk about it to stderr. `--json` prints one JSON object on one line instead ([its keys](json.md)). Errors are
-one sentence with a next step; `--debug`, or `LAKEPOND_DEBUG=1`, shows where they come from, and logs more.
+Results go to stdout, messages to stderr. `--json` prints one JSON object on one line instead
+([its keys](json.md)). An error is one sentence with a next step; `lakepond --debug COMMAND`, or
+`LAKEPOND_DEBUG=1`, shows its traceback and more log messages.
 
 | exit code | meaning |
 |---|---|
-| 0 | done; the answer is yes: it is whole, it fits, it is ready |
-| 1 | it could not be done, or the answer is no |
-| 2 | wrong usage: an argument that cannot be |
-| 3 | a file is not what was written: see `lakepond repair` |
-| 4 | another process is writing it: try again later |
+| 0 | done; or the answer is yes: the lake is intact, the run fits, the machine is ready |
+| 1 | failed; or the answer is no |
+| 2 | wrong usage: an unknown option or an invalid value |
+| 3 | a file is damaged: see `lakepond repair` |
+| 4 | another process is writing the lake or the run: try again later |
 | 130, 143, 129 | stopped by Ctrl-C, SIGTERM, SIGHUP: every commit is intact; how to continue is printed |
 
-The Tab key completes commands, options and files after `source <(lakepond completion bash)`; zsh and fish
-likewise.
+The Tab key completes commands, options and files after `source <(lakepond completion bash)`; for zsh and
+fish see [`lakepond completion`](#lakepond-completion).
 """
 
 
@@ -50,18 +53,11 @@ def help_of(*words: str) -> str:
     return "\n".join(line.rstrip() for line in plain.strip().splitlines())
 
 
-def below(text: str) -> list[str]:
-    """The words that may follow, where a command has commands of its own."""
-    if "─ subcommands ─" not in text:
-        return []
-    return re.findall(r"^│   • (\S+)", text, re.MULTILINE)
-
-
 def section(words: list[str]) -> str:
     """A command and all below it."""
     text = help_of(*words)
     told = f"\n{'#' * (len(words) + 1)} lakepond {' '.join(words)}\n\n```text\n{text}\n```\n"
-    return told + "".join(section([*words, word]) for word in below(text))
+    return told + "".join(section([*words, word]) for word in SUBCOMMANDS.get(" ".join(words), {}))
 
 
 def reference() -> str:
@@ -70,5 +66,12 @@ def reference() -> str:
     return BEGIN + top + "".join(section([name]) for name in COMMANDS)
 
 
+def files() -> dict[Path, str]:
+    """Every generated file and what it should hold."""
+    scripts = {"bash": completions.bash, "zsh": completions.zsh, "fish": completions.fish}
+    return {PAGE: reference()} | {SCRIPTS / f"lakepond.{name}": make() for name, make in scripts.items()}
+
+
 if __name__ == "__main__":
-    PAGE.write_text(reference())
+    for path, text in files().items():
+        path.write_text(text)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, is_dataclass
@@ -12,7 +13,7 @@ import pytest
 import lakepond
 from lakepond import cli, errors
 from lakepond.cli import load, main
-from lakepond.cli.commands import COMMANDS
+from lakepond.cli.commands import COMMANDS, SUBCOMMANDS, runnable
 
 SOURCE = str(Path(lakepond.__file__).parents[1])
 
@@ -40,24 +41,40 @@ def test_help_names_every_command_with_its_summary(capsys, monkeypatch):
             assert entry.summary in " ".join(out.split())
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", runnable())
 def test_every_command_is_a_dataclass_whose_docstring_is_its_summary(name):
     kind = load(name)
     assert is_dataclass(kind)
-    assert kind.__doc__.splitlines()[0] == COMMANDS[name].summary
+    assert kind.__doc__.splitlines()[0] == runnable()[name].summary
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_help_has_an_example_and_exits_0(name, capsys):
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_a_command_with_subcommands_lists_them(name, capsys):
     assert main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {word} " in out for word in SUBCOMMANDS[name])
+    assert main([name]) == 2
+    assert capsys.readouterr() == ("", out)
+    assert main([name, "nothing"]) == 2
+    assert "there is no subcommand 'nothing'; " in capsys.readouterr().err
+    first = next(iter(SUBCOMMANDS[name]))
+    assert main([name, first + "x"]) == 2
+    assert f"did you mean `lakepond {name} {first}`?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", runnable())
+def test_every_help_has_an_example_and_exits_0(name, capsys):
+    assert main([*name.split(), "--help"]) == 0
     out, err = capsys.readouterr()
     assert f"Example: lakepond {name}" in out or "Example: source <(lakepond" in out
     assert err == ""
+    assert "(default: )" not in out
+    assert "{None}" not in out
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", runnable())
 def test_an_unknown_option_is_exit_code_2_and_nothing_on_stdout(name, capsys):
-    assert main([name, "--no-such-option"]) == 2
+    assert main([*name.split(), "--no-such-option"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err
@@ -79,6 +96,11 @@ def test_help_and_storage_commands_load_no_trainer_library(lake):
     heavy = ["jax", "torch", "optax", "gymnasium", "ale_py", "obstore", "pandas", "matplotlib", "wandb"]
     for words in (
         ["--help"],
+        ["train", "--help"],
+        ["train", "erl", "--help"],
+        ["train", "mixture", "--help"],
+        ["compare", "--help"],
+        ["completion", "bash"],
         ["ls", str(lake)],
         ["show", str(lake)],
         ["verify", str(lake)],
@@ -92,9 +114,10 @@ def test_help_and_storage_commands_load_no_trainer_library(lake):
         assert done.returncode == 0, (words, done.stderr)
 
 
-def test_help_loads_neither_numpy_nor_the_parser():
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["--version"]])
+def test_help_loads_neither_numpy_nor_the_parser(words):
     done = run(
-        "import sys; from lakepond.cli import main; main(['--help']);"
+        f"import sys; from lakepond.cli import main; main({words!r});"
         "sys.exit(str([m for m in ('numpy', 'tyro', 'rich') if m in sys.modules] or 0))"
     )
     assert done.stderr == "0\n"
@@ -116,7 +139,7 @@ class Stops:
         raise KeyboardInterrupt
 
     def interrupted(self) -> str:
-        return "Go on with `lakepond train --resume`."
+        return "Continue with `lakepond train --resume`."
 
 
 @pytest.fixture
@@ -135,7 +158,7 @@ def command(monkeypatch):
         (errors.LakeNotFound("there is no lake; look elsewhere."), 1),
         (OSError(28, "No space left on device"), 1),
         (errors.SpecError("that cannot be; give another."), 2),
-        (errors.LakeCorrupt("a file is wrong; see `repair`."), 3),
+        (errors.LakeCorrupt("a file is wrong; run `lakepond repair`."), 3),
         (errors.LakeLocked("somebody writes it; wait."), 4),
     ],
 )
@@ -159,19 +182,29 @@ def test_debug_keeps_the_traceback(words, command):
 
 
 @pytest.mark.parametrize(
-    ("words", "preset"),
+    ("words", "now", "warning"),
     [
-        (["compare", "--debug"], ["--preset", "debug"]),
-        (["train", "live", "--debug"], ["--preset", "debug"]),
-        (["--debug", "compare"], []),
-        (["compare", "--debug", "--preset", "minatar"], ["--preset", "minatar"]),
-        (["train", "erl", "--debug"], []),
-        (["verify", "runs/a", "--debug"], []),
+        ("train live --preset debug --json", "train live --preset tiny --json", "now called --preset tiny"),
+        ("compare --preset=debug", "compare --preset=tiny", "now called --preset tiny"),
+        ("--debug compare", "compare", ""),
+        ("train single --game debug", "train single --game debug", ""),
+        ("train erl --debug", "train erl", ""),
+        ("verify runs/a --debug", "verify runs/a", ""),
     ],
 )
-def test_debug_behind_a_trainer_of_games_is_its_tiny_preset(words, preset):
-    named = [word for word in words if word not in ("--debug", *preset)]
-    assert cli._without_debug(words) == [*named, *preset]
+def test_the_old_names_of_the_tiny_preset_work_with_a_warning(words, now, warning, capsys):
+    assert cli._old_names(words.split()) == now.split()
+    err = capsys.readouterr().err
+    assert warning in err
+    assert bool(err) == bool(warning)
+
+
+@pytest.mark.parametrize("words", ["compare --debug", "train live --debug --preset tiny"])
+def test_debug_behind_a_command_that_took_it_for_a_preset_is_refused(words, capsys):
+    assert main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "write --preset tiny for that, or put --debug before the command" in err
 
 
 def test_debug_may_come_from_the_environment(command, monkeypatch):
@@ -194,7 +227,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(command, capsys
 def test_an_interrupt_says_how_to_go_on(command, capsys):
     command(Stops)
     assert main(["verify"]) == 130
-    assert capsys.readouterr().err == "\nlakepond: stopped. Go on with `lakepond train --resume`.\n"
+    assert capsys.readouterr().err == "\nlakepond: stopped. Continue with `lakepond train --resume`.\n"
 
 
 def test_a_termination_stops_as_an_interrupt_does():
@@ -240,7 +273,7 @@ class Records:
                 if t == 250:
                     os.kill(os.getpid(), signal.SIGINT)
     def interrupted(self):
-        return "Go on with --resume."
+        return "Continue with --resume."
 
 cli.load = lambda name: Records
 sys.exit(cli.main(["verify"]))
@@ -250,7 +283,7 @@ sys.exit(cli.main(["verify"]))
 def test_ctrl_c_in_the_middle_of_recording_leaves_a_whole_commit(tmp_path):
     done = run(RECORDS, str(tmp_path / "lake"))
     assert done.returncode == 130, done.stderr
-    assert done.stderr == "\nlakepond: stopped. Go on with --resume.\n"
+    assert done.stderr == "\nlakepond: stopped. Continue with --resume.\n"
     with lakepond.Lake.open(tmp_path / "lake") as lake:
         lake.verify()
         assert lake.commit.recorded == 251  # all that was recorded
@@ -279,6 +312,12 @@ def test_completion_completes_commands_options_and_choices_in_bash(tmp_path, cap
         ("plan --gen", "--generations"),
         ("plan --store gz", "gzip"),
         ("data fe", "fetch"),
+        ("train er", "erl"),
+        ("train erl --gen", "--generations"),
+        ("--debug train erl --preset eig", "eigen2"),
+        ("train mixture --big-start be", "best"),
+        ("completion zs", "zsh"),
+        ("ls --js", "--json"),
     ]
     for words, expected in tries:
         told = subprocess.run(
@@ -300,7 +339,7 @@ def test_completion_completes_commands_options_and_choices_in_bash(tmp_path, cap
 def test_completion_for_other_shells_names_every_command(shell, capsys):
     assert main(["completion", shell]) == 0
     out = capsys.readouterr().out
-    assert all(f"'{name}'" in out for name in COMMANDS)
+    assert all(f" {name}" in out or f'"{name}"' in out for name in runnable() if " " not in name)
 
 
 def test_json_is_one_line_without_nan(capsys):
@@ -310,3 +349,30 @@ def test_json_is_one_line_without_nan(capsys):
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert json.loads(out) == {"a": None, "b": [None, "x"], "c": [1, 2]}
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_completion_in_fish(tmp_path, capsys):
+    assert main(["completion", "fish"]) == 0
+    script = tmp_path / "lakepond.fish"
+    script.write_text(capsys.readouterr().out)
+    for words, expected in [("ver", "verify"), ("plan --gen", "--generations"), ("train er", "erl")]:
+        asked = f"source {script}; complete -C 'lakepond {words}'"
+        done = subprocess.run(["fish", "-c", asked], capture_output=True, text=True, check=True, timeout=60)
+        assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [expected]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_the_script_for_zsh_defines_the_completion(tmp_path, capsys):
+    assert main(["completion", "zsh"]) == 0
+    (tmp_path / "_lakepond").write_text(capsys.readouterr().out)
+    asked = f"source {tmp_path}/_lakepond; print -r -- $_comps[lakepond]"
+    done = subprocess.run(
+        ["zsh", "-f", "-c", asked],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=os.environ | {"HOME": str(tmp_path)},
+    )
+    assert "_lakepond" in done.stdout, done.stderr

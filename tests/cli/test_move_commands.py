@@ -29,7 +29,7 @@ def test_compact_merges_and_keeps_every_step(lake, told, capsys):
     assert [each["number"] for each in told("ls", lake)["commits"]] == [merged["commit"]]
     same(steps_of(lake), before)
     assert main(["compact", str(lake)]) == 0
-    assert f"commit {merged['commit']} of" in capsys.readouterr().out
+    assert f"commit {merged['commit']} had" in capsys.readouterr().out
 
 
 def test_compact_of_a_lake_that_is_written_is_exit_code_4(lake):
@@ -49,7 +49,10 @@ def test_a_lake_goes_up_and_comes_back(lake, tmp_path, told, capsys):
     same(steps_of(tmp_path / "back"), steps_of(lake))
     assert told("pull", url, tmp_path / "older", "--commit", 0)["lake"]["steps"] == 50
     assert main(["push", str(lake), url]) == 0
-    assert "is in file://" in capsys.readouterr().out
+    assert capsys.readouterr().out == f"{lake} is in {url}: the lake had no new files.\n"
+    assert main(["push", str(lake), f"{url}-2"]) == 0
+    count = pushed["status"]["uploaded"]
+    assert f"{url}-2: uploaded {count} new files of the lake, " in capsys.readouterr().out
 
 
 def test_a_place_that_came_with_a_lake_is_shown_and_not_used(lake, tmp_path, told, capsys, monkeypatch):
@@ -59,7 +62,7 @@ def test_a_place_that_came_with_a_lake_is_shown_and_not_used(lake, tmp_path, tol
     told("push", lake, url)
     shutil.rmtree(tmp_path / "bucket")
     assert main(["push", str(lake)]) == 2
-    assert f"confirm it: lakepond push {lake} {url}" in capsys.readouterr().err
+    assert f"confirm that it should go there: lakepond push {lake} {url}" in capsys.readouterr().err
     assert not (tmp_path / "bucket").exists()
 
 
@@ -79,7 +82,7 @@ def test_push_without_a_place_says_what_to_name(lake, capsys, monkeypatch):
     monkeypatch.delenv("CLOUD_BUCKET", raising=False)
     monkeypatch.delenv("CLOUD_PROVIDER", raising=False)
     assert main(["push", str(lake)]) == 2
-    assert "name the bucket" in capsys.readouterr().err
+    assert "give the URL to push" in capsys.readouterr().err
 
 
 def test_push_goes_where_the_environment_says(lake, tmp_path, monkeypatch, told):
@@ -101,7 +104,7 @@ def test_gc_only_tells_unless_told_to_delete(lake, tmp_path, told, capsys):
     dry = told(*words)
     assert (dry["dry_run"], dry["commits"]) == (True, [0, 1])
     assert main(words) == 0
-    assert "--delete does it" in capsys.readouterr().err
+    assert "add --delete to delete them" in capsys.readouterr().err
     assert told(*words, "--delete")["commits"] == [0, 1]
     assert told(*words)["commits"] == []
     assert told("pull", url, tmp_path / "back")["lake"]["steps"] == 150
@@ -153,6 +156,18 @@ def test_episodes_go_out_as_minari_and_come_back(lake, tmp_path, told):
     np.testing.assert_array_equal(steps_of(tmp_path / "again").reward, steps_of(lake).reward)
 
 
+@pytest.mark.parametrize(
+    ("target", "form"), [("a.parquet", "parquet"), ("a.arrow", "arrow"), ("set", "lerobot"), ("x", "parquet")]
+)
+def test_import_recognises_what_export_wrote_whatever_its_name(lake, tmp_path, told, target, form):
+    told("export", lake, tmp_path / target, "--form", form)
+    imported = told("import", tmp_path / target, tmp_path / "again")
+    assert (imported["form"], imported["steps"], imported["episodes"]) == (form, 150, 3)
+    np.testing.assert_array_equal(
+        np.sort(steps_of(tmp_path / "again").reward), np.sort(steps_of(lake).reward)
+    )
+
+
 def test_steps_go_out_as_parquet_and_arrow(lake, tmp_path, told):
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -171,12 +186,13 @@ def test_steps_go_out_as_parquet_and_arrow(lake, tmp_path, told):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("export {lake} {tmp}/steps.xyz", "say it with --form"),
-        ("export {lake} {lake}/lake.json --form parquet", "is there already"),
-        ("export {lake} {lake}/lake.json --form arrow", "is there already"),
-        ("export {lake} {lake}/lake.json --form pickle", "is there already"),
-        ("import {tmp} {tmp}/new", "say what it is with --form"),
-        ("import {lake}/lake.json {lake}", "is there already"),
+        ("export {lake} {tmp}/steps.xyz", "give the format with --form"),
+        ("export {lake} {lake}/lake.json --form parquet", "already exists"),
+        ("export {lake} {lake}/lake.json --form arrow", "already exists"),
+        ("export {lake} {lake}/lake.json --form pickle", "already exists"),
+        ("import {tmp} {tmp}/new", "name it with --form"),
+        ("import {lake}/lake.json {tmp}/new", "name it with --form"),
+        ("import {lake}/lake.json {lake} --form pickle", "already exists"),
     ],
 )
 def test_what_cannot_be_moved_is_one_sentence_and_changes_nothing(words, sentence, lake, tmp_path, capsys):

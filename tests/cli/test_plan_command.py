@@ -1,8 +1,15 @@
 """`lakepond plan`: tables, JSON, verdict and exit code."""
 
+import shutil
+from dataclasses import dataclass
+
+import numpy as np
 import pytest
 
+import lakepond as lp
 from lakepond.cli import main
+from lakepond.formats import size
+from lakepond.runs import Run
 
 
 def test_the_preset_prints_the_storys_table(capsys):
@@ -19,7 +26,7 @@ def test_the_preset_prints_the_storys_table(capsys):
         "2,500 distinct rows",
     ):
         assert told in out
-    assert "That machine has enough" in out
+    assert "That machine is large enough" in out
 
 
 @pytest.mark.parametrize("columns", ["60", "140"])
@@ -49,7 +56,7 @@ def test_shapes_are_planned_as_the_preset_they_describe(told):
     preset = told("plan", "--preset", "eigen2", *machine)
     assert shapes["growth"] == preset["growth"]
     assert len(shapes["growth"]) == 25
-    assert shapes["growth"][-1]["story_gb"] == 187.0
+    assert shapes["growth"][-1]["reported_gb"] == 187.0
 
 
 def test_an_environment_is_planned_by_its_spaces(told, capsys):
@@ -66,6 +73,54 @@ def test_a_run_is_planned_on_from_what_it_measured(make_run, told):
     assert planned["measured"]["disk_full_after_steps"] > 1e6
     assert planned["generations"] == 4  # as the run was told
     assert len(planned["growth"]) == 4
+
+
+@dataclass(frozen=True)
+class Settings:
+    """As a run of erl has them: 16 agents, 3 + 12 // 5 checkpoints at the end."""
+
+    generations: int = 12
+    elites: int = 6
+    children: int = 6
+    mutants: int = 4
+    capacity: int = 120
+    batch_size: int = 8
+    keep_last: int = 3
+    keep_every: int = 5
+    min_free: str = "1GB"
+    push_every: int = 4
+
+
+def test_a_run_is_planned_from_its_own_sizes_and_settings(tmp_path, lake, told, capsys):
+    run = tmp_path / "run"
+    with Run.create(run, "erl", Settings()) as made:
+        shutil.copytree(lake, made.lake_folder)
+        for generation in range(1, 4):
+            made.log(generation, {"rss_bytes": 700_000_000})
+            made.save(generation, {"population": np.zeros(100_000, np.float32)}, {})
+    planned = told("plan", "--from", run)
+    newest = sum(file.stat().st_size for file in (run / "checkpoints" / "00000003").iterdir())
+    parts = planned["parts"]
+    assert parts[f"checkpoints, 5 x {size(newest)}"] == [5 * newest] * 2
+    assert parts["to be left free (min_free)"] == [1e9, 1e9]
+    assert not {"margin", "temporary files", "logs"} & parts.keys()  # assumptions of a run that is not there
+    assert not any(name.startswith("population") for name in parts)
+    need = planned["stores"]["lakepond"]
+    assert need["run"][1] == pytest.approx(1e9 + 5 * newest, rel=0.01)  # not 61 GB
+    assert 0.69e9 < need["memory"] < 0.71e9  # as logged
+    assert planned["generations"] == 12
+    assert main(["plan", "--from", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "upload every 4 gen" in out
+    assert "This machine is large enough" in out
+    more = told("plan", "--from", run, "--population", 16, "--agent-size", "2MB")
+    assert more["parts"]["population, 16 x 2 MB"] == [32e6, 32e6]
+
+
+def test_a_lake_without_a_run_needs_what_it_takes(lake, told):
+    need = told("plan", "--from", lake)["stores"]["lakepond"]["run"]
+    with lp.Lake.open(lake) as opened:
+        assert need[1] < 5 * opened.stats().bytes_on_disk
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_a_run_comes_back_from_a_bucket_whole(make_run, tmp_path, told):
     run = pull_run(tmp_path / "back", Cloud(url))
     assert run.trainer == "erl"
     assert (tmp_path / "back" / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
-    assert told("verify", tmp_path / "back")["whole"]
+    assert told("verify", tmp_path / "back")["intact"]
 
 
 def test_status_reads_no_segment(make_run, told):

@@ -1,9 +1,11 @@
 """`ls`, `show`, `verify`, `repair`: what they print, where, and with which exit code."""
 
+from contextlib import contextmanager
+
 import pytest
 
 import lakepond as lp
-from lakepond.cli import main
+from lakepond.cli import main, words
 from lakepond.lake.files import WriterLock
 
 
@@ -46,7 +48,7 @@ def test_ls_of_a_lake_lists_its_newest_commits(lake, told, capsys):
     assert main(["ls", str(lake), "--limit", "1"]) == 0
     out, err = capsys.readouterr()
     assert "generation 3" in out
-    assert "2 older ones are kept" in err
+    assert "2 older commits are not shown" in err
 
 
 def test_ls_goes_on_past_a_commit_that_is_damaged(lake, told):
@@ -58,7 +60,7 @@ def test_ls_goes_on_past_a_commit_that_is_damaged(lake, told):
 def test_ls_tells_of_a_lake_that_cannot_be_read(lake, tmp_path, told):
     (lake / "lake.json").write_bytes(b"torn")
     (found,) = told("ls", tmp_path)["found"]
-    assert "is not what was written" in found["problem"]
+    assert "is damaged" in found["problem"]
 
 
 def test_show_tells_what_a_commit_holds(lake, make_run, told, capsys):
@@ -67,6 +69,7 @@ def test_show_tells_what_a_commit_holds(lake, make_run, told, capsys):
         stats = opened.stats()
     assert (shown["commit"], shown["steps"], shown["rows"]) == (2, 150, stats.rows)
     assert shown["bytes_on_disk"] == stats.bytes_on_disk
+    assert shown["bytes_of_rows"] == sum(file.stat().st_size for file in lake.glob("segments/*.rows")) > 0
     assert shown["spec"] == {"obs": "uint8[4, 8, 8]", "action": "int64[]", "reward": "float32[]"}
     assert told("show", lake, "--commit", 0)["steps"] == 50
     run = make_run()
@@ -77,17 +80,17 @@ def test_show_tells_what_a_commit_holds(lake, make_run, told, capsys):
 
 def test_verify_of_a_whole_lake(lake, told, capsys):
     checked = told("verify", lake, "--all")
-    assert checked["whole"]
+    assert checked["intact"]
     assert [each["number"] for each in checked["commits"]] == [0, 1, 2]
     assert main(["verify", str(lake)]) == 0
-    assert capsys.readouterr().out.startswith("commit 2: whole (")
+    assert capsys.readouterr().out.startswith("commit 2: intact (")
 
 
 def test_verify_of_a_damaged_lake_is_exit_code_3_and_names_the_next_step(lake, damage, told, capsys):
     file = damage(lake)
     checked = told("verify", lake, "--all", code=3)
-    assert not checked["whole"]
-    assert [each["whole"] for each in checked["commits"]] == [True, True, False]
+    assert not checked["intact"]
+    assert [each["intact"] for each in checked["commits"]] == [True, True, False]
     assert file.name in checked["commits"][2]["why"]
     assert main(["verify", str(lake)]) == 3
     out, err = capsys.readouterr()
@@ -97,7 +100,7 @@ def test_verify_of_a_damaged_lake_is_exit_code_3_and_names_the_next_step(lake, d
 
 def test_verify_does_not_step_back_over_a_commit_that_is_broken(lake, told):
     (lake / "commits" / "0000000002.json").write_bytes(b"{")
-    assert not told("verify", lake, code=3)["whole"]
+    assert not told("verify", lake, code=3)["intact"]
 
 
 def test_verify_of_an_empty_lake_says_that_there_is_nothing(tmp_path, capsys):
@@ -109,7 +112,7 @@ def test_verify_of_an_empty_lake_says_that_there_is_nothing(tmp_path, capsys):
 
 def test_repair_moves_what_is_damaged_aside_and_the_lake_is_whole_again(lake, damage, told, capsys):
     assert main(["repair", str(lake)]) == 0
-    assert "whole, nothing to repair" in capsys.readouterr().out
+    assert "intact, nothing to repair" in capsys.readouterr().out
     file = damage(lake)
     repaired = told("repair", lake)
     assert repaired["newest"] == 1
@@ -133,3 +136,31 @@ def test_a_folder_that_is_no_lake_is_one_sentence_with_a_next_step(command, tmp_
         assert err.startswith("lakepond: ")
         assert "lakepond ls" in err
         assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "repair"])
+def test_progress_counts_to_the_end(command, lake, monkeypatch, capsys):
+    seen: list[tuple[int, int]] = []
+
+    @contextmanager
+    def progress(what):
+        yield lambda done, total: seen.append((done, total))
+
+    monkeypatch.setattr(words, "progress", progress)
+    assert main([command, str(lake)]) == 0
+    done, totals = [each for each, _ in seen], {total for _, total in seen}
+    assert len(seen) > 2
+    assert done == sorted(done)
+    assert totals == {done[-1]}
+
+
+def test_progress_is_drawn_on_a_terminal_only(lake, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    with words.progress("[/red] verify") as show:
+        show(1, 2)
+    assert "[/red] verify" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
+    with words.progress("verify") as show:
+        show(1, 2)
+    assert capsys.readouterr().err == ""

@@ -28,7 +28,7 @@ def told(capfd, *words: object, code: int = 0) -> dict:
 def test_the_doctor_finds_a_bucket_that_can_be_written(s3):
     check = cloud.bucket(s3)
     assert (check.verdict, check.next_step) == ("pass", None)
-    assert "written, read, deleted" in check.told
+    assert "wrote, read and deleted" in check.result
     assert Store(lp.Cloud(s3)).list() == {}  # nothing of it stays
 
 
@@ -44,7 +44,7 @@ def test_a_lake_goes_up_is_looked_at_and_comes_back(s3, tmp_path, capfd):
     assert told(capfd, "push", tmp_path / "lake", s3)["done"]
     assert told(capfd, "status", s3)["lake"]["steps"] == 80
     assert told(capfd, "pull", s3, tmp_path / "back")["lake"]["steps"] == 80
-    assert told(capfd, "verify", tmp_path / "back")["whole"]
+    assert told(capfd, "verify", tmp_path / "back")["intact"]
     assert told(capfd, "gc", s3)["segments"] == []
 
 

@@ -139,7 +139,7 @@ def test_a_reader_that_may_not_write_is_warned_once_and_reads(seaweed, name, tmp
     with lp.Replay.open(tmp_path / "writer", SPEC, capacity=80, cloud=seaweed.cloud(name)) as replay:
         run(replay, commits=2)
     with lp.pull(tmp_path / "reader", seaweed.read_only(name), lazy=True) as lake:
-        until(lambda: "may not be written" in caplog.text)
+        until(lambda: "is not permitted" in caplog.text)
         agrees(lake.steps(0, 80))
         time.sleep(0.3)  # some more tries
     assert caplog.text.count("warning once") == 1

@@ -77,7 +77,7 @@ def test_settings_travel_to_other_processes_unless_they_hold_a_secret():
 def test_a_status_reads_as_a_sentence():
     status = UploadStatus("waiting", 2, 3_200_000, 4, 10_000_000, 1, 60.0, 2e6, "no network")
     assert str(status) == (
-        "waiting: 2 files, 3.2 MB sent, 4 files, 10.0 MB to go, 2.0 MB/s, about 5 s left, 1 files failed "
+        "waiting: 2 files, 3.2 MB uploaded, 4 files, 10.0 MB left, 2.0 MB/s, about 5 s left, 1 files failed "
         "(no network)"
     )
     assert status.eta_seconds == 5.0

@@ -195,5 +195,5 @@ def test_two_machines_that_publish_one_number_at_the_same_moment_leave_one(name,
         real(self, name, data, sound)
 
     monkeypatch.setattr(Store, "publish", publish)
-    assert "with other content" in a.push().last_error
+    assert "with different content" in a.push().last_error
     assert rewards_in(a.cloud, tmp_path / "look") == b.rewards

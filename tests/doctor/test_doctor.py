@@ -7,6 +7,7 @@ import pytest
 
 from lakepond import machine
 from lakepond.doctor import cloud, disk, examine, software
+from lakepond.formats import size
 
 SECRET = "wJalrXUtnFEMI-do-not-show"
 
@@ -36,12 +37,12 @@ def test_locks_that_are_given_twice_fail(tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "_takes", lambda descriptor: True)
     check = disk.lock(tmp_path)
     assert check.verdict == "fail"
-    assert "given twice" in check.told
+    assert "granted to two processes" in check.result
 
 
 def test_locks_that_outlive_their_process_fail(tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "_takes", lambda descriptor: False)
-    assert "outlived" in disk.lock(tmp_path).told
+    assert "outlived" in disk.lock(tmp_path).result
 
 
 def test_memory_that_is_called_a_disk_is_a_warning():
@@ -57,7 +58,7 @@ def test_free_disk_below_20_gb_is_a_warning(free, verdict, monkeypatch):
     monkeypatch.setattr(machine, "free_disk", lambda path: int(free))
     check = disk.free(Path())
     assert check.verdict == verdict
-    assert f"{free / 1e9:.1f} GB free" in check.told
+    assert f"{size(free)} free" in check.result
 
 
 def test_a_clock_in_the_past_fails(tmp_path, monkeypatch):
@@ -70,13 +71,13 @@ def test_a_file_system_whose_clock_differs_is_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: real() + 3_600)
     check = disk.clock(tmp_path)
     assert check.verdict == "warn"
-    assert "3,600 s off" in check.told
+    assert "differs by -3,600 s" in check.result
 
 
 def test_missing_libraries_are_named_with_what_brings_them(monkeypatch):
     monkeypatch.setattr(software, "EXTRAS", {"train": ("jax", "no-such-library")})
     (check,) = software.extras()
-    assert (check.verdict, check.told) == ("warn", "missing: no-such-library")
+    assert (check.verdict, check.result) == ("warn", "missing: no-such-library")
     assert check.next_step == "pip install 'lakepond[train]'"
 
 
@@ -92,7 +93,7 @@ def test_credentials_are_told_of_and_not_shown(tmp_path, monkeypatch):
     }
     check = cloud.credentials(environment)
     assert check.verdict == "pass"
-    assert check.told == "found for Google (key file), S3 (variables), Azure (variables)"
+    assert check.result == "found for Google (key file), S3 (variables), Azure (variables)"
     assert "do-not-show" not in str(check)
     assert cloud.credentials({}).verdict == "warn"
 
@@ -121,4 +122,13 @@ def test_a_bucket_without_credentials_says_so_at_once(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     check = cloud.bucket("s3://some-bucket/runs")
     assert check.verdict == "fail"
-    assert "no credentials" in check.told
+    assert "no credentials" in check.result
+
+
+def test_page_cache_of_a_container_counts_as_available_memory(tmp_path, monkeypatch):
+    """The system takes it back when memory is needed, so it is not subtracted from the limit."""
+    for name, text in {"memory.max": "1000000", "memory.current": "900000"}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "memory.stat").write_text("anon 200000\ninactive_file 700000\n")
+    monkeypatch.setattr(machine, "_CGROUPS", ((tmp_path, "memory.max", "memory.current", "inactive_file"),))
+    assert machine.memory() == machine.Memory(1_000_000, 800_000)

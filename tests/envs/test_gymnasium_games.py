@@ -112,7 +112,7 @@ def test_a_vector_environment_that_is_there_serves_one_agent():
     for _ in range(2):
         before, _ = play(env, 4)
         assert before[:, 0, 1].tolist() == [0, 1, 2, 0]
-    with pytest.raises(ConfigError, match=r"8 copies of SyncVectorEnv were asked for, but .* has 2"):
+    with pytest.raises(ConfigError, match=r"8 copies of SyncVectorEnv are needed, but .* has 2"):
         env.reset(jax.random.PRNGKey(0), 8)
 
 
@@ -136,9 +136,11 @@ def test_an_id_is_found_by_any_spelling_and_a_slip_is_told():
     assert Gymnasium("cartpole-v1").name == "CartPole-v1"
     assert Gymnasium("CartPole").name == "CartPole-v1"
     assert Gymnasium("gymnasium.envs:CartPole-v1").name == "CartPole-v1"
-    with pytest.raises(ConfigError, match=r"'CartPoole-v1' is no Gymnasium game; did you mean CartPole-v1"):
+    with pytest.raises(
+        ConfigError, match=r"'CartPoole-v1' is not a Gymnasium game; did you mean CartPole-v1"
+    ):
         Gymnasium("CartPoole-v1")
     with pytest.raises(ConfigError, match=r"the module 'nowhere' cannot be imported"):
         Gymnasium("nowhere:CartPole-v1")
-    with pytest.raises(ConfigError, match=r"Pendulum-v1 has actions Box.*discrete"):
+    with pytest.raises(ConfigError, match=r"Pendulum-v1 has the action space Box.*discrete"):
         Gymnasium("Pendulum-v1")

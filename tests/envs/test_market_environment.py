@@ -12,7 +12,7 @@ import lakepond as lp
 from lakepond.adapters.gymnasium import Recorder
 from lakepond.envs.market import History, MarketEnv, Panel, Rules, functional, synthetic
 from lakepond.envs.market.observe import normalise, relative, spans, summaries
-from lakepond.envs.market.rules import REASONS
+from lakepond.envs.market_rules import REASONS
 from lakepond.errors import MarketDataError
 
 RULES = Rules(

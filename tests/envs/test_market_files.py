@@ -185,7 +185,7 @@ def test_check_says_that_a_good_file_is_too_short_for_the_context_or_good(panel,
         )
         == 0
     )
-    assert "is good: 300 days of 3 symbols" in capsys.readouterr().out
+    assert "is valid: 300 days of 3 symbols" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["prices.xlsx", "absent.csv"])

@@ -132,7 +132,7 @@ def test_the_inner_table_is_read_by_index_whatever_its_name(a_small_source, tmp_
     [
         (
             {"sha256": "0" * 64},
-            r"The table in small-1.* is not the one that fastquant 0\.1\.8\.1 was known for",
+            r"The table in small-1.* does not match the known checksum of fastquant 0\.1\.8\.1",
         ),
         ({"archive_bytes": 7}, r"bytes where fastquant 0\.1\.8\.1 has 7; only that version can be read"),
         ({"member": "else.zip"}, r"small-1.* is not the wheel of fastquant 0\.1\.8\.1: .*else\.zip"),

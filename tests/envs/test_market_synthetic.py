@@ -179,7 +179,7 @@ def test_the_planted_drift_is_the_documented_one():
     [
         ({"days": 0}, "at least one day and one instrument, not 0 x 108"),
         ({"instruments": 0}, "not 2500 x 0"),
-        ({"signal": -0.1}, "signal is -0.1, but must lie from 0"),
+        ({"signal": -0.1}, "signal is -0.1, but must be from 0"),
         ({"signal": float("nan")}, "signal is nan"),
         ({"seed": -1}, "seed is -1"),
     ],

@@ -1,4 +1,4 @@
-"""The result page: what was tried, how often, and what held."""
+"""The result page: faults injected, and how many cases passed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ ABOUT = {
     "fork and two writers": (
         "Forked children close, commit and sample; two processes write one lake, or run one comparison."
     ),
-    "hostile inputs": "Files that were made to harm, with random mutations, opened with little memory.",
+    "hostile inputs": "Malicious files, with random mutations, opened with a memory limit.",
     "damaged files": "Flipped bytes, truncated and missing files, random columns: the lake's own tests.",
-    "recorder": "The recorder of the crash points and strace saw the same changes.",
+    "recorder": "The recorder of the crash points and strace reported the same file changes.",
 }
 
 
@@ -59,7 +59,7 @@ def render(results: list[dict[str, Any]]) -> str:
         "",
         f"{' to '.join(dates[:1] + dates[1:][-1:])}, {machine()}, code `{first['code']}`, "
         f"{sum(r['seconds'] for r in results) / 60:,.0f} minutes of cases, two at a time: "
-        f"**{tried:,} faults, {failed:,} of which did not hold.**",
+        f"**{tried:,} faults, {failed:,} failures.**",
         "",
     ]
     for drill in ABOUT:
@@ -67,7 +67,7 @@ def render(results: list[dict[str, Any]]) -> str:
         if mine:
             lines += [f"## {drill.capitalize()}", "", ABOUT[drill], "", *table(mine), ""]
     if failed:
-        lines += ["## What did not hold", ""]
+        lines += ["## Failures", ""]
         for r in results:
             some = [f"- {r['drill']}, {r['case']}: {short(text)}" for text in r["failures"][:3]]
             more = len(r["failures"]) - len(some)
@@ -77,11 +77,11 @@ def render(results: list[dict[str, Any]]) -> str:
 
 
 def table(results: list[dict[str, Any]]) -> list[str]:
-    lines = ["| case | tried | held | |", "|---|---:|---:|---|"]
+    lines = ["| case | tried | passed | |", "|---|---:|---:|---|"]
     for r in results:
         notes = ", ".join(f"{name}: {value}" for name, value in sorted(r["notes"].items()))
-        held = r["skipped"] or f"{r['tried'] - min(r['tried'], len(r['failures'])):,}"
-        lines.append(f"| {r['case']} | {r['tried']:,} | {held} | {notes} |")
+        passed = r["skipped"] or f"{r['tried'] - min(r['tried'], len(r['failures'])):,}"
+        lines.append(f"| {r['case']} | {r['tried']:,} | {passed} | {notes} |")
     return lines
 
 

@@ -1,5 +1,6 @@
 """Bad input: one clear sentence with the numbers and the next step, and nothing recorded by half."""
 
+import copy
 import dataclasses
 import warnings
 
@@ -52,9 +53,12 @@ BAD = {
     "no dict": (step(obs=IMAGE), "must be a dict"),
     "shape": (step(obs={"image": IMAGE[:3], "speed": SPEED}), r"\[3, 8, 8\].*\[4, 8, 8\]"),
     "shape of next_obs": (step(next_obs={"image": IMAGE[:3], "speed": SPEED}), r"next_obs\['image'\]"),
-    "dtype": (step(obs={"image": IMAGE.astype(float), "speed": SPEED}), "float64, the Spec says uint8"),
+    "dtype": (
+        step(obs={"image": IMAGE.astype(float), "speed": SPEED}),
+        "float64, but the Spec declares uint8",
+    ),
     "action shape": (step(action=np.zeros(3)), r"action has the shape \[3\]"),
-    "float for bool": (step(terminated=0.5), "terminated is float64, the Spec says bool"),
+    "float for bool": (step(terminated=0.5), "terminated is float64, but the Spec declares bool"),
     "text": (step(reward="high"), "reward is str"),
     "lengths": (batch_of(4, reward=np.zeros(5, np.float32)), r"reward has the shape \[5\].*4 steps"),
     "stream": (step(stream=-1), r"\[0, 2147483647\]"),
@@ -96,7 +100,7 @@ def test_numbers_of_one_kind_are_converted_and_values_never_changed():
     replay.record(action=5, **good)
     with pytest.raises(lp.RecordError, match="action is 300, outside the range of int8"):
         replay.record(action=300, **good)
-    with pytest.raises(lp.RecordError, match="action is int64, the Spec says int8"):
+    with pytest.raises(lp.RecordError, match="action is int64, but the Spec declares int8"):
         replay.record(action=np.int64(300), **good)
     with pytest.raises(lp.RecordError, match="action is float64"):
         replay.record(action=1.5, **good)
@@ -118,15 +122,23 @@ def test_a_number_too_large_is_refused_also_after_good_ones(dtype, value):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", ">f4", "float64", "longdouble"])
-def test_nan_rewards_are_kept_and_told_once(dtype):
+def test_nan_rewards_are_stored_and_warned_of_once_before_they_are_sampled(dtype):
     replay = lp.Replay(dataclasses.replace(SPEC, reward=lp.Field((), dtype)), 10)
+    replay.record(**step(reward=np.nan))
     with pytest.warns(RuntimeWarning, match="NaN"):
-        replay.record(**step(reward=np.nan))
+        replay.sample(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         replay.record(**step(reward=np.nan))
         replay.record(**step(reward=np.inf))
+        replay.sample(3)
     assert np.isnan(replay.recent(3).reward[:2]).all()
+
+
+def test_a_nan_reward_is_warned_of_while_recording_if_nobody_samples():
+    replay = lp.Replay(SPEC, 10)
+    with pytest.warns(RuntimeWarning, match="NaN"):
+        replay.record(**batch_of(5, reward=np.full(5, np.nan)))
 
 
 @pytest.mark.parametrize("capacity", [0, -1, 2.5, "many"])
@@ -160,7 +172,7 @@ def test_a_replay_too_small():
         replay.sample(1, rng=rng, sequence_length=4)
     with pytest.raises(lp.TooFewSteps, match=r"holds \[0, 3\)"):
         replay.steps([1, 3])
-    with pytest.raises(lp.UnknownStream, match=r"stream 7; live are \[0\]"):
+    with pytest.raises(lp.UnknownStream, match=r"stream 7; the live streams are \[0\]"):
         replay.recent(1, stream=7)
 
 
@@ -217,8 +229,9 @@ def test_after_close():
     [
         (lambda: lp.Field((0, 3)), "empty axis"),
         (lambda: lp.Field((3,), object), "Python objects"),
-        (lambda: lp.Field((3,), "no such"), "no shape and dtype"),
-        (lambda: lp.Field((3, 4, 5), rows=1), "must be 0"),
+        (lambda: lp.Field((3,), "no such"), "not a valid shape and dtype"),
+        (lambda: lp.Field((3, 4, 5), rows=3), "has no axis 3"),
+        (lambda: lp.Field((9, 4, 5), rows=(0, 2)), "divided into rows of 2; give a divisor of 9"),
         (lambda: lp.Field((), rows=0), "no axis"),
         (lambda: lp.Spec(obs={}), "no field"),
         (lambda: lp.Spec(obs=np.zeros(3)), "give a Field"),
@@ -251,3 +264,47 @@ def test_window_refs(good_before):
     with pytest.raises(lp.RecordError, match="2 windows"):
         replay.record(obs=lp.WindowRef(source, 5), next_obs=lp.WindowRef(source, np.array([6, 7])), **other)
     assert len(replay) == good_before
+
+
+def test_float64_observations_are_refused_unless_they_may_be_rounded(tmp_path):
+    space = type("Box", (), {"shape": (3,), "dtype": np.dtype("float64")})()
+    discrete = type("Discrete", (), {"shape": (), "dtype": np.dtype("int64")})()
+    spec = lp.Spec.from_spaces(space, discrete, dtype="float32")
+    assert spec.obs == lp.Field((3,), "float32")
+    tree = type("Dict", (), {"spaces": {"a": space, "b": discrete}})()
+    assert lp.Spec.from_spaces(tree, discrete, dtype="float32").obs == {
+        "a": lp.Field((3,), "float32"),
+        "b": lp.Field((), "int64"),
+    }
+    obs = np.array([0.1, 1e9, np.nan])
+
+    def step(replay, **more):
+        values = {
+            "obs": obs,
+            "next_obs": obs,
+            "action": 0,
+            "reward": 0.0,
+            "terminated": False,
+            "truncated": False,
+        }
+        return replay.record(**{**values, **more})
+
+    with pytest.raises(lp.RecordError, match=r"obs is float64, but the Spec declares float32; .* cast=True"):
+        step(lp.Replay(spec, 10))
+    for replay in (lp.Replay(spec, 10, cast=True), lp.Replay.open(tmp_path / "lake", spec, 10, cast=True)):
+        step(replay)
+        batch = {"obs": obs[None]}
+        with pytest.raises(lp.RecordError, match="next_obs has a number outside the range of float32"):
+            step(replay, next_obs=np.full(3, 1e300))
+        with pytest.raises(lp.RecordError, match="obs is int64, but the Spec declares float32"):
+            step(replay, obs=np.zeros(3, np.int64))
+        batch["next_obs"] = np.full((1, 3), np.inf)  # infinite already
+        one = {"action": np.zeros(1, int), "reward": np.zeros(1), "terminated": np.zeros(1, bool)}
+        step(replay, **batch, **one, truncated=np.zeros(1, bool))
+        stored = replay.steps([0, 1])
+        assert stored.obs.dtype == np.float32
+        np.testing.assert_array_equal(stored.obs, np.stack([obs, obs]).astype(np.float32))
+        assert np.isinf(stored.next_obs[1]).all()
+        if replay._outflow is None:
+            step(copy.deepcopy(replay))
+        replay.close()

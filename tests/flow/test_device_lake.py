@@ -264,7 +264,7 @@ def test_a_pour_goes_on_from_the_commit_that_was_asked_for(tmp_path):
         assert lake.recorded == 2 * CHUNK * LANES
     with DeviceLake(path, spec) as lake:
         assert lake.recorded == 3 * CHUNK * LANES
-    with pytest.raises(SpecError, match="another spec"):
+    with pytest.raises(SpecError, match="a different spec"):
         DeviceLake(path, Spec(obs=SHAPES["board"]))
     with Lake.open(path) as lake, pytest.raises(TooFewSteps, match="10,000 steps were requested, but"):
         plan(lake, 10_000, rng=np.random.default_rng(0))

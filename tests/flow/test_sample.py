@@ -129,7 +129,7 @@ def test_a_priority_of_zero_is_rare_but_never_lost(rng):
 
 @pytest.mark.parametrize("capacity", [1, 64, 65, 4097, 300_000])
 def test_the_sum_tree_draws_what_it_holds(capacity, rng):
-    from lakepond.pond.priorities import Priorities
+    from lakepond.sampling.priorities import Priorities
 
     tree = Priorities(capacity, alpha=1.0)
     places = rng.choice(capacity, min(capacity, 500), replace=False)

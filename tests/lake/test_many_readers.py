@@ -44,7 +44,7 @@ def test_twenty_readers_of_a_lake_of_many_files_keep_few_open(tmp_path, monkeypa
     monkeypatch.setattr(writer, "ENOUGH_BYTES", 1)  # a file for each row
     monkeypatch.setattr(writer, "block_rows_for", lambda row_bytes: 1)
     monkeypatch.setattr(pond_to_lake, "PIECE_BYTES", 1)
-    monkeypatch.setattr(shard_writer._Blocks, "_submit", shard_writer._Blocks.settle)
+    monkeypatch.setattr(shard_writer._Blocks, "_submit", shard_writer._Blocks.write_pending)
     monkeypatch.setattr(shard_writer, "_TASK_BYTES", 1)
     world, path = "noise", tmp_path / "lake"
     with lp.Replay.open(path, spec_of(world), capacity=1000, codec=codec) as replay:
@@ -86,7 +86,37 @@ def test_a_file_that_was_closed_for_others_is_opened_again(tmp_path, monkeypatch
         list(pool.map(read, range(4)))
     for file in (path / "segments").glob("*.rows"):
         file.unlink()
-    with pytest.raises(lp.LakeCorrupt, match="is gone"):
+    with pytest.raises(lp.LakeCorrupt, match="is missing"):
         lakes[0].sample(40, rng=rng)
     for lake in lakes:
         lake.close()
+
+
+def test_a_lake_of_many_files_opens_each_once(tmp_path, monkeypatch, rng):
+    """Batches from all over a lake do not open files again, until their indices take too much memory."""
+    world, path = "noise", tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(world), capacity=500, merge_after=None) as replay:
+        for k in range(80):
+            record(replay, world, 5 * k, 5 * k + 5)
+            replay.commit()
+    opened = []
+
+    class Counted(reader.Shard):
+        def __init__(self, path, info, **options):
+            opened.append(path)
+            super().__init__(path, info, **options)
+
+    monkeypatch.setattr(reader, "Shard", Counted)
+    for bound in (reader.OPEN_BLOCKS, 3 * (reader.FILE_BLOCKS + 1)):
+        monkeypatch.setattr(reader, "OPEN_BLOCKS", bound)
+        opened.clear()
+        with lp.Lake.open(path) as lake:
+            files = len(lake.commit.rows)
+            assert files >= 80
+            for _ in range(3):
+                batch = lake.sample(400, rng=rng)
+                for i in range(0, 400, 25):
+                    agrees(batch, i, world)
+            few = len(lake.reader._shards) <= 3
+            assert few == (bound < 100)
+        assert (len(opened) > files) == few

@@ -173,7 +173,7 @@ def test_a_reader_that_is_open_across_a_merge(tmp_path):
         batch = reader.steps(0, 120)
         for i in range(120):
             agrees(batch, i, world)
-        with pytest.raises(lp.LakeCorrupt, match="open the lake anew"):
+        with pytest.raises(lp.LakeCorrupt, match="open the lake again"):
             late.steps(0, 120)
 
 

@@ -17,6 +17,7 @@ import pytest
 from test_lake import agrees, record, spec_of
 
 import lakepond as lp
+from lakepond.adapters import trading
 from lakepond.lake import writer
 
 
@@ -92,7 +93,7 @@ def test_a_replay_that_is_dropped_lets_go_of_its_lake(tmp_path):
 
 
 def test_a_saved_buffer_that_is_dropped_can_be_loaded_again(tmp_path):
-    buffer = lp.ReplayBuffer(capacity=10)
+    buffer = trading.ReplayBuffer(capacity=10)
     for i in range(5):
         buffer.add(np.zeros(4), 0, float(i), np.ones(4), False)
     buffer.save(tmp_path / "saved")
@@ -100,7 +101,7 @@ def test_a_saved_buffer_that_is_dropped_can_be_loaded_again(tmp_path):
     for _ in range(3):
         gc.collect()
         time.sleep(0.1)
-        assert len(lp.ReplayBuffer.load(tmp_path / "saved")) == 5
+        assert len(trading.ReplayBuffer.load(tmp_path / "saved")) == 5
 
 
 LITTLE_MEMORY = """

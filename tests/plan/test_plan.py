@@ -59,7 +59,7 @@ def test_plainly_it_fills_the_250_gb_that_were_rented_and_here_it_fits_70():
 
 def test_uploads_were_about_900_gb_where_250_were_meant_and_are_each_byte_once():
     plan = make_plan(EIGEN2)
-    assert plan.upload_as_it_was[0] == pytest.approx(900 * GB, rel=0.05)
+    assert plan.upload_of_folder[0] == pytest.approx(900 * GB, rel=0.05)
     assert plan.gzip.upload[1] == pytest.approx(250 * GB, rel=0.05)
     agents = 25 * 17 * 15_000_000
     assert plan.lakepond.upload == tuple(size + agents for size in plan.growth[-1].lakepond)
@@ -90,8 +90,8 @@ def test_the_verdict_names_what_is_too_small():
     assert fits.why == ()
     small = judge(plan.plain, disk=50 * GB, memory=175 * GB, new=True)
     assert not small.fits
-    assert "258.3 GB of disk and there are 50.0 GB" in small.why[0]
-    assert "394.0 GB of memory and there are 175.0 GB" in small.why[1]
+    assert "258 GB of disk, but 50 GB is free" in small.why[0]
+    assert "394 GB of memory, but 175 GB is available" in small.why[1]
     assert judge(plan.lakepond, disk=40 * GB, memory=16 * GB, new=False).fits  # the system is there already
 
 
@@ -223,5 +223,5 @@ def test_an_environment_is_measured_by_playing_it():
 
 
 def test_an_environment_that_is_not_there_is_one_sentence():
-    with pytest.raises(lp.SpecError, match="there is no environment 'Nowhere-v9'"):
+    with pytest.raises(lp.SpecError, match="cannot make the environment 'Nowhere-v9'"):
         play("Nowhere-v9", 10)

@@ -14,12 +14,14 @@ from lakepond.pond.device_load import load
 from lakepond.types import Field
 
 STACK = Field((3, 2, 2), "int32", rows=0)
+COLOUR = Field((6, 2, 2), "int32", rows=(0, 2))  # a stack of three frames of two slices each
 BOARD = Field((2, 2), "int32", rows=None)
 
 
 def episode_steps(rng, lanes, steps, field, ends=0.3):
     """The first observations, and rows of one step a lane, with autoreset."""
-    stack = field.shape[0] if field.rows == 0 else 1
+    size = 1 if field.rows is None or field.rows == 0 else field.rows[1]
+    stack = 1 if field.rows is None else field.shape[0] // size
     count = [0] * lanes
 
     def frame(lane):
@@ -30,8 +32,8 @@ def episode_steps(rng, lanes, steps, field, ends=0.3):
         return [frame(lane)] * stack
 
     def show(numbers):
-        frames = np.stack([np.full((2, 2), n, np.int32) for n in numbers])
-        return frames if field.rows == 0 else frames[0]
+        frames = np.concatenate([np.full((size, 2, 2), n, np.int32) for n in numbers])
+        return frames[0] if field.rows is None else frames
 
     now = [first(lane) for lane in range(lanes)]
     begin = np.stack([show(n) for n in now])
@@ -87,7 +89,7 @@ def draw(pond, state, batch, **options):
     return jax.tree.map(np.asarray, sample(state, jax.random.PRNGKey(0)))
 
 
-@pytest.mark.parametrize("field", [STACK, BOARD], ids=["stack", "board"])
+@pytest.mark.parametrize("field", [STACK, COLOUR, BOARD], ids=["stack", "colour", "board"])
 @pytest.mark.parametrize("ends", [0.1, 0.9], ids=["long", "short"])
 def test_every_sample_is_a_step_that_was_added_and_none_is_torn(field, ends):
     rng = np.random.default_rng(0)

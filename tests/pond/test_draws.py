@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -111,3 +113,69 @@ def test_steps_by_id_are_indexed_and_left_out_fields_are_none():
     assert batch.reward.tolist() == [17.0]
     assert batch.next_obs is None
     assert (replay.oldest, replay.recorded) == (10, 20)
+
+
+def test_all_steps_without_replacement_whatever_the_priorities(rng):
+    """Priorities over 12 orders of magnitude: each step comes once, and the weights are as before."""
+    replay = new_replay(300, 300, alpha=1.0)
+    replay.update_priorities(np.arange(300), 10.0 ** (-np.arange(300) / 25))
+    before = replay._pond.priorities.held.copy()
+    for count in (40, 299, 300):
+        drawn = replay.sample(count, replace=False, rng=rng).step_id.tolist()
+        assert len(set(drawn)) == count
+    assert (replay._pond.priorities.held == before).all()
+
+
+def test_an_interrupted_draw_without_replacement_leaves_the_priorities_as_they_were(rng, monkeypatch):
+    replay = new_replay(300, 300, alpha=1.0)
+    replay.update_priorities(np.arange(300), 10.0 ** (-np.arange(300) / 25))
+    priorities = replay._pond.priorities
+    before, total, calls = priorities.held.copy(), priorities.total(), []
+
+    def interrupt(points):
+        calls.append(len(points))
+        if len(calls) == 3:
+            monkeypatch.setattr(priorities, "_put_back", lambda: None)  # not even the clean-up is reached
+            raise KeyboardInterrupt
+        return find(points)
+
+    find = priorities.find
+    monkeypatch.setattr(priorities, "find", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        replay.sample(200, replace=False, rng=rng)
+    assert (priorities.held != before).any()
+    monkeypatch.undo()
+    replay.sample(1, rng=rng)
+    assert (priorities.held == before).all()
+    assert priorities.total() == total
+
+
+def test_sequences_that_hardly_any_step_starts_are_found_in_bounded_memory(rng):
+    """One possible start among 50,000 steps: all are tried, a part at a time."""
+    replay = lp.Replay(lp.Spec(obs=lp.Field((), "int64")), 50_000)
+    t = np.arange(50_000)
+    ends = t % 7 == 6
+    ends[30_000:30_064] = False
+    replay.record(
+        obs=t,
+        next_obs=t + 1,
+        action=t,
+        reward=t.astype(np.float32),
+        terminated=ends,
+        truncated=ends & False,
+        stream=0,
+    )
+    starts = replay.sample(8, sequence_length=64, rng=rng).step_id[:, 0]
+    assert set(starts.tolist()) <= set(range(29_995, 30_008))
+    tracemalloc.start()
+    with pytest.raises(lp.TooFewSteps, match="none of the 50,000 steps starts 500 consecutive"):
+        replay.sample(8, sequence_length=500, rng=rng)
+    assert tracemalloc.get_traced_memory()[1] < 150e6  # 50,000 x 500 ids would be 200 MB
+    tracemalloc.stop()
+
+
+def test_an_infinite_reward_at_the_end_of_an_episode_is_an_infinite_return():
+    replay = lp.Replay(lp.Spec(obs=lp.Field((), "int64")), 10)
+    for t, reward in enumerate([1.0, np.inf]):
+        replay.record(obs=t, next_obs=t + 1, action=0, reward=reward, terminated=t == 1, truncated=False)
+    assert replay.steps([0, 1], n_step=5, gamma=0.5).reward.tolist() == [np.inf, np.inf]

@@ -85,7 +85,7 @@ def test_an_interrupted_record_is_whole_or_not_there(full):
         assert replay._pond.priorities.total() == pytest.approx(len(replay))
     else:
         pytest.fail("there are more lines than that")
-    assert whole > 10
+    assert whole > 2
     assert n > 30
     sample = replay.sample(8, rng=np.random.default_rng(0), n_step=2, gamma=0.9)
     assert len(sample.reward) == 8

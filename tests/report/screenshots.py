@@ -1,11 +1,10 @@
-"""Draws the pictures of docs/view.md and docs/report.md, from a few runs.
+"""Takes the screenshots of docs/view.md and docs/report.md, from a few runs.
 
 lakepond train erl --preset demo --out runs/erl-demo
 lakepond train mixture --game breakout --frames 262144 --portion 65536 --out runs/mixture
-lakepond data fetch pse
-lakepond train erl --preset demo --panel data/pse.npz --days 2500 --instruments 108 --seed 0 --out runs/pse-s0
+lakepond train erl --preset demo --seed 0 --out runs/seed-0
 (and the same with --seed 1 and 2)
-python tests/report/screenshots.py docs/images --market runs/erl-demo --games runs/mixture --seeds runs/pse-s*
+python tests/report/screenshots.py docs/images --market runs/erl-demo --games runs/mixture --seeds runs/seed-*
 """
 
 import argparse
@@ -23,8 +22,8 @@ from lakepond.report.view import ViewServer
 
 COLOURS = 160
 """of a picture's palette: small files that look the same"""
-WIDE = {"width": 1200, "height": 860}
-NARROW = {"width": 360, "height": 780}
+WIDE = {"width": 1280, "height": 900}
+NARROW = {"width": 390, "height": 800}
 
 
 def shoot(
@@ -38,9 +37,9 @@ def shoot(
     )
     page = context.new_page()
     page.goto(url)
-    if "/api" not in url and url.startswith("http"):
+    if url.startswith("http"):
         page.wait_for_selector("main[data-ready]")
-        page.wait_for_timeout(900)  # curves and frames that come after the page
+    page.wait_for_timeout(900)  # curves and frames that come after the page
     if to:
         page.evaluate("to => document.querySelector(to).scrollIntoView()", to)
     page.screenshot(path=out)
@@ -60,7 +59,8 @@ def episode(server: ViewServer) -> str:
 def draw_games(browser: Browser, run: Path, images: Path, folder: Path) -> None:
     """What a run on games looks like."""
     with ViewServer(run / "lake") as server:
-        shoot(browser, server.url, images / "view-overview.png", **WIDE, scheme="light")
+        url = f"{server.url}#/training"
+        shoot(browser, url, images / "view-training.png", **WIDE, scheme="dark")
         url = f"{server.url}#/episodes?order=best&{episode(server)}&at=70"
         shoot(browser, url, images / "view-episode.png", **WIDE, scheme="dark")
         shoot(browser, url, images / "view-narrow.png", **NARROW, scheme="light", to=".player")
@@ -71,9 +71,12 @@ def draw_games(browser: Browser, run: Path, images: Path, folder: Path) -> None:
 def draw_market(browser: Browser, run: Path, images: Path, folder: Path) -> None:
     """What a run on a market looks like."""
     with ViewServer(run / "lake") as server:
-        url = f"{server.url}#/episodes?order=best&{episode(server)}&at=45"
-        shoot(browser, url, images / "view-market.png", width=1200, height=1480, scheme="light")
-        shoot(browser, f"{server.url}#/rows", images / "view-rows.png", **WIDE, scheme="dark")
+        shoot(browser, server.url, images / "view-overview.png", **WIDE, scheme="light")
+        url = f"{server.url}#/episodes?order=best&{episode(server)}&at=20"
+        shoot(browser, url, images / "view-market.png", width=1280, height=1480, scheme="light")
+        shoot(
+            browser, f"{server.url}#/rows", images / "view-rows.png", width=1280, height=1150, scheme="dark"
+        )
     write_report([run], folder / "one.html")
     one = (folder / "one.html").as_uri()
     shoot(browser, one, images / "report-market.png", **WIDE, scheme="light")

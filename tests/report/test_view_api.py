@@ -22,8 +22,9 @@ from lakepond.report.view.pictures import png
 
 
 def ask(server: ViewServer, name: str, **words):
-    url = f"{server.url}api/{name}?{urllib.parse.urlencode(words)}"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    url = f"{server.address}api/{name}?{urllib.parse.urlencode(words)}"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {server.token}"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
         body = answer.read()
         return body if answer.headers["Content-Type"] == "image/png" else json.loads(body)
 
@@ -308,7 +309,7 @@ def test_verify_names_every_file_that_is_broken(lakes, serve, tmp_path):
     for name in broken:
         view_lakes.flip(path / "segments" / name, at=200)
     server = serve(path)
-    with urllib.request.urlopen(f"{server.url}api/verify", timeout=20) as answer:
+    with urllib.request.urlopen(f"{server.address}api/verify?token={server.token}", timeout=20) as answer:
         first, *lines = [json.loads(line) for line in answer]
     assert first["files"] == len(lines)
     assert lines[-1]["done"] == lines[-1]["of"] == first["of"]
@@ -326,7 +327,7 @@ def test_a_file_that_is_elsewhere_is_no_damage(lakes, serve, tmp_path):
     place = ask(server, "uploads")["places"][0]
     assert (place["place"], place["files"], place["only_there"]) == ("gs://bucket/demo", 1, 1)
     assert place["bytes"] == place["only_there_bytes"] == away.shard.bytes
-    with urllib.request.urlopen(f"{server.url}api/verify", timeout=20) as answer:
+    with urllib.request.urlopen(f"{server.address}api/verify?token={server.token}", timeout=20) as answer:
         states = {line.get("file"): line.get("state") for line in map(json.loads, answer)}
     assert states.pop(away.name) == "elsewhere"
     assert set(states.values()) == {None, "whole"}
@@ -510,8 +511,9 @@ def test_rewards_that_are_no_numbers_stay_where_they_are(serve, tmp_path):
     with lp.Replay.open(tmp_path / "lake", lp.Spec(obs=lp.Field((2,), "float32")), capacity=64) as replay:
         for reward in (1.0, 5.0, 3.0):
             record_one(replay, np.zeros(2, np.float32), reward=reward, terminated=True)
+        record_one(replay, np.zeros(2, np.float32), reward=float("nan"), terminated=True)
         with pytest.warns(RuntimeWarning, match="NaN"):
-            record_one(replay, np.zeros(2, np.float32), reward=float("nan"), terminated=True)
+            replay.sample(1)
         replay.commit({"loss": float("nan")})
     server = serve(tmp_path / "lake")
     best = [e["total"] for e in finished(server, "episodes", order="best")["episodes"]]

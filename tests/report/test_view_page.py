@@ -1,9 +1,12 @@
 """The page of `view` in a real browser: keyboard, light and dark, wide and narrow, whole and broken."""
 
 import base64
+import json
+import time
 
 import numpy as np
 import pytest
+import report_runs
 import view_lakes
 
 import lakepond as lp
@@ -27,7 +30,7 @@ def no_sideways(page) -> bool:
     return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
-PAGES = ["overview", "episodes", "values", "rows", "files"]
+PAGES = ["overview", "episodes", "values", "rows", "files"]  # of a lake; a run has `training` as well
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (360, "dark")])
@@ -53,7 +56,7 @@ def test_the_overview_has_the_figures_of_the_lake(lakes, serve, visit):
     assert f"{stats.rows:,}" in text
     assert '{"frames":2400}' in text
     assert page.locator("table[aria-label='Streams'] tbody tr").count() == 4
-    assert page.locator("figure svg circle.dot").count() == 6
+    page.wait_for_selector("figure[data-commits='6'] .u-over")
 
 
 def test_commits_that_take_long_to_read_come_later(lakes, serve, visit, monkeypatch):
@@ -63,7 +66,7 @@ def test_commits_that_take_long_to_read_come_later(lakes, serve, visit, monkeypa
     server = serve(lakes / "boards")
     assert [c["number"] for c in server.api.commits({})["commits"]] == [5]
     page = ready(visit(server.url), "overview")
-    until(page, "document.querySelectorAll('figure circle.dot').length === 6")
+    page.wait_for_selector("figure[data-commits='6']")
     assert page.locator("table[aria-label^='Commits'] tbody tr").count() == 6
 
 
@@ -185,7 +188,7 @@ def test_every_control_has_a_name(lakes, serve, visit):
         page.click(f"#nav a[href^='#/{each}']")
         ready(page, each)
         nameless = page.evaluate(
-            """() => [...document.querySelectorAll('button, select, input, canvas, figure')]
+            """() => [...document.querySelectorAll('button, select, input, .plot, figure, .screen canvas')]
             .filter(e => !(e.getAttribute('aria-label') || e.innerText || (e.labels && e.labels.length)))
             .map(e => e.outerHTML)"""
         )
@@ -195,10 +198,11 @@ def test_every_control_has_a_name(lakes, serve, visit):
 def test_a_market_shows_its_window_and_where_it_bought(lakes, serve, visit):
     server = serve(lakes / "market")
     page = ready(visit(f"{server.url}#/episodes?stream=3&first=3&last=239&at=59"), "episodes")
-    page.wait_for_selector("figure[aria-label='Prices in the window'] path.line")
+    page.wait_for_selector("figure[data-entries] .u-over")
     entries = page.locator("table[aria-label='Entries'] tbody tr")
     before = entries.count()
-    assert page.locator("figure[aria-label='Prices in the window'] path.f2").count() >= 1
+    assert int(page.get_attribute("figure[data-entries]", "data-entries")) >= 1
+    assert "this lake has no prices" in page.inner_text("figure[data-entries]")
     page.fill("#threshold", "1.1")
     page.keyboard.press("Tab")
     until(
@@ -208,11 +212,11 @@ def test_a_market_shows_its_window_and_where_it_bought(lakes, serve, visit):
     )
     page.fill("#threshold", "99")
     page.keyboard.press("Tab")
-    page.wait_for_selector("text=None reaches the threshold.")
-    line = page.locator("figure[aria-label='Prices in the window'] path.line")
-    drawn = line.get_attribute("d")
+    page.wait_for_selector("text=No action reaches the threshold.")
+    values = "document.querySelector('figure[data-entries]').chart.plot.data[1]"
+    before = page.evaluate(values)
     page.select_option("#instrument", "7")
-    until(page, "d => document.querySelector('figure path.line').getAttribute('d') !== d", arg=drawn)
+    until(page, f"d => JSON.stringify({values}) !== JSON.stringify(d)", arg=before)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
@@ -223,7 +227,7 @@ def test_a_run_on_a_market_shows_its_trades_with_symbols_exits_and_returns(
     server = serve(folder / "lake")
     url = f"{server.url}#/episodes?stream=0&first=0&last=39&at=39"
     page = ready(visit(url, width=width, scheme=scheme), "episodes")
-    page.wait_for_selector("figure[aria-label='Prices in the window'] path.entry")
+    page.wait_for_selector("figure[data-entries] .u-over")
     assert no_sideways(page)
     assert page.evaluate("document.querySelector('main').scrollWidth <= window.innerWidth")
     rows = page.locator("table[aria-label='Trades'] tbody tr")
@@ -240,16 +244,79 @@ def test_a_run_on_a_market_shows_its_trades_with_symbols_exits_and_returns(
     column = trades[closed].instrument
     assert page.input_value("#instrument") == str(column)
     assert page.locator("#instrument option:checked").inner_text() == f"SYN{column:03d}"
-    here = [t for t in trades if t.instrument == column and t.entry_day - 60 <= at]
+    here = [t for t in trades if t.instrument == column]
+    figure = page.locator("figure[data-entries]")
     until(
         page,
-        "n => document.querySelectorAll('figure path.exit').length === n",
-        arg=sum(at - 30 < t.exit_day - 60 <= at for t in here),
+        "name => document.querySelector('figure[data-entries] h3').innerText === name",
+        arg=f"Price of SYN{column:03d}",
     )
-    entries = page.locator("figure[aria-label='Prices in the window'] path.entry").count()
-    assert entries == sum(at - 30 < t.entry_day - 60 for t in here)
-    marks = page.locator("figure[aria-label='Prices in the window'] text.mark").all_text_contents()
-    assert f"{abs(trades[closed].profit):.1f} %" in " ".join(marks)
+    assert figure.get_attribute("data-entries") == str(len(here))
+    assert figure.get_attribute("data-exits") == str(sum(t.exit_day - 60 < 40 for t in here))
+    names = json.loads((folder / "market.json").read_text())
+    dates, close = figure.evaluate("f => f.chart.plot.data")  # from 60 days before to the end of settlement
+    assert [str(np.datetime64(int(t), "s").astype("datetime64[D]")) for t in dates] == names["dates"][:110]
+    assert close == names["close"][column][:110]
+
+
+def test_a_market_opens_at_its_first_trade(serve, visit, tmp_path):
+    folder, (trades,) = view_lakes.traded(tmp_path / "run", episodes=1)
+    page = ready(visit(f"{serve(folder / 'lake').url}#/episodes"), "episodes")
+    page.wait_for_selector("figure[data-entries] .u-over")
+    assert page.input_value("#scrub") == str(trades[0].entry_day - 60)
+    assert page.input_value("#instrument") == str(trades[0].instrument)
+
+
+def test_a_run_without_prices_shows_its_window_as_recorded(serve, visit, tmp_path):
+    folder, _ = view_lakes.traded(tmp_path / "run", episodes=1)
+    names = json.loads((folder / "market.json").read_text())
+    (folder / "market.json").write_text(json.dumps({k: names[k] for k in ("symbols", "dates")}))
+    page = ready(visit(f"{serve(folder / 'lake').url}#/episodes"), "episodes")
+    page.wait_for_selector("text=as recorded (normalised); this lake has no prices")
+    assert page.locator("table[aria-label='Trades'] tbody tr").count() > 0
+
+
+def test_a_training_is_watched_live(serve, visit, tmp_path):
+    """New log lines and commits appear without a reload, and the curves keep their zoom."""
+    folder = report_runs.erl(tmp_path / "run", generations=3)
+    server = serve(folder / "lake")
+    page = ready(visit(server.url), "overview")
+    fitness = page.locator("figure[aria-label='Fitness of the population']")
+    page.wait_for_selector("figure[aria-label='Fitness of the population'] .u-over")
+    points = "f => f.chart.plot.data[0].length"
+    assert fitness.evaluate(points) == 3
+    page.wait_for_selector("figure[data-commits='3']")
+    assert "erl, not running" in page.inner_text(".state")
+    fitness.evaluate("f => f.chart.plot.setScale('x', { min: 1, max: 2 })")
+    with (folder / "metrics.jsonl").open("a") as log:
+        log.write(json.dumps({"step": 4, "time": time.time(), "fitness_best": 44.0}) + "\n")
+    with lp.Replay.open(folder / "lake", capacity=512) as replay:
+        row = np.zeros(4, np.float32)
+        replay.record(obs=row, action=0, reward=1.0, next_obs=row, terminated=False, truncated=False)
+        replay.commit()
+    page.wait_for_selector("figure[data-commits='4']")
+    until(page, f"() => ({points})(document.querySelector('figure')) === 4")
+    assert fitness.evaluate("f => f.chart.plot.scales.x.max") == 2
+    page.click("#nav a[href^='#/training']")
+    ready(page, "training")
+    assert page.locator("figure").count() == 5
+    assert "Best agent: 44 at the end" in page.inner_text("main")
+
+
+def test_a_lake_without_a_run_has_no_page_about_training(lakes, serve, visit):
+    page = ready(visit(serve(lakes / "boards").url), "overview")
+    assert not page.locator("#nav a[href^='#/training']").is_visible()
+
+
+def test_the_token_leaves_the_address_bar_and_a_reload_works(lakes, serve, visit):
+    server = serve(lakes / "boards")
+    page = ready(visit(f"{server.url}#/files"), "files")
+    assert page.url == f"{server.address}#/files"
+    page.reload()
+    ready(page, "files")
+    assert page.context.request.get(server.address).status == 200
+    page.context.clear_cookies()
+    assert page.context.request.get(server.address).status == 401
 
 
 def test_checking_every_byte_shows_what_is_broken(lakes, serve, visit, tmp_path):
@@ -258,7 +325,7 @@ def test_checking_every_byte_shows_what_is_broken(lakes, serve, visit, tmp_path)
         name, files = lake.commit.rows[0].name, len(lake.commit.files())
     view_lakes.flip(path / "segments" / name, at=100)
     page = ready(visit(f"{serve(path).url}#/files"), "files")
-    page.click("text=Check every byte")
+    page.click("text=Verify checksums")
     page.wait_for_selector(f"text=1 of {files} files are broken")
     assert page.locator("td .bad").count() == 1
     assert page.locator("td .good").count() == files - 1
@@ -275,9 +342,11 @@ def test_an_empty_lake_waits_for_its_first_commit(serve, visit, tmp_path):
             replay.record(obs=zero, action=0, reward=1.0, next_obs=zero, terminated=False, truncated=False)
         replay.commit()
         page.wait_for_selector("text=Times smaller")
+        page.click("#nav a[href^='#/values']")
+        ready(page, "values")
         replay.record(obs=zero, action=0, reward=1.0, next_obs=zero, terminated=True, truncated=False)
         replay.commit()
-        page.wait_for_selector("text=Commit 1 is there, with 1 new steps.")
+        page.wait_for_selector("text=New commit 1 with 1 more steps.")
         page.click("text=Show it")
         until(page, "document.querySelector('#commit').innerText.includes('1 (newest)')")
 
@@ -286,12 +355,12 @@ def test_a_broken_lake_is_told_and_the_rest_is_shown(lakes, serve, visit, tmp_pa
     path = view_lakes.copy(lakes / "boards", tmp_path / "lake")
     view_lakes.flip(path / "commits" / "0000000005.json")
     page = ready(visit(serve(path).url), "overview")
-    assert "0000000005.json is not what was written" in page.inner_text("#notice")
-    assert "commit 4, the newest that is whole" in page.inner_text("#notice")
+    assert "0000000005.json is damaged" in page.inner_text("#notice")
+    assert "commit 4, the newest that is intact" in page.inner_text("#notice")
     for number in range(5):
         view_lakes.flip(path / "commits" / f"000000000{number}.json")
     page = ready(visit(serve(path).url), "overview")
-    assert page.inner_text("h1") == "No commit of this lake is whole"
+    assert page.inner_text("h1") == "No commit of this lake is intact"
     assert "lakepond repair" in page.inner_text("main")
 
 
@@ -299,7 +368,7 @@ def test_a_commit_that_is_gone_leads_to_the_newest(lakes, serve, visit):
     server = serve(lakes / "boards")
     page = ready(visit(f"{server.url}#/overview?commit=2"), "overview")
     page.evaluate("location.hash = '#/overview?commit=99'")
-    page.wait_for_selector("text=This cannot be shown")
+    page.wait_for_selector("text=This page cannot be shown")
     page.complaints.clear()  # the browser itself notes a 404
     page.click("text=Go to the newest commit")
     page.wait_for_selector("text=Times smaller")

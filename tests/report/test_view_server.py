@@ -9,6 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
+import webbrowser
+from pathlib import Path
 
 import pytest
 
@@ -19,8 +22,9 @@ from lakepond.report.view import ViewServer
 def answer(server: ViewServer, path: str = "/", method: str = "GET", **headers: str):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     try:
-        told = {"Host": f"127.0.0.1:{server.port}", **{k.replace("_", "-"): v for k, v in headers.items()}}
-        connection.request(method, path, headers=told)
+        sent = {"Host": f"127.0.0.1:{server.port}", "Authorization": f"Bearer {server.token}"}
+        sent |= {k.replace("_", "-"): v for k, v in headers.items()}
+        connection.request(method, path, headers=sent)
         got = connection.getresponse()
         return got.status, got.headers, got.read()
     finally:
@@ -33,7 +37,7 @@ def test_the_page_and_its_parts_are_served(lakes, serve):
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert b"http://" not in body
     assert b"https://" not in body
-    for name in ("app.js", "style.css", "charts.js", "icon.svg"):
+    for name in ("app.js", "base.css", "style.css", "charts.js", "uPlot.iife.min.js", "icon.svg"):
         assert answer(server, f"/static/{name}")[0] == 200
 
 
@@ -47,27 +51,140 @@ def test_nothing_is_loaded_from_elsewhere_and_nothing_is_inline(lakes, serve):
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", ""])
-def test_a_name_that_is_not_this_machines_is_refused(lakes, serve, host):
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "", "[::"])
+def test_a_name_that_is_not_this_servers_is_refused(lakes, serve, host):
     server = serve(lakes / "boards")
     status, _, body = answer(server, "/api/lake", Host=host.format(port=server.port))
     assert status == 403
     assert b"boards" not in body
 
 
-def test_localhost_is_this_machine(lakes, serve):
+@pytest.mark.parametrize(
+    "host", ["localhost:{port}", "localhost:9000", "127.0.0.1:9000", "[::1]:80", "10.0.0.7"]
+)
+def test_addresses_and_localhost_work_on_any_port_as_through_a_tunnel(lakes, serve, host):
     server = serve(lakes / "boards")
-    assert answer(server, "/api/lake", Host=f"localhost:{server.port}")[0] == 200
+    assert answer(server, "/api/lake", Host=host.format(port=server.port))[0] == 200
+
+
+def test_further_names_are_allowed_by_name(lakes):
+    with ViewServer(lakes / "boards", allow_hosts=["gpu7.example"]) as server:
+        assert answer(server, "/api/lake", Host="GPU7.example:443")[0] == 200
+        assert answer(server, "/api/lake", Host="gpu8.example:443")[0] == 403
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_another_sites_page_is_refused(lakes, serve, site):
-    assert answer(serve(lakes / "boards"), "/api/verify", Sec_Fetch_Site=site)[0] == 403
+    server = serve(lakes / "boards")
+    assert answer(server, "/api/verify", Sec_Fetch_Site=site)[0] == 403
+    assert answer(server, "/", Sec_Fetch_Site=site)[0] == 403  # as a frame or an image, say
+    opened = {"Sec_Fetch_Site": site, "Sec_Fetch_Dest": "document"}
+    assert answer(server, "/", **opened)[0] == 200  # a link that is followed
+    assert answer(server, "/api/lake", **opened)[0] == 403
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-def test_there_is_nothing_but_get(lakes, serve, method):
-    assert answer(serve(lakes / "boards"), "/api/lake", method)[0] == 501
+PATHS = ["/", "/api/lake", "/api/verify", "/static/app.js", "/favicon.ico", "/nowhere"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_is_answered_without_the_token(lakes, serve, path):
+    server = serve(lakes / "boards")
+    for wrong in ("", "Bearer", "Bearer ", f"Bearer {server.token}x", f"Basic {server.token}"):
+        status, headers, body = answer(server, path, Authorization=wrong)
+        assert status == 401
+        assert "Set-Cookie" not in headers
+        assert b"boards" not in body
+        assert server.token.encode() not in body
+    cookie = f"lakepond-{server.port}={server.token[:-1]}"
+    assert answer(server, f"{path}?token=", Authorization="", Cookie=cookie)[0] == 401
+    assert answer(server, path, Authorization="", Cookie='x="\\"; =;;')[0] == 401
+
+
+def test_the_printed_address_sets_a_cookie_that_stands_for_the_token(lakes, serve):
+    server = serve(lakes / "boards")
+    assert server.url == f"{server.address}?token={server.token}"
+    status, headers, _ = answer(server, f"/?token={server.token}", Authorization="")
+    assert status == 200
+    cookie, *flags = headers["Set-Cookie"].split("; ")
+    assert {"HttpOnly", "SameSite=Lax", "Path=/"} == set(flags)
+    for path in ("/", "/api/lake", "/static/app.js"):
+        status, headers, _ = answer(server, path, Authorization="", Cookie=f"a=b; {cookie}")
+        assert status == 200
+        assert "Set-Cookie" not in headers
+    assert answer(server, f"/api/lake?token={server.token}", Authorization="")[0] == 200  # a script
+
+
+def test_every_server_has_a_token_of_its_own(lakes, serve):
+    one, two = serve(lakes / "boards"), serve(lakes / "boards")
+    assert one.token != two.token
+    assert len(one.token) >= 40
+    assert answer(two, "/api/lake", Authorization=f"Bearer {one.token}")[0] == 401
+
+
+def test_the_token_is_in_no_log(lakes, serve, caplog, monkeypatch):
+    caplog.set_level("DEBUG")
+    server = serve(lakes / "boards")
+    answer(server, f"/?token={server.token}")
+    answer(server, f"/api/lake?token={server.token}")
+    answer(server, f"/api/lake?token={server.token}", "POST")
+    monkeypatch.setattr(server.api.lake, "newest", lambda: 1 / 0)
+    assert answer(server, f"/api/lake?token={server.token}")[0] == 500
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+        raw.sendall(f"GET /?token={server.token} nonsense\r\n\r\n".encode())
+        assert b"400" in raw.recv(4096)
+    assert "GET /api/lake 200" in caplog.text
+    assert "division by zero" in caplog.text
+    assert server.token not in caplog.text
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_other_methods_are_refused_with_the_same_headers(lakes, serve, method):
+    server = serve(lakes / "boards")
+    _, get, _ = answer(server, "/api/lake")
+    status, headers, body = answer(server, "/api/lake", method)
+    assert (status, headers["Allow"]) == (405, "GET, HEAD")
+    assert json.loads(body) == {"error": "only GET and HEAD are answered."}
+    for name in ("Content-Security-Policy", "X-Content-Type-Options", "Referrer-Policy", "Cache-Control"):
+        assert headers[name] == get[name]
+
+
+def test_what_is_not_http_gets_the_same_headers(lakes, serve):
+    server = serve(lakes / "boards")
+    for start in (b"BREW / HTTP/1.1", b"GET /" + b"x" * 70_000 + b" HTTP/1.1", b"nonsense"):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+            raw.sendall(start + b"\r\n\r\n")
+            got = b""
+            while piece := raw.recv(4096):
+                got += piece
+        assert b"Content-Security-Policy: default-src 'none'" in got
+        assert b'{"error":' in got
+
+
+@pytest.mark.parametrize("path", ["/", "/api/lake", "/api/verify", "/static/app.js"])
+def test_head_has_the_headers_of_get_and_no_body(lakes, serve, path):
+    server = serve(lakes / "boards")
+    status, get, _ = answer(server, path)
+    assert status == 200
+    status, head, body = answer(server, path, "HEAD")
+    assert (status, body) == (200, b"")
+    ignored = ("Date",)
+    assert [one for one in head.items() if one[0] not in ignored] == [
+        one for one in get.items() if one[0] not in ignored
+    ]
+    assert answer(server, "/api/verify")[0] == 200  # a HEAD of it leaves no check running
+
+
+def test_too_many_words_are_refused_and_the_connection_stays(lakes, serve):
+    server = serve(lakes / "boards")
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    headers = {"Authorization": f"Bearer {server.token}"}
+    for many, wanted in ((33, 400), (3, 200)):
+        connection.request("GET", "/api/lake?" + "&".join(f"a{k}=1" for k in range(many)), headers=headers)
+        got = connection.getresponse()
+        body = got.read()
+        assert got.status == wanted
+    assert b"boards" in body
+    connection.close()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +204,7 @@ def test_no_path_of_a_question_is_ever_opened(lakes, serve, path):
 
 def test_it_listens_on_the_loopback_alone(lakes, serve):
     server = serve(lakes / "boards")
-    assert server.url == f"http://127.0.0.1:{server.port}/"
+    assert server.address == f"http://127.0.0.1:{server.port}/"
     with socket.socket() as other:
         other.settimeout(2)
         assert other.connect_ex(("127.0.0.2", server.port)) != 0
@@ -143,23 +260,14 @@ def test_closing_ends_its_threads(lakes):
 
 def test_the_command_says_where_and_ends_when_told_to(lakes):
     command = [sys.executable, "-m", "lakepond", "view", str(lakes / "boards"), "--port", "0"]
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from lakepond.cli import main; sys.exit(main())",
-        *command[3:],
-    ]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         url = process.stdout.readline().strip()
         assert url.startswith("http://127.0.0.1:")
-        port = int(url.rstrip("/").rsplit(":", 1)[1])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-        connection.request("GET", "/api/lake")
-        assert json.loads(connection.getresponse().read())["name"] == "boards"
-        connection.close()
+        with urllib.request.urlopen(url.replace("?", "api/lake?"), timeout=10) as got:
+            assert json.loads(got.read())["name"] == "boards"
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:
@@ -169,7 +277,8 @@ def test_the_command_says_where_and_ends_when_told_to(lakes):
     assert process.returncode == 130
     assert out == ""
     assert "Traceback" not in err
-    assert "this machine alone" in err
+    assert "from this machine" in err
+    assert "token" not in err
 
 
 def test_no_lake_no_server(tmp_path, capsys):
@@ -177,10 +286,27 @@ def test_no_lake_no_server(tmp_path, capsys):
     assert "does not exist" in capsys.readouterr().err
     (tmp_path / "lake.json").write_text("{}")
     assert main(["view", str(tmp_path)]) == 3
-    assert "not what was written" in capsys.readouterr().err
+    assert "is damaged" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_told(lakes, serve, capsys):
     server = serve(lakes / "boards")
     assert main(["view", str(lakes / "boards"), "--port", str(server.port)]) == 1
     assert "in use" in capsys.readouterr().err
+
+
+def test_open_hands_the_browser_a_private_file_and_not_the_token(lakes, monkeypatch, capsys):
+    seen = []
+
+    def look(uri: str) -> None:
+        page = Path(urllib.request.url2pathname(uri.removeprefix("file://")))
+        seen.append((uri, page.read_text(), page.parent.stat().st_mode & 0o777))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(webbrowser, "open", look)
+    assert main(["view", str(lakes / "boards"), "--port", "0", "--open"]) == 130
+    url = capsys.readouterr().out.strip()
+    ((uri, page, mode),) = seen
+    assert "token" not in uri
+    assert url in page
+    assert mode == 0o700

@@ -181,7 +181,11 @@ def traded(path: Path, episodes: int = 3, **rules: Any) -> tuple[Path, list[list
         replay.commit()
     told = {"trainer": "mine", "config": {"rules": rules}}
     (path / "config.json").write_text(json.dumps(told))
-    names = {"symbols": list(history.symbols), "dates": [str(date) for date in history.dates]}
+    names = {
+        "symbols": list(history.symbols),
+        "dates": [str(date) for date in history.dates],
+        "close": [[float(f"{price:.6g}") for price in one] for one in history.close.T],
+    }
     (path / "market.json").write_text(json.dumps(names))
     return path, made
 

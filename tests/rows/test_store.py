@@ -315,7 +315,7 @@ def test_thousands_of_short_lived_streams_leave_nothing_behind():
     stats = replay.stats()
     assert stats.streams == 50
     assert stats.bytes_held < 2 << 20
-    assert replay._pond._lanes.count < 200
+    assert replay._pond._cursors.count < 200
     assert len(replay._pond.links.newest) < 200
 
 

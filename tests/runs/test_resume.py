@@ -166,12 +166,12 @@ def test_a_new_run_has_a_status_and_a_report_before_its_first_generation(tmp_pat
 
 def test_a_run_to_resume_that_is_not_there_is_an_error_with_near_names(run, tmp_path):
     with pytest.raises(
-        RunNotFound, match=rf"{tmp_path}/rnu holds no run to resume; did you mean {tmp_path}/run\?"
+        RunNotFound, match=rf"{tmp_path}/rnu has no run to resume; did you mean {tmp_path}/run\?"
     ):
         Resume(required=True).find(tmp_path / "rnu")
     with pytest.raises(RunNotFound, match=r"`lakepond ls` lists"):
         Resume(required=True).find(tmp_path / "xyz")
-    with pytest.raises(RunNotFound, match="has no checkpoint 9; it has 0, 1, 2, 3, 4"):
+    with pytest.raises(RunNotFound, match=r"has no checkpoint 9; it has 0–4\."):
         train(run, 5, number=9)
     assert not (tmp_path / "rnu").exists()
 
@@ -258,7 +258,7 @@ def test_after_a_repair_it_resumes_from_the_newest_checkpoint_whose_commit_is_le
     assert main(["repair", str(run)]) == 0
     train(run, 6)
     assert "skipping checkpoint 4" in caplog.text
-    assert "has no commit 3; it has [0, 1, 2]" in caplog.text
+    assert "has no commit 3; it has 0–2" in caplog.text
     assert "resuming from checkpoint 3" in caplog.text
     check(run, 6)
 

@@ -68,11 +68,11 @@ def test_a_broken_newest_checkpoint_is_stepped_over_loudly_and_a_named_one_is_re
         data = bytearray((home / "agent.safetensors").read_bytes())
         data[-1] ^= 1
         (home / "agent.safetensors").write_bytes(data)
-        with pytest.warns(RuntimeWarning, match="not what was written"):
+        with pytest.warns(RuntimeWarning, match="is damaged"):
             assert run.load(like={"agent": _agent(0)}).number == 1
         with pytest.raises(RunCorrupt):
             run.load(2, like={"agent": _agent(0)})
-        with pytest.raises(RunNotFound, match="it has 1, 2"):
+        with pytest.raises(RunNotFound, match="it has 1–2"):
             run.load(3, like={})
 
 
@@ -140,7 +140,7 @@ def test_another_trainer_and_other_settings_are_refused_and_change_nothing(tmp_p
 def test_a_checkpoint_of_another_network_is_refused_by_name_and_shape(tmp_path):
     with Run.create(tmp_path, "erl", Config()) as run:
         run.save(1, arrays={"agent": {"kernel": np.ones((3, 2))}}, state={})
-        with pytest.raises(RunMismatch, match="another network: bias"):
+        with pytest.raises(RunMismatch, match="a different network: bias"):
             run.load(1, like={"agent": {"bias": np.ones(3)}})
         with pytest.raises(RunMismatch, match=r"kernel has shape \(3, 2\), these settings need \(3, 4\)"):
             run.load(1, like={"agent": {"kernel": np.ones((3, 4))}})
@@ -164,7 +164,7 @@ def test_no_run_a_run_that_is_training_and_one_opened_to_read(tmp_path):
             Run.create(tmp_path, "erl", Config())
     reader = Run.open(tmp_path)
     assert not reader.locked()
-    with pytest.raises(RunLocked, match="opened to read"):
+    with pytest.raises(RunLocked, match="opened for reading"):
         reader.log(1, {})
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(RunNotFound, match="cannot be read"):

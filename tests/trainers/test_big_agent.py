@@ -17,7 +17,7 @@ from lakepond.trainers import big_agent, mixture, programs
 from lakepond.types import Field, Spec
 
 CONFIG = replace(
-    mixture.PRESETS["debug"],
+    mixture.PRESETS["tiny"],
     frames=1_024,
     portion=512,
     hidden=(8, 4),
@@ -70,7 +70,7 @@ def test_stages_pair_steps_of_a_return_with_discounts():
     both = replace(CONFIG, big_n_step=(10, 3), big_gamma=(0.97, 0.99))
     assert big_agent.stages(both) == [(10, 0.97), (3, 0.99)]
     assert big_agent.stages(replace(CONFIG, big_gamma=(0.9, 0.95))) == [(3, 0.9), (3, 0.95)]
-    with pytest.raises(ConfigError, match="3 values of big_n_step and 2 of big_gamma do not go together"):
+    with pytest.raises(ConfigError, match="3 values of big_n_step and 2 of big_gamma do not match"):
         mixture.build(replace(CONFIG, big_n_step=(10, 5, 3), big_gamma=(0.97, 0.99)))
 
 

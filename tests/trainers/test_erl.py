@@ -13,10 +13,11 @@ from tiny_market import TINY
 
 from faults.training import fingerprint
 from lakepond.cli import main
+from lakepond.cli.train import Erl, _line
 from lakepond.envs.market import Panel, Rules, functional, synthetic
 from lakepond.envs.market.functional import Result
 from lakepond.envs.market.history import History
-from lakepond.envs.market.rules import REASONS
+from lakepond.envs.market_rules import REASONS
 from lakepond.errors import ConfigError, MarketDataError, RunMismatch
 from lakepond.lake.lake import Lake
 from lakepond.report.view.api import Api
@@ -146,7 +147,11 @@ def test_any_kept_checkpoint_can_be_gone_on_from_with_its_buffer(run, tmp_path):
 
 
 def test_a_folder_with_a_run_is_not_overwritten(run):
-    with pytest.raises(ConfigError, match=r"holds a run with checkpoints up to 25; resume it \(--resume\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"contains a run with checkpoints up to 25; resume it "
+        r"\(--resume\)",
+    ):
         erl.train(TINY, run)
 
 
@@ -158,11 +163,11 @@ def test_a_checkpoint_of_other_settings_is_refused_with_the_difference(run):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"mutants": 1}, "2 mutants"),
+        ({"mutants": 1}, "mutants must be at least 2"),
         ({"capacity": 50}, r"records 90 steps.*holds 50"),
         ({"batch_size": 0}, "batch_size"),
-        ({"generations": 0}, "1 generation"),
-        ({"instruments": 20_000, "capacity": 10_000_000}, r"needs about .* GB of memory.*GB are free"),
+        ({"generations": 0}, "generations must be at least 1"),
+        ({"instruments": 20_000, "capacity": 10_000_000}, r"needs about .* [GT]B of memory.*B is available"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_anything_is_written(wrong, says, tmp_path):
@@ -253,14 +258,41 @@ def test_buy_and_hold_by_hand():
 def test_the_command_resumes_a_run_with_its_own_settings_and_ends_with_a_table(run, capsys):
     assert main(["train", "erl", "--out", str(run), "--resume", "--evaluate", "holdout"]) == 0
     out = capsys.readouterr().out
-    for told in ("the replay, plainly", "held in memory", "on disk, in the lake", "training held by saving"):
+    for told in ("uncompressed", "in memory", "on disk", "blocked on saving"):
         assert told in out
-    for told in ("champion", "buy and hold", "random", "total return", "the report lies in"):
+    for told in ("champion", "buy and hold", "random", "total return", "report"):
         assert told in out
+
+
+def test_an_interrupt_names_a_run_to_resume_only_if_there_is_one(run, tmp_path):
+    assert Erl(out=run).interrupted().endswith(f"lakepond train erl --resume --out {run}")
+    assert Erl(out=tmp_path / "new").interrupted() == (
+        f"Nothing was saved in {tmp_path / 'new'} yet; start the run again."
+    )
+
+
+def test_the_line_of_a_generation_fits_the_terminal():
+    metrics = {
+        "generation": 12,
+        "fitness_best": 1120.9,
+        "fitness_mean": -111.0,
+        "validation_best": 75.1,
+        "distinct_rows": 11_967,
+        "lake_bytes": 3_110_000,
+        "rss_bytes": 761_000_000,
+        "seconds_left": 11_520.0,
+    }
+    narrow, wide = (_line(metrics, 25, width) for width in (80, 140))
+    assert len(narrow) <= 80
+    for text in ("generation  12/25", "best 1120.9", "validation   75.1", "lake 3.11 MB", "3 h 12 min left"):
+        assert text in narrow
+        assert text in wide
+    for text in ("mean -111.0", "11,967 rows", "RAM 761 MB"):
+        assert text in wide
 
 
 def test_a_wrong_setting_on_the_command_line_is_one_sentence(tmp_path, capsys):
     assert main(["train", "erl", "--out", str(tmp_path / "run"), "--mutants", "1"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("lakepond: a population needs")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("lakepond: mutants must be at least 2")
     assert main(["train", "erl", "--resume"]) == 2
-    assert "name the run" in capsys.readouterr().err
+    assert "--resume needs --out" in capsys.readouterr().err

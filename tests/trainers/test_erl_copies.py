@@ -87,7 +87,7 @@ def test_a_bucket_that_cannot_be_written_is_said_and_training_goes_on(tmp_path, 
     config = replace(CONFIG, generations=3, push_to=f"file://{tmp_path}/bucket/demo")
     told = erl.train(config, tmp_path / "run")
     assert told["generation"] == 3
-    assert "is not all in the cloud yet" in caplog.text
+    assert "is not completely uploaded yet" in caplog.text
     assert "Not a directory" in caplog.text
 
 

@@ -63,7 +63,7 @@ def test_a_mixture_finishes_and_saves_the_evaluation_in_which_a_signal_came(tmp_
         return pour(self, note)
 
     monkeypatch.setattr(mixture.ponds.Ponds, "pour", signalled)
-    with pytest.raises(Terminated):
+    with terminate_as_interrupt(), pytest.raises(Terminated):
         mixture.run(MIXTURE, tmp_path / "run")
     assert frames == [512]  # the first of six evaluations, with its checkpoint
     assert (tmp_path / "run" / "checkpoints" / "00000001").exists()
@@ -79,7 +79,7 @@ def test_erl_finishes_and_saves_the_generation_in_which_a_signal_came(tmp_path):
         os.kill(os.getpid(), signal.SIGTERM)
 
     for _ in range(3):
-        with pytest.raises(Terminated):
+        with terminate_as_interrupt(), pytest.raises(Terminated):
             erl.train(config, tmp_path / "run", resume=bool(generations), on_generation=on_generation)
     assert generations == [1, 2, 3]  # none was done twice
     erl.train(config, tmp_path / "run", resume=True)
@@ -90,7 +90,18 @@ def test_erl_finishes_and_saves_the_generation_in_which_a_signal_came(tmp_path):
 def test_a_process_that_trains_on_the_host_ends_with_the_signal_s_exit_code(tmp_path):
     words = ["--suite", "gymnasium", "--game", "CartPole-v1", "--frames", "1000000000"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "lakepond", "train", "single", "--debug", *words, "--out", tmp_path / "run"],
+        [
+            sys.executable,
+            "-m",
+            "lakepond",
+            "train",
+            "single",
+            "--preset",
+            "tiny",
+            *words,
+            "--out",
+            tmp_path / "run",
+        ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -105,4 +116,4 @@ def test_a_process_that_trains_on_the_host_ends_with_the_signal_s_exit_code(tmp_
         process.kill()
     assert process.returncode == 128 + signal.SIGHUP
     assert "stopping after this portion" in said
-    assert "stopped. Nothing up to the last checkpoint is lost" in said
+    assert "stopped. Everything up to the last checkpoint is saved" in said

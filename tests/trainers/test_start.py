@@ -66,7 +66,7 @@ def resume(run: Path, *more: str) -> int:
 def test_no_trainer_touches_199_steps_that_somebody_recorded_in_its_folder(trainer, tmp_path, capsys):
     folder = tmp_path / "demo"
     record(folder / "lake")
-    preset = [] if trainer == "erl" else ["--preset", "debug"]
+    preset = [] if trainer == "erl" else ["--preset", "tiny"]
     before = sorted(path for path in folder.rglob("*") if path.name != "lock")
     assert main(["train", trainer, *preset, "--out", str(folder)]) == 2
     last = capsys.readouterr().err.splitlines()[-1]

@@ -121,7 +121,7 @@ def test_a_signal_ends_the_pause_at_once_and_what_is_lost_is_said(disk, undistur
     with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
         erl.train(ERL, folder, on_generation=fill)
     watching.join()
-    assert len(said("270 steps that no commit holds are lost")) == 1
+    assert len(said("270 steps that were not committed are lost")) == 1
     disk.free()
     erl.train(ERL, folder, resume=True)
     assert fingerprint(folder) == fingerprint(undisturbed)

@@ -1,11 +1,7 @@
-"""Drop-in for the trading project's CloudSync: the same verbs, each right by construction.
+"""Upload and download files, folders and buffers, with the interface of the trading project's class.
 
-    from lakepond import CloudSync             # was: from utils.cloud_sync import CloudSync
-
-What had gone wrong there: the checkpoint folder was walked and sent whole every generation, the buffer twice,
-900 GB where 250 were meant; failed uploads were printed and forgotten; waiting had no end. Here a file that
-did not change is not sent again, temporary files never are, and a buffer, which is a lake, is sent by the
-lake alone: each segment once.
+Unchanged files are not uploaded again, and temporary files never are. A buffer is a lake and is uploaded as
+one: each segment once.
 """
 
 from __future__ import annotations
@@ -27,6 +23,7 @@ from lakepond.cloud.status import UploadStatus
 from lakepond.cloud.store import LARGE, Store, md5_of_file
 from lakepond.cloud.uploader import Upload, Uploader
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakepondError, SpecError
+from lakepond.flow.cloud_to_lake import pull
 from lakepond.flow.lake_to_cloud import Pusher
 from lakepond.lake.links import target_in
 
@@ -48,14 +45,14 @@ WAIT_SECONDS = 600.0
 
 
 class Saves(Protocol):
-    """A buffer: `ReplayBuffer`, or anything that saves itself to a path."""
+    """A `ReplayBuffer`, or any object with a `save(path)` method."""
 
     def save(self, file_path: str | Path) -> Any:
         """Save to a file or folder."""
 
 
 class Counts(NamedTuple):
-    """What `get_upload_status` tells, as it ever did; `upload_status` tells more."""
+    """Result of `get_upload_status`: numbers of files; `upload_status` reports more."""
 
     pending: int
     completed: int
@@ -63,7 +60,7 @@ class Counts(NamedTuple):
 
 
 class CloudSync:
-    """Files, folders and buffers to a bucket and back; in the background if asked to."""
+    """Uploads and downloads files, folders and buffers, optionally in the background."""
 
     def __init__(
         self,
@@ -76,10 +73,10 @@ class CloudSync:
         buffer_every: int = 5,
         cloud: Cloud | None = None,
     ) -> None:
-        """`provider`: gcs, s3, azure, or local with a folder as its bucket; without one nothing is sent.
+        """`provider`: gcs, s3, azure, or local with a folder as bucket; without a bucket nothing is uploaded.
 
         `buffer_every`: generations between two pushes of the buffer, see `save_and_upload_buffer`. `cloud`:
-        all settings, in place of provider and bucket.
+        all settings, instead of `provider` and `bucket_name`.
         """
         if buffer_every < 1:
             raise SpecError(f"buffer_every is a number of generations, at least 1, but is {buffer_every!r}.")
@@ -87,6 +84,7 @@ class CloudSync:
         if cloud is None and (found := Cloud.from_env(env=env)) is not None:
             named = {"application_credentials": credentials_path} if credentials_path else {}
             cloud = Cloud(found.url, workers=max_workers, options=named if provider == "gcs" else {})
+        self.provider, self.bucket_name = provider, bucket_name
         self.project_name, self.buffer_every = project_name, buffer_every
         self.cloud = cloud
         self._store = None if cloud is None else Store(cloud)
@@ -96,11 +94,13 @@ class CloudSync:
         self._sent: dict[str, tuple[int, int]] = {}  # remote name: size and time of the file that is there
         self._save_failed = 0
         if cloud is None:
-            log.info("CloudSync: no bucket is set, so nothing is sent; set CLOUD_PROVIDER and CLOUD_BUCKET.")
+            log.info(
+                "CloudSync: no bucket is set, so nothing is uploaded; set CLOUD_PROVIDER and CLOUD_BUCKET."
+            )
 
     @classmethod
     def from_env(cls, project_name: str = "lakepond", **settings: Any) -> Self:
-        """As `CLOUD_PROVIDER` (gcs, s3, azure, local) and `CLOUD_BUCKET` say.
+        """Create a `CloudSync` from `CLOUD_PROVIDER` (gcs, s3, azure, local) and `CLOUD_BUCKET`.
 
         Credentials come from `GOOGLE_APPLICATION_CREDENTIALS` and the other providers' usual variables.
         """
@@ -111,10 +111,10 @@ class CloudSync:
     def upload_file(
         self, local_path: str | Path, cloud_path: str | None = None, background: bool = False
     ) -> None:
-        """Send a file, if it is not there as it is; by default to `<project_name>/<local_path>`."""
+        """Upload a file unless it is unchanged, by default to `<project_name>/<local_path>`."""
         path = Path(local_path)
         if not path.is_file():
-            raise CloudNotFound(f"{path} is no file; there is nothing to send.")
+            raise CloudNotFound(f"{path} is not a file; nothing was uploaded.")
         self._upload([(path, cloud_path or f"{self.project_name}/{path.as_posix()}")], background)
 
     def upload_directory(
@@ -124,14 +124,14 @@ class CloudSync:
         background: bool = False,
         exclude_patterns: Sequence[str] = (),
     ) -> None:
-        """Send the files of a folder that are not there as they are.
+        """Upload the new and changed files of a folder.
 
-        A pattern excludes by a part of the path, or as a glob. Temporary files are not sent, nor lakes: those
-        are sent by `Replay.push` and `save_and_upload_buffer`.
+        A pattern excludes paths that contain it or match it as a glob. Temporary files and lakes are not
+        uploaded; `Replay.push` and `save_and_upload_buffer` upload lakes.
         """
         folder = Path(local_dir)
         if not folder.is_dir():
-            raise CloudNotFound(f"{folder} is no folder; there is nothing to send.")
+            raise CloudNotFound(f"{folder} is not a folder; nothing was uploaded.")
         prefix = cloud_prefix or f"{self.project_name}/{folder.as_posix()}"
         found = files_of(folder, exclude_patterns)
         self._upload(
@@ -152,26 +152,29 @@ class CloudSync:
         self.upload_directory(log_dir, None, background)
 
     def exists(self, cloud_path: str) -> bool:
-        """Whether there is a file of that name."""
+        """Whether the bucket contains a file of that name."""
         return self._store is not None and self._ask(lambda store: store.head(cloud_path)) is not None
 
     def file_exists_on_cloud(self, filename: str) -> bool:
-        """Whether there is such a file among the checkpoints."""
+        """Whether `<project_name>/checkpoints` contains that file."""
         return self.exists(f"{self.project_name}/checkpoints/{filename}")
 
     def download_file(self, cloud_path: str, local_path: str | Path) -> bool:
-        """Fetch a file; it appears whole. False if there is none."""
-        told = None if self._store is None else self._ask(lambda store: store.head(cloud_path))
-        if told is None:
+        """Download a file atomically; return False if it does not exist.
+
+        Raises `CloudCorrupt` if the downloaded bytes do not match the checksum.
+        """
+        info = None if self._store is None else self._ask(lambda store: store.head(cloud_path))
+        if info is None:
             return False
         target = Path(local_path)
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.with_name(f"{os.getpid()}-{os.urandom(4).hex()}.aside")
         try:
-            self._ask(lambda store: _download(store, cloud_path, told.size, aside))
-            if not self._came_whole(aside, cloud_path, told):
+            self._ask(lambda store: _download(store, cloud_path, info.size, aside))
+            if not self._came_whole(aside, cloud_path, info):
                 raise CloudCorrupt(
-                    f"{cloud_path} in {self.cloud} came otherwise than it is there; try again."
+                    f"checksum mismatch after downloading {cloud_path} from {self.cloud}; try again."
                 )
             aside.replace(target)
         finally:
@@ -179,17 +182,21 @@ class CloudSync:
         return True
 
     def download_directory(self, cloud_prefix: str, local_dir: str | Path) -> bool:
-        """Fetch all files under a prefix. False if there is none."""
-        if self._store is None:
+        """Download all files and lakes under a prefix; return False if there are none."""
+        if self.cloud is None:
             return False
         names = self._ask(lambda store: store.list(cloud_prefix))
-        start = cloud_prefix.strip("/") + "/"
-        return bool(names) and all(
-            [self.download_file(name, target_in(Path(local_dir), name.removeprefix(start))) for name in names]
-        )
+        start, folder = cloud_prefix.strip("/") + "/", Path(local_dir)
+        lakes = [name.removesuffix("lake.json") for name in names if name.endswith("/lake.json")]
+        for name in names:
+            if not name.startswith(tuple(lakes)):
+                self.download_file(name, target_in(folder, name.removeprefix(start)))
+        for lake in lakes:
+            pull(target_in(folder, lake.removeprefix(start).rstrip("/")), self._place(lake)).close()
+        return bool(names)
 
     def download_checkpoints(self, checkpoint_dir: str | Path = "checkpoints") -> bool:
-        """Fetch what `sync_checkpoints` sent."""
+        """Download the files that `sync_checkpoints` uploaded."""
         return self.download_directory(
             f"{self.project_name}/{Path(checkpoint_dir).as_posix()}", checkpoint_dir
         )
@@ -197,7 +204,7 @@ class CloudSync:
     # --- the buffer ------------------------------------------------------------------------------
 
     def buffer_due(self, generation: int, last: bool = False) -> bool:
-        """Whether the buffer is to be saved after this generation, the first being 1."""
+        """Whether the buffer is saved after this generation; the first generation is 1."""
         return last or generation % self.buffer_every == 0
 
     def save_and_upload_buffer(
@@ -209,10 +216,10 @@ class CloudSync:
         generation: int | None = None,
         last: bool = False,
     ) -> bool:
-        """Save the buffer to `local_path` and send what is new of it, both in the background.
+        """Save the buffer to `local_path` and upload its new steps, both in the background.
 
-        With `generation` only when `buffer_due`. Returns whether it was. A buffer that saves itself as a lake
-        is sent as one, to the folder `cloud_path`; any other file as a file.
+        generation: save only if `buffer_due(generation, last)`. Returns whether a save was started. A lake is
+        uploaded to the folder `cloud_path`, anything else as one file.
         """
         if generation is not None and not self.buffer_due(generation, last):
             return False
@@ -220,7 +227,7 @@ class CloudSync:
 
         def save() -> None:
             if before is not None:
-                before.join()  # saves of one buffer come one after another
+                before.join()  # saves of one buffer run one after another
             try:
                 replay_buffer.save(local_path)
                 self._send_buffer(Path(local_path), cloud_path)
@@ -240,26 +247,30 @@ class CloudSync:
             self.upload_file(path, cloud_path, background=True)
             return
         if cloud_path not in self._pushers:
-            place = Cloud(**{**vars(self.cloud), "url": f"{self.cloud.url.rstrip('/')}/{cloud_path}"})
-            self._pushers[cloud_path] = Pusher(path, place)
+            self._pushers[cloud_path] = Pusher(path, self._place(cloud_path))
         self._pushers[cloud_path].push()
+
+    def _place(self, cloud_path: str) -> Cloud:
+        assert self.cloud is not None
+        url = f"{self.cloud.url.rstrip('/')}/{cloud_path.strip('/')}"
+        return Cloud(**{**vars(self.cloud), "url": url})
 
     # --- how far it is ---------------------------------------------------------------------------
 
     def upload_status(self) -> UploadStatus:
-        """How far all uploads are, buffers included."""
-        told = [pusher.status() for pusher in self._pushers.values()]
+        """Return the progress of all uploads, including buffers."""
+        states = [pusher.status() for pusher in self._pushers.values()]
         if self._uploader is not None:
-            told.append(self._uploader.status())
-        return _together(told, sum(thread.is_alive() for thread in self._saving), self._save_failed)
+            states.append(self._uploader.status())
+        return _together(states, sum(thread.is_alive() for thread in self._saving), self._save_failed)
 
     def get_upload_status(self) -> Counts:
-        """Files that are pending, completed and failed."""
-        told = self.upload_status()
-        return Counts(told.pending, told.uploaded, told.failed)
+        """Return the numbers of pending, completed and failed files."""
+        status = self.upload_status()
+        return Counts(status.pending, status.uploaded, status.failed)
 
     def wait_for_uploads(self, timeout: float | None = None) -> UploadStatus:
-        """Return when all is there, or after `timeout` seconds (600 if not told), with how far it is."""
+        """Wait for all uploads, at most `timeout` seconds (default 600); return the progress."""
         until = time.monotonic() + (WAIT_SECONDS if timeout is None else timeout)
         for thread in self._saving:
             thread.join(max(0.0, until - time.monotonic()))
@@ -270,15 +281,15 @@ class CloudSync:
         return self.upload_status()
 
     def shutdown(self, wait: bool = True, timeout: float | None = None) -> UploadStatus:
-        """Begin nothing more; with `wait`, after `wait_for_uploads`. Says what is not there."""
-        told = self.wait_for_uploads(timeout) if wait else self.upload_status()
+        """Stop uploading, with `wait` after `wait_for_uploads`; log what is missing, return the progress."""
+        status = self.wait_for_uploads(timeout) if wait else self.upload_status()
         for pusher in self._pushers.values():
             pusher.close(0.0)
         if self._uploader is not None:
             self._uploader.close()
-        if told.pending or told.failed:
-            log.warning("CloudSync: not all is in the cloud: %s", told)
-        return told
+        if status.pending or status.failed:
+            log.warning("CloudSync: uploads are incomplete: %s", status)
+        return status
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -288,8 +299,8 @@ class CloudSync:
         store = self._store
         uploads = []
         for path, name in files:
-            told = path.stat()
-            stamp = (told.st_size, told.st_mtime_ns)
+            info = path.stat()
+            stamp = (info.st_size, info.st_mtime_ns)
             if self._sent.get(name) == stamp:
                 continue
 
@@ -299,7 +310,7 @@ class CloudSync:
             def done(name: str = name, stamp: tuple[int, int] = stamp) -> None:
                 self._sent[name] = stamp
 
-            uploads.append(Upload(name, told.st_size, send=send, done=done))
+            uploads.append(Upload(name, info.st_size, send=send, done=done))
         if background:
             self._uploader.submit(*uploads)
             return
@@ -307,12 +318,12 @@ class CloudSync:
             self._ask(lambda _, upload=upload: upload.send())  # type: ignore[misc]
             upload.done()
 
-    def _came_whole(self, file: Path, cloud_path: str, told: Listed) -> bool:
+    def _came_whole(self, file: Path, cloud_path: str, info: Listed) -> bool:
         """Whether a file is what is in the cloud; an ETag that is no MD5 is found out by reading again."""
-        if file.stat().st_size != told.size:
+        if file.stat().st_size != info.size:
             return False
         mine = md5_of_file(file)
-        return told.md5 in (None, mine) or self._ask(lambda store: store.md5_of(cloud_path)) == mine
+        return info.md5 in (None, mine) or self._ask(lambda store: store.md5_of(cloud_path)) == mine
 
     def _ask(self, what: Callable[[Store], Any]) -> Any:
         store = self._store
@@ -321,9 +332,9 @@ class CloudSync:
 
 
 def files_of(folder: Path, exclude: Sequence[str] = ()) -> list[Path]:
-    """The files of a folder that may be sent: not excluded, not temporary, not those of a lake.
+    """List the files of a folder to upload: not excluded, not temporary, not part of a lake.
 
-    Symbolic links and special files are left out, with a warning: links are not followed out of the folder.
+    Symbolic links and special files are skipped with a warning.
     """
     found: list[Path] = []
     links: list[Path] = []
@@ -345,7 +356,7 @@ def files_of(folder: Path, exclude: Sequence[str] = ()) -> list[Path]:
 
 
 def is_lake(path: Path) -> bool:
-    """Whether a folder is a lake, whose files are sent by the lake alone."""
+    """Whether a folder is a lake, which is uploaded by a `Pusher`."""
     return (path / "lake.json").is_file() and (path / "segments").is_dir()
 
 
@@ -360,14 +371,14 @@ def _matches(path: str, pattern: str) -> bool:
 def _send_changed(store: Store, path: Path, name: str) -> int:
     """Have a file there as it is now; returns how many bytes were sent for it."""
     size = path.stat().st_size
-    told = store.head(name)
+    info = store.head(name)
     if size > LARGE:
-        if told is not None and told.size == size and store.md5_of(name) == md5_of_file(path):
+        if info is not None and info.size == size and store.md5_of(name) == md5_of_file(path):
             return 0
         store.replace_file(name, path)
         return size
     data = path.read_bytes()
-    if told is not None and store.holds(name, data, told):
+    if info is not None and store.holds(name, data, info):
         return 0
     store.replace(name, data)
     return len(data)
@@ -381,18 +392,18 @@ def _download(store: Store, name: str, size: int, aside: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _together(told: list[UploadStatus], saving: int, failed: int) -> UploadStatus:
+def _together(parts: list[UploadStatus], saving: int, failed: int) -> UploadStatus:
     """Several statuses as one; what is being saved is pending, too."""
     order = ("failed", "waiting", "sending", "idle")
-    states = [each.state for each in told] + (["sending"] if saving else []) + (["failed"] if failed else [])
+    states = [each.state for each in parts] + (["sending"] if saving else []) + (["failed"] if failed else [])
     return UploadStatus(
         state=min(states, key=order.index, default="idle"),
-        uploaded=sum(each.uploaded for each in told),
-        uploaded_bytes=sum(each.uploaded_bytes for each in told),
-        pending=sum(each.pending for each in told) + saving,
-        pending_bytes=sum(each.pending_bytes for each in told),
-        failed=sum(each.failed for each in told) + failed,
-        lag_seconds=max((each.lag_seconds for each in told), default=0.0),
-        bytes_per_second=sum(each.bytes_per_second for each in told),
-        last_error=next((each.last_error for each in told if each.last_error), None),
+        uploaded=sum(each.uploaded for each in parts),
+        uploaded_bytes=sum(each.uploaded_bytes for each in parts),
+        pending=sum(each.pending for each in parts) + saving,
+        pending_bytes=sum(each.pending_bytes for each in parts),
+        failed=sum(each.failed for each in parts) + failed,
+        lag_seconds=max((each.lag_seconds for each in parts), default=0.0),
+        bytes_per_second=sum(each.bytes_per_second for each in parts),
+        last_error=next((each.last_error for each in parts if each.last_error), None),
     )

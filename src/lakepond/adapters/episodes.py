@@ -1,4 +1,4 @@
-"""Episodes from elsewhere into a lake: one after another, in bounded memory."""
+"""Import episodes into a lake one after another, in bounded memory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PIECE_BYTES = 16 << 20
 COMMIT_STEPS = 50_000
 """steps between two commits"""
 
-__all__ = ["Episode", "Imported", "Progress", "import_episodes"]
+__all__ = ["Episode", "Imported", "Progress", "import_episodes", "spec_of"]
 Progress = Callable[[int, int], None]
 """called with the episodes done and the episodes there are"""
 
 
 class Imported(NamedTuple):
-    """What an import came to."""
+    """Totals of an import."""
 
     episodes: int
     steps: int
@@ -35,7 +35,7 @@ class Imported(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How many times smaller it is than in plain form."""
+        """Compression ratio: uncompressed bytes divided by bytes on disk."""
         return self.bytes_plain / max(1, self.bytes_on_disk)
 
 
@@ -43,21 +43,21 @@ def import_episodes(
     episodes: Iterable[Episode],
     lake: str | Path,
     *,
-    spec: Spec | None = None,
+    spec: Callable[[Episode], Spec] | None = None,
     total: int = 0,
     progress: Progress | None = None,
 ) -> Imported:
-    """Record episodes in a new lake; the spec is that of the first episode if none is given.
+    """Record episodes in a new lake; `spec` derives the spec from the first episode, by default `spec_of`.
 
-    The lake appears when all of it has been recorded and verified: an import that fails or is killed leaves
-    nothing at `lake`. Every episode is recorded under the stream number that it names. An episode that
-    neither terminated nor was truncated is cut: n-step returns do not cross its end.
+    Atomic: the lake appears at `lake` when all episodes are recorded and verified. Each episode is recorded
+    under its own stream number. After an episode that neither terminated nor was truncated, the stream is
+    cut: n-step returns do not cross its end.
     """
     count = 0
     with new_lake(Path(lake)) as folder, recording(folder) as recorder:
         for episode in episodes:
             if recorder.replay is None:
-                recorder.open(_spec_of(episode) if spec is None else spec)
+                recorder.open((spec or spec_of)(episode))
             assert recorder.replay is not None
             _record(recorder.replay, episode)
             count += 1
@@ -69,15 +69,16 @@ def import_episodes(
 
 
 class Recorder:
-    """The replay that an import records to; opened when the first step says what a step looks like."""
+    """The replay that an import records to; opened when the first step has determined the spec."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.replay: Replay | None = None
 
-    def open(self, spec: Spec) -> None:
-        """Make the lake."""
+    def open(self, spec: Spec) -> Replay:
+        """Create the lake."""
         self.replay = Replay.open(self._folder, spec, capacity=COMMIT_STEPS)
+        return self.replay
 
     def finish(self, episodes: int, note: dict[str, Any]) -> Imported:
         """Commit all steps and return their totals."""
@@ -125,7 +126,9 @@ def _record(replay: Replay, episode: Episode) -> None:
         replay.cut(episode.stream)
 
 
-def _spec_of(episode: Episode) -> Spec:
+def spec_of(episode: Episode) -> Spec:
+    """The spec of an episode's arrays."""
+
     def fields(tree: Tree) -> Tree:
         values = iter([leaf for _, leaf in leaves(tree)])
         return rebuild(tree, lambda: _field(next(values)))

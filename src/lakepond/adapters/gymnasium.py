@@ -1,32 +1,33 @@
-"""Record a Gymnasium environment as it is stepped, single or vectorised, whatever its autoreset mode.
+"""Record the steps of a Gymnasium environment, single or vectorised, in any autoreset mode.
 
-What has to be right at the end of an episode, by `envs.metadata["autoreset_mode"]`:
+The end of an episode is handled according to `envs.metadata["autoreset_mode"]`:
 
-- next-step: the step after an end only resets; it is no transition and is not recorded;
-- same-step: the observation returned at an end is already the next episode's; the true last one is
+- next-step: the step after the end only resets the environment; it is not a transition and not recorded;
+- same-step: the returned observation belongs to the next episode; the final observation of this episode is
   in `info["final_obs"]`, and that is recorded;
-- disabled: the caller resets, all of it or those in `options["reset_mask"]`.
+- disabled: the caller resets all environments, or those in `options["reset_mask"]`.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from lakepond.errors import RecordError
+from lakepond.errors import RecordError, UnknownStream
 from lakepond.replay import Replay
 from lakepond.types import Array, Tree, leaves, rebuild
 
 
 class Recorder:
-    """Steps an environment and records every transition into a replay.
+    """Wraps an environment and records every transition in a replay.
 
-    Everything else of the environment is reached through it: `recorder.action_space`, `recorder.close()`.
+    All other attributes are those of the environment: `recorder.action_space`, `recorder.close()`.
     """
 
     def __init__(self, env: Any, replay: Replay, *, first_stream: int = 0) -> None:
-        """`first_stream`: the stream of the first environment; give each recorder of a replay its own."""
+        """`first_stream`: stream of the first environment; recorders of one replay must not overlap."""
         self.env = env
         self.replay = replay
         self.streams = first_stream + np.arange(getattr(env, "num_envs", 1))
@@ -40,16 +41,20 @@ class Recorder:
         return getattr(self.env, name)
 
     def reset(self, **kwargs: Any) -> tuple[Tree, dict[str, Any]]:
-        """As the environment's own."""
+        """Reset the environment, as its own `reset` does, and mark unfinished episodes as truncated."""
         obs, info = self.env.reset(**kwargs)
         mask = (kwargs.get("options") or {}).get("reset_mask")
-        self.replay.cut(self.streams if mask is None else self.streams[np.asarray(mask)])
+        streams = self.streams if mask is None else self.streams[np.asarray(mask)]
+        for stream in streams.tolist():  # an episode that had not ended is truncated here
+            with suppress(UnknownStream):
+                self.replay.end(stream)
+        self.replay.cut(streams)
         self._obs = _copy(obs)
         self._resetting[:] = False
         return obs, info
 
     def step(self, action: Any, **extras: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
-        """As the environment's own; records what happened, with the replay's extra fields, if any."""
+        """Step the environment and record the transition; `extras` are the extra fields of the spec."""
         if self._obs is None:
             raise RecordError("the environment has not been reset; call reset() before step().")
         obs, reward, terminated, truncated, info = self.env.step(action)

@@ -1,37 +1,30 @@
 """The trading project's replay files: read and written transition by transition, in bounded memory.
 
-The form, plain or gzip (told by the first two bytes, whatever the name says)::
+The content, plain or gzip (determined by the first two bytes)::
 
     {"capacity": int,
      "buffer": deque of {"state": array, "action": array, "reward": float, "next_state": array, "done": bool}}
 
-`pickle.load` would need all of its 187 GB at once, and would run whatever a file asks for. Here a file of any
-size is read within 10 MB (gzip: 130 MB) beside the transition at hand, and can build only numbers and arrays:
-
-    legacy            read_legacy, legacy_capacity, write_legacy
-    legacy_unpickler  the pickle machine
-    legacy_memo       what the pickle may refer to again
-    legacy_values     what a file may be made of
-    legacy_bytes      the file, plain or gzip, any part of it again
-    legacy_pickler    the other direction
+`pickle.load` would need 187 GB of memory, and would run whatever a file asks for. Here a file of any size is
+read within 60 MB beside the current transition, and can build only numbers and arrays.
 """
 
 from __future__ import annotations
 
 import gzip
 import os
+import pickle
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from lakepond.adapters.legacy_bytes import LegacyPickleError, Stream, stream_of
-from lakepond.adapters.legacy_pickler import write_pickle
-from lakepond.adapters.legacy_unpickler import Unpickler
-from lakepond.adapters.legacy_values import ArrayAt
-from lakepond.types import Array
+from lakepond.adapters.legacy_source import LegacyPickleError, Source
+from lakepond.adapters.legacy_unpickler import DTYPES, MAX_ARRAY_BYTES, Transition, Unpickler
+from lakepond.lake.files import write_path
 
 __all__ = ["LegacyPickleError", "Transition", "Written", "legacy_capacity", "read_legacy", "write_legacy"]
 
@@ -40,17 +33,6 @@ PROGRESS_BYTES = 1 << 20
 GZIP_LEVEL = 6
 
 PathLike: TypeAlias = str | os.PathLike[str]
-Scalar: TypeAlias = np.generic | float | int | bool
-
-
-class Transition(NamedTuple):
-    """One step as the old project kept it."""
-
-    state: Array
-    action: Array | Scalar
-    reward: Array | Scalar
-    next_state: Array
-    done: Array | Scalar
 
 
 class Written(NamedTuple):
@@ -65,75 +47,123 @@ class Written(NamedTuple):
 def read_legacy(
     path: PathLike, *, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Transition]:
-    """Yield each transition of an old file, oldest first; its arrays are new and the caller's own.
+    """Yield each transition of a replay file, oldest first; its arrays belong to the caller.
 
-    `progress(done, total)` counts bytes of the file. A damaged, cut short or hostile file raises
-    `LegacyPickleError`, at the latest where its end should be: until then what came was right.
+    `progress(done, total)` counts bytes of the file. A damaged, incomplete or hostile file raises
+    `LegacyPickleError`, at the latest at its end; all transitions before that are correct.
     """
-    with _opened(path) as (stream, unpickler):
-        told = 0
-        for record in unpickler.records():
-            yield Transition(*(_fetched(value, stream) for value in record))
-            if progress is not None and stream.consumed - told >= PROGRESS_BYTES:
-                told = stream.consumed
-                progress(told, stream.size)
-        if progress is not None:
-            progress(stream.size, stream.size)
+    reported = 0
+    with _opened(path) as unpickler:
+        source = unpickler.source
+        while (transition := unpickler.next_transition()) is not None:
+            yield transition
+            if progress is not None and source.raw.tell() - reported >= PROGRESS_BYTES:
+                reported = source.raw.tell()
+                progress(reported, source.size)
+    if progress is not None:
+        progress(source.size, source.size)
 
 
 def legacy_capacity(path: PathLike) -> int:
-    """The capacity an old file names; it comes first, so only the beginning is read."""
-    with _opened(path) as (_, unpickler):
-        while unpickler.capacity is None:
-            unpickler.step()  # raises where the file stops without one
-        return unpickler.capacity
+    """The capacity in a replay file; it comes first, so only the beginning is read."""
+    with _opened(path) as unpickler:
+        return unpickler.find_capacity()
 
 
 @contextmanager
-def _opened(path: PathLike) -> Iterator[tuple[Stream, Unpickler]]:
-    with open(path, "rb", buffering=0) as file:
-        stream = stream_of(file.fileno())
-        unpickler = None
-        try:
-            unpickler = Unpickler(stream)
-            yield stream, unpickler
-        except LegacyPickleError as error:
-            raise LegacyPickleError(f"{os.fspath(path)}, byte {stream.offset}: {error}") from None
-        finally:
-            if unpickler is not None:
-                unpickler.close()
-
-
-def _fetched(value: Any, stream: Stream) -> Any:
-    return value.fetch(stream) if isinstance(value, ArrayAt) else value
+def _opened(path: PathLike) -> Iterator[Unpickler]:
+    source = Source(path)
+    unpickler = Unpickler(source)
+    try:
+        yield unpickler
+    except LegacyPickleError as error:
+        raise LegacyPickleError(f"{os.fspath(path)}, byte {source.file.tell()}: {error}") from None
+    finally:
+        unpickler.memo.close()
+        source.close()
 
 
 def write_legacy(
     path: PathLike, transitions: Iterable[Transition], *, capacity: int, compress: bool = True
 ) -> Written:
-    """Write transitions so that `pickle.load` in the old project reads them, one at a time.
+    """Write transitions so that `pickle.load` in the old project reads them, one at a time; atomic."""
+    if isinstance(capacity, bool) or capacity < 0:
+        raise LegacyPickleError(f"a capacity of {capacity} is not a number of transitions")
+    written: list[int] = []
 
-    The file appears under its name whole and synced, or not at all.
-    """
-    target = Path(path)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.aside")
-    try:
-        with open(aside, "xb") as raw:
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as raw:
+            out = gzip.GzipFile("", "wb", GZIP_LEVEL, raw, mtime=0) if compress else raw
+            stream = _Streamed(transitions, capacity)
+            Pickler(cast(BinaryIO, out), 4).dump({"capacity": capacity, "buffer": stream})
+            written.extend((stream.count, out.tell()))
             if compress:
-                with gzip.GzipFile("", "wb", GZIP_LEVEL, raw, mtime=0) as packed:
-                    count, plain = write_pickle(packed, transitions, capacity)
-            else:
-                count, plain = write_pickle(raw, transitions, capacity)
-            raw.flush()
-            os.fsync(raw.fileno())
-            size = raw.tell()
-        os.replace(aside, target)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # or a power cut undoes the rename
-    finally:
-        os.close(folder)
-    return Written(count, plain, size)
+                out.close()
+            written.append(raw.tell())
+
+    write_path(Path(path), write)
+    return Written(*written)
+
+
+class _Streamed:
+    """Pickled as the deque of the transitions that it iterates over."""
+
+    def __init__(self, transitions: Iterable[Transition], capacity: int) -> None:
+        self.count = 0
+        self._transitions, self._capacity = transitions, capacity
+
+    def __reduce__(self) -> Any:
+        return deque, ((), self._capacity), None, self._dicts()
+
+    def _dicts(self) -> Iterator[dict[str, Any]]:
+        for transition in self._transitions:
+            if self.count == self._capacity:
+                raise LegacyPickleError(
+                    f"there are more transitions than the capacity of {self._capacity}: the old project would"
+                    " drop the oldest on loading; write the newest, or set a larger capacity"
+                )
+            fields = dict(zip(Transition._fields, transition, strict=True))
+            for key, value in fields.items():
+                _check(value, f"{key} of transition {self.count}")
+            yield fields
+            self.count += 1
+
+
+def _check(value: Any, name: str) -> None:
+    if not isinstance(value, np.ndarray | np.generic | bool | int | float):
+        raise LegacyPickleError(f"{name} is a {type(value).__name__}, neither an array nor a number")
+    if isinstance(value, np.ndarray | np.generic):
+        if value.dtype.str[1:] not in DTYPES:
+            raise LegacyPickleError(f"{name} has dtype {value.dtype}; only numbers and bools can be written")
+        if value.nbytes > MAX_ARRAY_BYTES:
+            raise LegacyPickleError(
+                f"{name} has {value.nbytes} bytes, more than the {MAX_ARRAY_BYTES} we read"
+            )
+
+
+PythonPickler: Any = pickle._Pickler
+
+
+class Pickler(PythonPickler):  # type: ignore[misc]
+    """Numbers only keys, names and dtypes, so that no transition stays in memory.
+
+    Uses the module names that NumPy 1 and 2 both know.
+    """
+
+    _BATCHSIZE = 1
+
+    def memoize(self, obj: Any) -> None:
+        """Number what occurs in every transition and nothing else."""
+        key = isinstance(obj, str) and obj in Transition._fields
+        if key or callable(obj) or (isinstance(obj, np.dtype) and obj.isbuiltin == 1):
+            super().memoize(obj)
+
+    def save_global(self, obj: Any, name: str | None = None) -> None:
+        """Write `numpy._core`, the name in NumPy 2, as `numpy.core`."""
+        if not obj.__module__.startswith("numpy._core."):
+            super().save_global(obj, name)
+            return
+        self.save(obj.__module__.replace("numpy._core.", "numpy.core."))
+        self.save(obj.__name__)
+        self.write(pickle.STACK_GLOBAL)
+        self.memoize(obj)

@@ -85,7 +85,7 @@ def export_legacy(
         if not isinstance(getattr(lake.spec, name), Field):
             raise SpecError(f"an old pickle holds one array as {name}; export this lake in another form.")
     if Path(path).exists():
-        raise SpecError(f"{path} is there already; name another file.")
+        raise SpecError(f"{path} already exists; name another file.")
     capacity = int(lake.commit.note.get("capacity", len(lake)))
     return write_legacy(
         path, _transitions(lake, progress), capacity=max(capacity, len(lake)), compress=compress

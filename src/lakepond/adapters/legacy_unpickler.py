@@ -1,420 +1,411 @@
-"""A pickle machine for one form of file, which hands out each transition and forgets it.
+"""An unpickler for the trading project's replay files, which emits each transition and then forgets it.
 
-What it accepts, and nothing else (protocols 2 to 5)::
-
-    {"capacity": int, "buffer": deque([{state, action, reward, next_state, done}, ...], maxlen)}
-                                       └ handed out at its last key, while its batch of a thousand is still
-                                         open on the stack; a stand-in takes its place there
-
-No global is ever imported or called: the few that are known are only recognised. The stack, the memo, the
-number of opcodes a transition may take, and every length are bounded, so a hostile file is refused
-before it takes memory.
+A subclass of the standard library's Python unpickler. It executes the opcodes that a replay file needs
+(protocols 2 to 5) and refuses all others. `find_class` knows eight names and maps each to an object of
+this module, so nothing that a file names is imported or called. Payloads over 512 bytes are loaded when their
+transition is emitted; until then, and in the memo, an array is an offset in the file (`ArrayAt`). A limit
+on the opcodes between two transitions bounds everything else.
 """
 
 from __future__ import annotations
 
+import gzip
+import math
 import pickle
 import pickletools
-import struct
+import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lakepond.adapters import legacy_values as values
-from lakepond.adapters.legacy_bytes import LegacyPickleError, Stream
-from lakepond.adapters.legacy_memo import Memo
-from lakepond.adapters.legacy_values import ArrayAt, Known, Lump, Record, Text, Token
+from lakepond.adapters.legacy_source import LegacyPickleError, Memo, Source
+from lakepond.types import Array
+from lakepond.untrusted import one_line
 
 INLINE_BYTES = 512
-"""a larger payload is left where it is"""
-MAX_DEPTH = 8
-"""marks open at once; five are needed"""
-MAX_STACK = 4096
-"""values between two marks; pickle appends in batches of 1000"""
-OPCODES_PER_TRANSITION = 1000
-"""at most, on average; about 120 are needed"""
-OPCODES_AT_FIRST = 10_000
-NAME_BYTES = 256
-INT_BYTES = 32
+MAX_ARRAY_BYTES = 512 << 20
+EXPECTED = (
+    'the file must be {"capacity": number, "buffer": deque of dicts}, undamaged. Load any other '
+    "pickle with the code that wrote it and record its steps (docs/migrate/pickles.md)"
+)
+MAX_BATCH = 10_000
+"""transitions on the stack; pickle appends 1,000 at a time"""
+MAX_OPCODES = 10_000
+"""from one transition to the next, which takes about 120"""
+DTYPES = frozenset(
+    {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "f16", "c8", "c16", "c32"}
+)
+PythonUnpickler: Any = pickle._Unpickler
+INHERITED = (
+    *(pickle.MARK, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1),
+    *(pickle.BININT2, pickle.LONG1, pickle.BINFLOAT, pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1),
+    *(pickle.TUPLE2, pickle.TUPLE3, pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.APPEND, pickle.APPENDS),
+    *(pickle.MEMOIZE, pickle.BINPUT, pickle.LONG_BINPUT),
+)
+"""opcodes that the standard library executes"""
 
 
-class Unfinished:
-    """Something on the stack that later opcodes will complete; its number in the memo, if it has one."""
+class Transition(NamedTuple):
+    """One transition: arrays, numbers and NumPy scalars."""
 
-    number: int | None = None
-
-
-class Blank(Unfinished):
-    """An array or a dtype that waits for its state; `code` of a dtype, None of an array."""
-
-    def __init__(self, code: str | None) -> None:
-        self.code = code
+    state: Any
+    action: Any
+    reward: Any
+    next_state: Any
+    done: Any
 
 
-class Building(Unfinished):
+class Lump(NamedTuple):
+    """A large payload: its offset and length in the file, and its kind ("bytes", "text" or "latin1")."""
+
+    offset: int
+    length: int
+    kind: str
+
+
+class Dtype:
+    """A dtype; `build` sets its byte order."""
+
+    def __init__(self, code: Any, align: Any = 0, copy: Any = 1) -> None:
+        if code not in DTYPES:
+            objects = " (Python objects)" if isinstance(code, str) and code.startswith("O") else ""
+            raise LegacyPickleError(f"dtype {code!r}{objects} is refused; only numbers and bools are read")
+        self.name = code
+
+    def build(self, state: Any) -> None:
+        """Take the state that follows."""
+        match state:
+            case (3, str("<" | ">" | "|") as order, None, None, None, -1, -1, 0):
+                self.name = np.dtype(order + self.name[-3:].lstrip("<>|")).str
+            case _:
+                raise LegacyPickleError(f"dtype {self.name!r} has fields or an invalid state; it is refused")
+
+
+class ArrayAt:
+    """An array whose bytes are not loaded; `build` completes it."""
+
+    data: bytes | Lump | None = None
+
+    def __init__(self, kind: Any, shape: Any, code: Any) -> None:
+        if kind is not ArrayAt or shape != (0,) or code not in (b"b", "b"):
+            raise LegacyPickleError("an array is created in a way that NumPy does not write")
+
+    def build(self, state: Any) -> None:
+        """Take the state that follows."""
+        match state:
+            case (1, shape, dtype, bool(fortran), data):
+                self._set(data, dtype, shape, "F" if fortran else "C")
+            case _:
+                raise LegacyPickleError("an array has a state that NumPy does not write")
+
+    @classmethod
+    def from_buffer(cls, data: Any, dtype: Any, shape: Any, order: Any, axes: Any = None) -> ArrayAt:
+        """As protocol 5 writes it."""
+        array = cls(ArrayAt, (0,), "b")
+        array._set(data, dtype, shape, order, axes)
+        return array
+
+    def _set(self, data: Any, dtype: Any, shape: Any, order: Any, axes: Any = None) -> None:
+        if type(shape) is not tuple or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape):
+            raise LegacyPickleError(f"an array {shape!r:.200} where a shape is needed")
+        if (
+            not isinstance(dtype, Dtype)
+            or order not in ("C", "F", "K")
+            or (order == "K") != (axes is not None)
+        ):
+            raise LegacyPickleError("an array has no dtype or memory order")
+        if axes is not None and sorted(axes) != list(range(len(shape))):
+            raise LegacyPickleError("the axes of an array are not a permutation")
+        if not isinstance(data, bytes | Lump) or (isinstance(data, Lump) and data.kind == "text"):
+            raise LegacyPickleError("an array has no bytes; Python objects are refused")
+        most = least = data.length if isinstance(data, Lump) else len(data)
+        if isinstance(data, Lump) and data.kind == "latin1":
+            least = (most + 1) // 2  # UTF-8 has one or two bytes for each
+        needed = math.prod(shape) * np.dtype(dtype.name).itemsize
+        if not least <= needed <= most or needed > MAX_ARRAY_BYTES:
+            raise LegacyPickleError(
+                f"an array {shape} of {dtype.name} has {most} bytes where {needed} are needed; "
+                f"the limit is {MAX_ARRAY_BYTES}"
+            )
+        self.data, self.form = data, (dtype.name, shape, order, axes)
+
+    def load(self, source: Source) -> Array:
+        """A new, writable array."""
+        data, (dtype, shape, order, axes) = self.data, self.form
+        flat = source.load(data.offset, data.length) if isinstance(data, Lump) else bytearray(data or b"")
+        if isinstance(data, Lump) and data.kind == "latin1":
+            flat = bytearray(flat.decode().encode("latin1"))
+        array = np.frombuffer(flat, dtype).reshape(shape, order="F" if order == "F" else "C")
+        return array if axes is None else array.transpose(axes)
+
+
+class File(dict[Any, Any]):
+    """The outermost dict."""
+
+
+class Fields:
     """A transition, key by key."""
 
     def __init__(self) -> None:
-        self.fields: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if key not in Transition._fields:
+            wanted = ", ".join(Transition._fields)
+            raise LegacyPickleError(f"a transition has a key {key!r:.99}; only {wanted} are read")
+        array = isinstance(value, ArrayAt) and value.data is not None
+        if not array and ("state" in key or not isinstance(value, bool | int | float | np.generic)):
+            raise LegacyPickleError(f"the {key} of a transition is neither an array nor a number")
+        self.values[key] = value
+
+    def missing(self) -> str:
+        """The keys that it lacks."""
+        return ", ".join(key for key in Transition._fields if key not in self.values)
+
+    def load(self, source: Source) -> Transition:
+        """The transition, with arrays of its own."""
+        values = {k: v.load(source) if isinstance(v, ArrayAt) else v for k, v in self.values.items()}
+        return Transition(**values)
 
 
-class File(Unfinished):
-    """The dict around it all."""
+class Buffer:
+    """Stands for the deque, of which only the length is kept."""
 
-    def __init__(self) -> None:
-        self.keys: set[str] = set()
-
-
-class Deque(Unfinished):
-    """The buffer, of which only the length is kept."""
-
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, start: Any = (), limit: Any = None) -> None:
+        if start != () or (limit is not None and not _is_count(limit)):
+            raise LegacyPickleError("a deque is not empty when it is created, or its limit is invalid")
         self.limit = limit
-        self.length = 0
+        self.length = self.appended = 0
+
+    def append(self, item: Any) -> None:
+        """Check that the item is a transition; it was emitted before."""
+        if not isinstance(item, Fields):
+            raise LegacyPickleError("the buffer holds an object that is not a transition")
+        if item.missing():
+            raise LegacyPickleError(f"a transition without {item.missing()}")
+        self.appended += 1
 
 
-def is_key(value: Any, key: str) -> bool:
-    """Whether it is this text; a dtype may equal a text, too."""
-    return isinstance(value, str) and value == key
+def _is_count(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | np.integer) and int(value) >= 0
 
 
-class Unpickler:
-    """Runs over a stream once: `records` yields the transitions; `capacity` is known once it was read."""
+def _scalar(dtype: Any, data: Any) -> np.generic:
+    value: np.generic = np.frombuffer(data, dtype.name)[0]
+    if len(data) != value.nbytes:
+        raise LegacyPickleError("a NumPy scalar does not match its dtype")
+    return value
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
+
+def _encode(text: Any, codec: Any) -> bytes | Lump:
+    """How protocol 2 writes bytes."""
+    if codec != "latin1":
+        raise LegacyPickleError("bytes are encoded in a way that pickle does not write")
+    return text._replace(kind="latin1") if isinstance(text, Lump) else bytes(text, "latin1")
+
+
+def _empty_bytes() -> bytes:
+    """How protocol 2 writes empty bytes."""
+    return b""
+
+
+STAND_INS: dict[str, Any] = {
+    "collections.deque": Buffer,
+    "numpy.ndarray": ArrayAt,
+    "numpy.dtype": Dtype,
+    "numpy.core.multiarray._reconstruct": ArrayAt,
+    "numpy.core.multiarray.scalar": _scalar,
+    "numpy.core.numeric._frombuffer": ArrayAt.from_buffer,
+    "_codecs.encode": _encode,
+    "builtins.bytes": _empty_bytes,
+}
+
+
+class Unpickler(PythonUnpickler):  # type: ignore[misc]
+    """Reads a file once; see `next_transition`."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self.source = source
         self.capacity: int | None = None
-        self.stopped = False
-        self._memo = Memo()
-        self._stack: list[Any] = []
-        self._marked: list[list[Any]] = []  # the stacks below each open mark
-        self._file: File | None = None
-        self._deque: Deque | None = None
-        self._ready: Record | None = None
-        self._opcodes_left = OPCODES_AT_FIRST
-        if stream.byte() != pickle.PROTO[0] or not 2 <= stream.byte() <= 5:
-            raise LegacyPickleError("this is no pickle of protocol 2 to 5; is it the replay file?")
+        self.memo = Memo()
+        self.stack: list[Any] = []
+        self.metastack: list[list[Any]] = []
+        self.append = self.stack.append
+        self.read, self.readline = source.read, source.readline
+        self._started = self._stopped = False
+        self._buffer: Buffer | None = None
+        self._ready: Fields | None = None
+        self._opcodes = 0
 
-    def records(self) -> Iterator[Record]:
-        """Each transition as soon as it is whole."""
-        while not self.stopped:
-            self.step()
-            if self._ready is not None:
-                record, self._ready = self._ready, None
-                yield record
+    def next_transition(self) -> Transition | None:
+        """The next transition; None after the last one, at the verified end of the file."""
+        with self._blaming():
+            while self._ready is None and not self._stopped:
+                self._step()
+            ready, self._ready = self._ready, None
+            return None if ready is None else ready.load(self.source)
 
-    def step(self) -> None:
-        """One opcode."""
-        code = self.stream.byte()
-        self._opcodes_left -= 1
-        if self._opcodes_left < 0:
-            raise LegacyPickleError("far more opcodes than its transitions need; this is no replay file")
+    def find_capacity(self) -> int:
+        """The capacity of the file, which is near its beginning."""
+        with self._blaming():
+            while self.capacity is None:
+                self._step()
+            return self.capacity
+
+    @contextmanager
+    def _blaming(self) -> Iterator[None]:
+        """Convert every failure that the content of a file can cause to one error."""
+        try:
+            yield
+        except LegacyPickleError:
+            raise
+        except EOFError:
+            raise LegacyPickleError("the file ends early; copy it again from where it was saved") from None
+        except (zlib.error, gzip.BadGzipFile) as error:
+            raise LegacyPickleError(f"the gzip data is damaged ({error}); copy the file again") from None
+        except Exception as error:
+            if isinstance(error, OSError):
+                raise
+            said = f"{type(error).__name__}: {one_line(error)}"
+            raise LegacyPickleError(f"not a valid replay file ({said}); {EXPECTED}") from None
+
+    def _step(self) -> None:
+        if not self._started:
+            self._started = True
+            if self.read(1) != pickle.PROTO or not 2 <= self.read(1)[0] <= 5:
+                raise LegacyPickleError("this is not a pickle of protocol 2 to 5; name the replay file")
+        code = self.read(1)[0]
+        self._opcodes += 1
+        if self._opcodes > MAX_OPCODES:
+            raise LegacyPickleError(f"{MAX_OPCODES} opcodes without a transition; it is refused")
         run = OPCODES.get(code)
         if run is None:
-            named = next((each.name for each in pickletools.opcodes if each.code == chr(code)), hex(code))
-            raise LegacyPickleError(f"the opcode {named} has no place in a replay file, and is refused")
+            name = next((each.name for each in pickletools.opcodes if each.code == chr(code)), hex(code))
+            raise LegacyPickleError(f"opcode {name} is not used by replay files and is refused")
         run(self)
 
-    def close(self) -> None:
-        """Give the memo's temporary file back."""
-        self._memo.close()
-
-    # The stack.
-
-    def push(self, value: Any) -> None:
-        """On top."""
-        if len(self._stack) >= MAX_STACK:
-            raise LegacyPickleError(f"more than {MAX_STACK} values on the stack; this is no replay file")
-        self._stack.append(value)
-
-    def pop(self) -> Any:
-        """From the top."""
-        self.top()
-        return self._stack.pop()
-
-    def top(self) -> Any:
-        """What is there stays there."""
-        if not self._stack:
-            raise LegacyPickleError("an opcode without its operand; the file is damaged")
-        return self._stack[-1]
-
-    def mark(self) -> None:
-        """`(`."""
-        if len(self._marked) >= MAX_DEPTH:
-            raise LegacyPickleError(f"nested deeper than {MAX_DEPTH}; this is no replay file")
-        self._marked.append(self._stack)
-        self._stack = []
-
-    def pop_to_mark(self) -> list[Any]:
-        """All since the last mark."""
-        if not self._marked:
-            raise LegacyPickleError("an opcode without its mark; the file is damaged")
-        items, self._stack = self._stack, self._marked.pop()
-        return items
-
-    def integer(self, count: int, *, signed: bool = False) -> int:
-        """The next bytes as a number."""
-        return int.from_bytes(self.stream.take(count), "little", signed=signed)
-
-    # Plain values.
-
-    def payload(self, length_bytes: int, text: Text = Text.NO) -> None:
-        """Bytes or text: here if small, else where it is."""
-        length = self.integer(length_bytes)
-        limit = values.MAX_ARRAY_BYTES * 2  # a text takes up to two bytes for one
-        if length > limit:
-            raise LegacyPickleError(f"a payload of {length} bytes, more than {limit}; the file is damaged")
-        if length > INLINE_BYTES:
-            self.push(Lump(self.stream.pass_by(length), length, text))
-        else:
-            data = self.stream.take(length)
-            self.push(values.str_of(data) if text is Text.YES else data)
-
-    def long(self, length_bytes: int) -> None:
-        """An integer of any size, within reason."""
-        length = self.integer(length_bytes)
-        if length > INT_BYTES:
-            raise LegacyPickleError(f"an integer of {length} bytes; the file is damaged")
-        self.push(self.integer(length, signed=True))
-
-    def tuple_from(self, items: list[Any]) -> None:
-        """Items as one."""
-        self.push(values.tuple_of(items))
-
-    def last(self, count: int) -> list[Any]:
-        """The uppermost values, taken off."""
-        items = [self.pop() for _ in range(count)]
-        return items[::-1]
-
-    def name(self) -> None:
-        """A global by its two lines."""
-        module, name = self.stream.line(NAME_BYTES), self.stream.line(NAME_BYTES)
-        self.push(values.known(values.str_of(module), values.str_of(name)))
-
-    def name_from_stack(self) -> None:
-        """A global by two strings."""
-        module, name = self.last(2)
-        if not (isinstance(module, str) and isinstance(name, str)):
-            raise LegacyPickleError("a global whose name is no text; the file is damaged")
-        self.push(values.known(module, name))
-
-    # The memo.
-
-    def put(self, number: int | None = None) -> None:
-        """Number what is on top."""
-        value = self.top()
-        if number is not None and number != self._memo.count:
-            raise LegacyPickleError(f"object {self._memo.count} is numbered {number}; the file is damaged")
-        if value is Token.PLACED or (isinstance(value, Unfinished) and value.number is not None):
-            raise LegacyPickleError("an object is numbered twice; the file is damaged")
-        if isinstance(value, Unfinished):
-            value.number = self._memo.put(Token.UNFINISHED)
-        else:
-            self._memo.put(value)
-
-    def get(self, number: int) -> None:
-        """What was numbered, again."""
-        value = self._memo.get(number)
-        if value is Token.UNFINISHED:
-            raise LegacyPickleError(f"object {number} is used before it is whole; the file is damaged")
-        if isinstance(value, Record):  # the same transition a second time
-            self._check_inside_deque()
-            self.push(Token.PLACED)
-            self._hand_out(value)
-        else:
-            self.push(value)
-
-    def _complete(self, value: Any) -> None:
-        """What was unfinished on top is whole, here and in the memo; a transition leaves only a stand-in."""
-        number = self._stack[-1].number
-        if number is not None:
-            self._memo.replace(number, value)
-        self._stack[-1] = Token.PLACED if isinstance(value, Record) else value
-
-    # Objects.
-
-    def reduce(self) -> None:
-        """A known global, and its arguments."""
-        what, args = self.last(2)
-        if type(args) is not tuple:
-            raise LegacyPickleError("a call without arguments; the file is damaged")
-        match what, args:
-            case Known.DEQUE, _:
-                self._open_deque(args)
-            case Known.RECONSTRUCT, (Known.NDARRAY, (0,), bytes(b"b") | str("b")):
-                self.push(Blank(None))
-            case Known.FROMBUFFER, (data, dtype, shape, order) | (data, dtype, shape, order, None):
-                self.push(values.array_at(dtype, shape, order, data))
-            case Known.FROMBUFFER, (data, dtype, shape, order, axes):
-                self.push(values.array_at(dtype, shape, order, data, axes))
-            case Known.DTYPE, _:
-                self.push(Blank(values.dtype_code(args)))
-            case Known.SCALAR, _:
-                self.push(values.scalar(args))
-            case Known.ENCODE, _:
-                self.push(values.encoded(args))
-            case Known.BYTES, ():
-                self.push(b"")  # protocol 2 has no other way to say so
-            case _:
-                named = what.value if isinstance(what, Known) else "what is no global"
-                raise LegacyPickleError(f"a call of {named} that no replay file makes; refused")
-
-    def build(self) -> None:
-        """The state of an array or of a dtype."""
-        state = self.pop()
-        blank = self.top()
-        if not isinstance(blank, Blank):
-            raise LegacyPickleError("a state for what takes none; the file is damaged")
-        if blank.code is not None:
-            self._complete(values.dtype_of(blank.code, state))
-            return
-        match state:
-            case (1, shape, dtype, bool(fortran), data):
-                self._complete(values.array_at(dtype, shape, "F" if fortran else "C", data))
-            case _:
-                raise LegacyPickleError("an array whose state is none; the file is damaged")
-
-    def new_dict(self) -> None:
-        """The file, or a transition; there are no others."""
-        if self._file is None and not self._stack and not self._marked:
-            self._file = File()
-            self.push(self._file)
-        else:
-            self._check_inside_deque()
-            self.push(Building())
-
-    def _check_inside_deque(self) -> None:
-        alone = self._stack[-1:]  # of a buffer of one, which is appended without a mark
-        batch = self._marked[-1][-1:] if self._marked else []
-        if self._deque is None or not any(below is self._deque for below in alone + batch):
-            raise LegacyPickleError("a dict outside of the buffer; this is no replay file")
-
-    def _open_deque(self, args: tuple[Any, ...]) -> None:
-        start = args[0] if args else ()
-        limit = args[1] if len(args) > 1 else None
-        empty = start is Token.EMPTY_LIST or (type(start) is tuple and not start)
-        bounded = type(limit) is int and limit >= 0
-        if len(args) > 2 or not empty or not (bounded or limit is None):
-            raise LegacyPickleError("a deque made as none is made; the file is damaged")
-        if self._deque is not None or self._file is None or not is_key(self.top(), "buffer"):
-            raise LegacyPickleError('a deque that is not the "buffer" of the file; this is no replay file')
-        self._deque = Deque(limit)
-        if self._marked:  # {"capacity": n, "buffer": we are here: no need to wait for the end of the dict
-            for key, value in zip(self._stack[:-1:2], self._stack[1:-1:2], strict=False):
-                if is_key(key, "capacity"):
-                    self._set_capacity(value)
-        self.push(self._deque)
-
-    def append(self, items: list[Any]) -> None:
-        """A batch to the buffer: all were handed out before."""
-        if self._deque is None or self.top() is not self._deque:
-            raise LegacyPickleError("a list, or a buffer that is no deque; this is no replay file")
-        for item in items:
-            if isinstance(item, Building):
-                missing = ", ".join(key for key in Record._fields if key not in item.fields)
-                raise LegacyPickleError(f"a transition without {missing}; this is no replay file")
-            if item is not Token.PLACED:
-                raise LegacyPickleError("the buffer holds what is no transition; this is no replay file")
-
-    def set_items(self, items: list[Any]) -> None:
-        """Keys and values, to a transition or to the file."""
-        target = self.top()
-        if len(items) % 2 or not isinstance(target, Building | File):
-            raise LegacyPickleError("keys for what takes none; the file is damaged")
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            if not isinstance(key, str):
-                raise LegacyPickleError("a key that is no text; this is no replay file")
-            if isinstance(target, Building):
-                self._set_field(target, key, value)
-            else:
-                self._set_top(target, key, value)
-        if isinstance(target, Building) and len(target.fields) == len(Record._fields):
-            record = Record(**target.fields)
-            self._complete(record)
-            self._hand_out(record)
-
-    def _set_field(self, target: Building, key: str, value: Any) -> None:
-        if key not in Record._fields:
+    def find_class(self, module: str, name: str) -> Any:
+        """The object of this module that stands for a name; all other names are refused."""
+        plain = "builtins" if module == "__builtin__" else module
+        if plain.startswith("numpy._core."):  # NumPy 2 renamed it
+            plain = "numpy.core." + plain.removeprefix("numpy._core.")
+        if f"{plain}.{name}" not in STAND_INS:
+            asked = f"{module}.{name}"
             raise LegacyPickleError(
-                f"a transition with a key {key!r}; only {', '.join(Record._fields)} are read"
+                f"the file asks for {asked if asked.isprintable() else ascii(asked)}; only deques, dicts and"
+                " NumPy data are read, so it is refused and nothing of it was run"
             )
-        array = isinstance(value, ArrayAt)
-        if not array and ("state" in key or not isinstance(value, bool | int | float | np.generic)):
-            raise LegacyPickleError(f"a transition whose {key} is neither an array nor a number")
-        target.fields[key] = value
+        return STAND_INS[f"{plain}.{name}"]
 
-    def _set_top(self, target: File, key: str, value: Any) -> None:
-        if key == "buffer" and (self._deque is None or value is not self._deque):
-            raise LegacyPickleError('a "buffer" that is no deque; this is no replay file')
-        if key == "capacity":
-            self._set_capacity(value)
-        target.keys.add(key)
+    def load_payload(self, length_bytes: int, kind: str = "bytes") -> None:
+        """Bytes or text: small ones here, large ones by their offset."""
+        length = int.from_bytes(self.read(length_bytes), "little")
+        if length > 2 * MAX_ARRAY_BYTES:  # Latin-1 bytes take up to two bytes as text
+            raise LegacyPickleError(f"a payload of {length} bytes is over the limit of {2 * MAX_ARRAY_BYTES}")
+        if length > INLINE_BYTES:
+            self.append(Lump(self.source.skip(length), length, kind))
+        else:
+            data = self.read(length)
+            self.append(data.decode() if kind == "text" else data)
 
-    def _set_capacity(self, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-            raise LegacyPickleError("a capacity that is no number of transitions; this is no replay file")
+    def load_reduce(self) -> None:
+        """Create an object of this module; a deque must be the buffer of the file."""
+        super().load_reduce()
+        if not isinstance(self.stack[-1], Buffer):
+            return
+        if self._buffer is not None or not _is_text(self.stack[-2], "buffer"):
+            raise LegacyPickleError(f'a deque is not the "buffer" of the file; {EXPECTED}')
+        self._buffer = self.stack[-1]
+        for key, value in zip(self.stack[:-2:2], self.stack[1:-2:2], strict=False):
+            if _is_text(key, "capacity"):  # comes first, as the project writes it
+                self.set_capacity(value)
+
+    def load_build(self) -> None:
+        """Complete an array or a dtype."""
+        state = self.stack.pop()
+        self.stack[-1].build(state)
+
+    def load_empty_dict(self) -> None:
+        """The file or a transition."""
+        outermost = not self.stack and not self.metastack
+        self.append(File() if outermost else Fields())
+
+    def load_setitems(self, items: list[Any]) -> None:
+        """Set keys of the file or of a transition, which is emitted when it has its last key."""
+        target = self.stack[-1]
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            target[key] = value
+        if isinstance(target, File):
+            if not isinstance(target.get("buffer", self._buffer), Buffer | None):
+                raise LegacyPickleError('the "buffer" is not a deque')
+            if "capacity" in target:
+                self.set_capacity(target["capacity"])
+        elif not target.missing():
+            self._emit(target, self.stack[:-1])
+
+    def load_get(self, number: int) -> None:
+        """Push a numbered object again; a transition is emitted again."""
+        value = self.memo[number]
+        if isinstance(value, Fields) and not value.missing():
+            self._emit(value, self.stack)
+        self.append(value)
+
+    def _emit(self, fields: Fields, batch: list[Any]) -> None:
+        """Hand out a transition that is in its place: alone on the buffer, or after others of its batch."""
+        below = batch or (self.metastack[-1] if self.metastack else [])
+        alone = bool(below) and below[-1] is self._buffer
+        if self._buffer is None or not (alone or isinstance(below[-1], Fields)) or len(batch) > MAX_BATCH:
+            raise LegacyPickleError(f"a dict outside of the buffer; {EXPECTED}")
+        self._buffer.length += 1
+        if self._buffer.limit is not None and self._buffer.length > self._buffer.limit:
+            raise LegacyPickleError(f"it has more than the {self._buffer.limit} transitions its deque holds")
+        self._opcodes = 0
+        self._ready = fields
+
+    def load_stop(self) -> None:
+        """The end of the pickle, which must be the end of the file."""
+        if self.metastack or len(self.stack) != 1 or not isinstance(self.stack[0], File):
+            raise LegacyPickleError(f"the pickle ends in the middle of an object; {EXPECTED}")
+        missing = [key for key in ("buffer", "capacity") if key not in self.stack[0]]
+        if missing:
+            raise LegacyPickleError(f"it has no {' and no '.join(missing)}; {EXPECTED}")
+        if self._buffer is None or self._buffer.appended != self._buffer.length:
+            raise LegacyPickleError("the buffer does not hold the transitions that were read")
+        if self.source.file.read(1):
+            raise LegacyPickleError("the pickle ends, but the file continues; it is damaged")
+        self._stopped = True
+
+    def set_capacity(self, value: Any) -> None:
+        """Check and keep the capacity."""
+        if not _is_count(value):
+            raise LegacyPickleError("the capacity is not a number of transitions")
         self.capacity = int(value)
 
-    def _hand_out(self, record: Record) -> None:
-        assert self._deque is not None
-        self._deque.length += 1
-        self._opcodes_left += OPCODES_PER_TRANSITION
-        if self._deque.limit is not None and self._deque.length > self._deque.limit:
-            raise LegacyPickleError(
-                f"more than the {self._deque.limit} transitions its deque holds; it is damaged"
-            )
-        self._ready = record
 
-    def stop(self) -> None:
-        """The end: everything is in its place, and nothing follows."""
-        if self._file is None or self._marked or self._stack != [self._file]:
-            raise LegacyPickleError("it ends in the middle of an object; the file is damaged")
-        missing = {"capacity", "buffer"} - self._file.keys
-        if missing:
-            raise LegacyPickleError(f"it has no {' and no '.join(sorted(missing))}; this is no replay file")
-        self.stream.finish()
-        self.stopped = True
+def _is_text(value: Any, text: str) -> bool:
+    return isinstance(value, str) and value == text
 
 
-OPCODES: dict[int, Callable[[Unpickler], object]] = {
-    pickle.FRAME[0]: lambda m: m.stream.take(8),  # only a hint how much to read ahead
-    pickle.STOP[0]: Unpickler.stop,
-    pickle.MARK[0]: Unpickler.mark,
-    pickle.NONE[0]: lambda m: m.push(None),
-    pickle.NEWTRUE[0]: lambda m: m.push(True),
-    pickle.NEWFALSE[0]: lambda m: m.push(False),
-    pickle.BININT[0]: lambda m: m.push(m.integer(4, signed=True)),
-    pickle.BININT1[0]: lambda m: m.push(m.stream.byte()),
-    pickle.BININT2[0]: lambda m: m.push(m.integer(2)),
-    pickle.LONG1[0]: lambda m: m.long(1),
-    pickle.LONG4[0]: lambda m: m.long(4),
-    pickle.BINFLOAT[0]: lambda m: m.push(struct.unpack(">d", m.stream.take(8))[0]),
-    pickle.SHORT_BINBYTES[0]: lambda m: m.payload(1),
-    pickle.BINBYTES[0]: lambda m: m.payload(4),
-    pickle.BINBYTES8[0]: lambda m: m.payload(8),
-    pickle.BYTEARRAY8[0]: lambda m: m.payload(8),
-    pickle.SHORT_BINUNICODE[0]: lambda m: m.payload(1, Text.YES),
-    pickle.BINUNICODE[0]: lambda m: m.payload(4, Text.YES),
-    pickle.BINUNICODE8[0]: lambda m: m.payload(8, Text.YES),
-    pickle.EMPTY_TUPLE[0]: lambda m: m.push(()),
-    pickle.TUPLE[0]: lambda m: m.tuple_from(m.pop_to_mark()),
-    pickle.TUPLE1[0]: lambda m: m.tuple_from(m.last(1)),
-    pickle.TUPLE2[0]: lambda m: m.tuple_from(m.last(2)),
-    pickle.TUPLE3[0]: lambda m: m.tuple_from(m.last(3)),
-    pickle.EMPTY_LIST[0]: lambda m: m.push(Token.EMPTY_LIST),
-    pickle.EMPTY_DICT[0]: Unpickler.new_dict,
-    pickle.GLOBAL[0]: Unpickler.name,
-    pickle.STACK_GLOBAL[0]: Unpickler.name_from_stack,
-    pickle.REDUCE[0]: Unpickler.reduce,
-    pickle.BUILD[0]: Unpickler.build,
-    pickle.APPEND[0]: lambda m: m.append(m.last(1)),
-    pickle.APPENDS[0]: lambda m: m.append(m.pop_to_mark()),
-    pickle.SETITEM[0]: lambda m: m.set_items(m.last(2)),
-    pickle.SETITEMS[0]: lambda m: m.set_items(m.pop_to_mark()),
-    pickle.MEMOIZE[0]: lambda m: m.put(),
-    pickle.BINPUT[0]: lambda m: m.put(m.stream.byte()),
-    pickle.LONG_BINPUT[0]: lambda m: m.put(m.integer(4)),
-    pickle.BINGET[0]: lambda m: m.get(m.stream.byte()),
-    pickle.LONG_BINGET[0]: lambda m: m.get(m.integer(4)),
+OPCODES: dict[int, Callable[[Any], object]] = {
+    **{code[0]: PythonUnpickler.dispatch[code[0]] for code in INHERITED},
+    pickle.FRAME[0]: lambda u: u.read(8),  # only says how far to read ahead
+    pickle.STOP[0]: Unpickler.load_stop,
+    pickle.SHORT_BINBYTES[0]: lambda u: u.load_payload(1),
+    pickle.BINBYTES[0]: lambda u: u.load_payload(4),
+    pickle.BINBYTES8[0]: lambda u: u.load_payload(8),
+    pickle.BYTEARRAY8[0]: lambda u: u.load_payload(8),
+    pickle.SHORT_BINUNICODE[0]: lambda u: u.load_payload(1, "text"),
+    pickle.BINUNICODE[0]: lambda u: u.load_payload(4, "text"),
+    pickle.BINUNICODE8[0]: lambda u: u.load_payload(8, "text"),
+    pickle.EMPTY_LIST[0]: lambda u: u.append(()),
+    pickle.EMPTY_DICT[0]: Unpickler.load_empty_dict,
+    pickle.REDUCE[0]: Unpickler.load_reduce,
+    pickle.BUILD[0]: Unpickler.load_build,
+    pickle.SETITEM[0]: lambda u: u.load_setitems([u.stack.pop(), u.stack.pop()][::-1]),
+    pickle.SETITEMS[0]: lambda u: u.load_setitems(u.pop_mark()),
+    pickle.BINGET[0]: lambda u: u.load_get(u.read(1)[0]),
+    pickle.LONG_BINGET[0]: lambda u: u.load_get(int.from_bytes(u.read(4), "little")),
 }

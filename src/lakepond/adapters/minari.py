@@ -1,34 +1,211 @@
-"""Minari datasets into a lake: Arrow and Parquet with pyarrow alone, HDF5 with h5py if it is installed."""
+"""Lakes as Minari datasets, and back.
+
+Exports are in Minari's Arrow format, lossless: images are not JPEG. Minari itself is not needed; from version
+0.5.4 on `minari.MinariDataset(path / "data")` opens them, and `minari.load_dataset(dataset_id)` does if
+`path` is `$MINARI_DATASETS_PATH/<dataset_id>`::
+
+    <path>/data/metadata.json           spaces, counts, "jpeg_encoding": false
+    <path>/data/<episode>/part-0.arrow  observations (one more than steps), actions, rewards, ...
+    <path>/data/<episode>/metadata.json
+
+Imports read Arrow and Parquet with pyarrow alone, and HDF5 with h5py if it is installed.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lakepond import untrusted
-from lakepond.adapters.episodes import Episode, Imported, Progress, import_episodes
+from lakepond import spaces, untrusted
+from lakepond.adapters.episodes import Episode, Imported, Progress, import_episodes, spec_of
 from lakepond.adapters.minari_hdf5 import read_hdf5
 from lakepond.adapters.staging import refuse_existing
 from lakepond.arrow_sizes import check_ipc, check_parquet
 from lakepond.errors import SpecError
-from lakepond.types import Array, Tree
+from lakepond.lake.lake import Lake
+from lakepond.types import Array, Field, Spec, Tree, leaves
 
+VERSION = "0.5.4"
+"""the first that reads images without JPEG"""
 IMAGE_SIDE = 32
 """Minari takes uint8 boxes of at least this height and width for images"""
 MOST_RATIO = 1032
 """bytes that one byte of an Arrow or Parquet file may expand to, as for deflate"""
 
 
+def export_minari(
+    lake: Lake,
+    path: str | Path,
+    *,
+    dataset_id: str = "lakepond/lake-v0",
+    progress: Progress | None = None,
+) -> int:
+    """Write the episodes one by one and the dataset metadata last; return the number of episodes.
+
+    Spaces are those of the spec. Where it has none, numbers are unbounded, and an int64 scalar is a Discrete
+    that ends at the highest number. `progress` counts steps.
+    """
+    path, spec = Path(path), lake.spec
+    data = path / "data"
+    if path.exists() and any(path.iterdir()):
+        raise SpecError(f"{path} already exists; name a new folder.")
+    for tree in (spec.obs, spec.action):
+        for name, field in leaves(tree):
+            if np.dtype(field.dtype).kind not in "biuf":
+                raise SpecError(f"Minari has no space for {field} {name}; leave it out, or export to Arrow.")
+    data.mkdir(parents=True)
+    count = steps = size = 0
+    seen: dict[str, tuple[int, int]] = {}
+    for episode in lake.episodes():
+        size += _write_episode(data / str(count), count, spec, episode)
+        count, steps = count + 1, steps + episode.steps
+        for name, values in (*leaves(episode.obs, "obs"), *leaves(episode.action, "action")):
+            if values.ndim == 1 and values.dtype == np.int64:
+                low, high = seen.get(name, (0, 0))
+                seen[name] = min(low, int(values.min())), max(high, int(values.max()))
+        if progress is not None:
+            progress(steps, len(lake))
+    metadata = {
+        "total_episodes": count,
+        "total_steps": steps,
+        "data_format": "arrow",
+        "jpeg_encoding": False,
+        "observation_space": json.dumps(_space(spec.obs, "obs", seen)),
+        "action_space": json.dumps(_space(spec.action, "action", seen)),
+        "dataset_id": dataset_id,
+        "minari_version": VERSION,
+        "dataset_size": round(size / 1e6, 1),
+        **({} if spec.env_spec is None else {"env_spec": spec.env_spec}),
+    }
+    temporary = data / "metadata.json.aside"
+    temporary.write_text(json.dumps(metadata))
+    os.replace(temporary, data / "metadata.json")
+    return count
+
+
+def _write_episode(folder: Path, number: int, spec: Spec, episode: Episode) -> int:
+    import pyarrow as pa
+
+    count = episode.steps
+    columns = {
+        "observations": _arrays(spec.obs, episode.obs),
+        "actions": _arrays(spec.action, episode.action, pad=1),
+        "rewards": pa.array(np.append(_one(episode.reward), 0).astype(episode.reward.dtype)),
+        "terminations": pa.array(np.append(episode.terminated, False)),
+        "truncations": pa.array(np.append(episode.truncated, False)),
+    }
+    infos = {**episode.extras, "stream": np.full(count, episode.stream, np.int32)}
+    arrays, fields = [], []
+    for name, values in infos.items():
+        plain = _padded(values.reshape(count, -1), 1)
+        arrays.append(_array(plain) if values.ndim > 1 else pa.array(plain[:, 0]))
+        shape = {"shape": ",".join(map(str, values.shape[1:]))} if values.ndim > 1 else None
+        fields.append(pa.field(name, arrays[-1].type, metadata=shape))
+    columns["infos"] = pa.StructArray.from_arrays(arrays, fields=fields)
+    batch = pa.record_batch(list(columns.values()), names=list(columns))
+    folder.mkdir()
+    file = folder / "part-0.arrow"
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    (folder / "metadata.json").write_text(json.dumps({"id": number, "total_steps": count}))
+    return file.stat().st_size
+
+
+def _arrays(spec: Tree, values: Tree, pad: int = 0) -> Any:
+    """Values as Minari lays them out: structs for dicts and tuples, flat fixed-size lists for arrays."""
+    import pyarrow as pa
+
+    if isinstance(spec, Field):
+        if _is_discrete(spec):
+            return pa.array(_padded(values.reshape(-1, 1), pad)[:, 0])
+        values = values.astype(np.int8) if values.dtype.kind == "b" else values
+        return _array(_padded(values.reshape(len(values), -1), pad))
+    items = spec.items() if isinstance(spec, dict) else enumerate(spec)
+    named = {str(key): _arrays(sub, values[key], pad) for key, sub in items}
+    return pa.StructArray.from_arrays(list(named.values()), names=list(named))
+
+
+def _array(values: Array) -> Any:
+    import pyarrow as pa
+
+    kind = pa.list_(pa.from_numpy_dtype(values.dtype), values.shape[1])
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=kind)
+
+
+def _padded(values: Array, pad: int) -> Array:
+    return np.concatenate([values, np.zeros((pad, values.shape[1]), values.dtype)])
+
+
+def _one(reward: Array) -> Array:
+    if reward.ndim > 1:
+        raise SpecError(f"Minari's rewards are numbers, not {reward.shape[1:]}; export to Arrow instead.")
+    return reward
+
+
+def _is_discrete(field: Field) -> bool:
+    """Whether Minari stores the field as a plain number: the space is a Discrete."""
+    if field.space is not None:
+        return bool(field.space["type"] == "Discrete")
+    return not field.shape and np.dtype(field.dtype) == np.int64
+
+
+def _space(spec: Tree, path: str, seen: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    """A Gymnasium space as Minari writes it; `seen`: the lowest and the highest of each whole number."""
+    if isinstance(spec, dict):
+        inner = {key: _space(sub, f"{path}[{key!r}]", seen) for key, sub in spec.items()}
+        return {"type": "Dict", "subspaces": inner}
+    if isinstance(spec, tuple):
+        return {"type": "Tuple", "subspaces": [_space(s, f"{path}[{i}]", seen) for i, s in enumerate(spec)]}
+    dtype = np.dtype(spec.dtype)
+    space = spec.space
+    if space is None:
+        lowest, highest = seen.get(path, (0, 0))
+        if _is_discrete(spec) and lowest >= 0:
+            space = {"type": "Discrete", "start": 0, "n": 1 + highest}
+        else:
+            space = (
+                {"type": "MultiBinary"} if dtype.kind == "b" else {"type": "Box", "low": None, "high": None}
+            )
+    return spaces.to_minari(space, spec.shape, dtype)
+
+
 def import_minari(path: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
     """Import all episodes of a Minari dataset, one after another, to a new lake."""
     refuse_existing(Path(lake))
-    total = _metadata(_data(Path(path))).get("total_episodes", 0)
+    data = _data(Path(path))
+    metadata = _metadata(data)
+    total = metadata.get("total_episodes", 0)
     total = total if isinstance(total, int) else 0
-    return import_episodes(read_minari(path), lake, total=total, progress=progress)
+
+    def spec(first: Episode) -> Spec:
+        found = spec_of(first)
+        with untrusted.blaming(data / "metadata.json", SpecError, "restore it"):
+            obs, action = (
+                _with_spaces(tree, untrusted.parse_json(metadata[name]))
+                for tree, name in ((found.obs, "observation_space"), (found.action, "action_space"))
+            )
+        env_spec = metadata.get("env_spec")
+        return replace(
+            found, obs=obs, action=action, env_spec=env_spec if isinstance(env_spec, str) else None
+        )
+
+    return import_episodes(read_minari(path), lake, spec=spec, total=total, progress=progress)
+
+
+def _with_spaces(tree: Tree, space: Any) -> Tree:
+    """A tree of fields with the spaces that Minari's metadata has."""
+    if isinstance(tree, dict):
+        return {key: _with_spaces(sub, space["subspaces"][key]) for key, sub in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_with_spaces(sub, space["subspaces"][i]) for i, sub in enumerate(tree))
+    return replace(tree, space=spaces.from_minari(space))
 
 
 def read_minari(path: str | Path) -> Iterator[Episode]:

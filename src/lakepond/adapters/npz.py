@@ -1,9 +1,14 @@
-"""Folders of .npz files, one an episode, as `lake.to_npz` writes them, into a lake."""
+"""Lakes as folders of .npz files, one per episode, which NumPy alone reads, and back.
+
+Each has `obs` (one more than there are steps), `action`, `reward`, `terminated`, `truncated`, `stream`,
+`step_id` and the extras; dicts and tuples have one array per leaf, such as `obs['camera']`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +18,42 @@ from lakepond import untrusted
 from lakepond.adapters.episodes import Episode, Imported, Progress, import_episodes
 from lakepond.adapters.staging import refuse_existing
 from lakepond.errors import SpecError
-from lakepond.types import Array, Tree
+from lakepond.lake.files import write_path
+from lakepond.lake.lake import Lake
+from lakepond.types import Array, Tree, leaves
 
 KEY = r"\[(?:'([^']*)'|(\d+))\]"
 """a step into a dict or a tuple"""
 OTHER = ("reward", "terminated", "truncated", "stream", "step_id", "done")
+
+
+def export_npz(lake: Lake, folder: str | Path, *, progress: Progress | None = None) -> int:
+    """Write the episodes one by one, each file atomically; return their number. `progress` counts steps."""
+    folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise SpecError(f"{folder} already exists; name a new folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    count = steps = 0
+    for episode in lake.episodes():
+        write_path(folder / f"{count:06d}.npz", partial(_save, _named(episode)))
+        count, steps = count + 1, steps + episode.steps
+        if progress is not None:
+            progress(steps, len(lake))
+    return count
+
+
+def _save(arrays: dict[str, Array], aside: Path) -> None:
+    with aside.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def _named(episode: Episode) -> dict[str, Array]:
+    named = dict(leaves(episode.obs, "obs")) | dict(leaves(episode.action, "action")) | episode.extras
+    named |= {name: getattr(episode, name) for name in ("reward", "terminated", "truncated")}
+    named["stream"] = np.array(episode.stream)
+    if episode.step_id is not None:
+        named["step_id"] = episode.step_id
+    return named
 
 
 def import_npz(folder: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:

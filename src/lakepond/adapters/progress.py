@@ -1,4 +1,4 @@
-"""Progress for people: a bar and a last line on a terminal's stderr, nothing at all anywhere else."""
+"""Progress bar and summary line on stderr if it is a terminal; otherwise no output."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 
 def watched() -> bool:
-    """Whether somebody looks on."""
+    """Whether stderr is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A function that is told how much is done, of how much; it draws that while in the block."""
+    """Context manager that yields a function `progress(done, total)`, which draws a progress bar."""
     if not watched():
         yield lambda done, total: None
         return
@@ -27,7 +27,7 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def say(line: str) -> None:
-    """One line, if somebody looks on."""
+    """Print one line to stderr if it is a terminal."""
     if watched():
         from rich.console import Console
 

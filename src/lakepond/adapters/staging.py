@@ -17,7 +17,7 @@ from lakepond.lake.lake import Lake
 def refuse_existing(target: Path) -> None:
     """`SpecError` if there is anything at `target`."""
     if os.path.lexists(target):
-        raise SpecError(f"{target} is there already; import to a new lake.")
+        raise SpecError(f"{target} already exists; import to a new lake.")
 
 
 @contextmanager

@@ -1,28 +1,57 @@
-"""Drop-in for the trading project's replay buffers: the same names, each distinct market day once.
+"""Drop-in replacements for the trading project's replay buffers and cloud sync.
 
-    from lakepond import ReplayBuffer          # was: from models.replay_buffer import ReplayBuffer
+    from lakepond.adapters.trading import ReplayBuffer, get_cloud_sync_from_env
 
-What `sample` returns are NumPy arrays; `torch.from_numpy` takes them without a copy.
+With `device`, `sample` returns float32 tensors on it, as the project's own class does; without one, NumPy
+arrays, and PyTorch is not imported.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from lakepond.adapters import progress
+from lakepond.adapters.cloud_sync import CloudSync
 from lakepond.adapters.legacy import legacy_capacity, read_legacy
 from lakepond.errors import RecordError, SpecError, TooFewSteps
 from lakepond.lake.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import Array, Batch, Field, Spec
 
+__all__ = [
+    "CloudSync",
+    "PrioritizedReplayBuffer",
+    "ReplayBuffer",
+    "SavedBuffer",
+    "get_cloud_sync_from_env",
+]
+log = logging.getLogger("lakepond")
+
+
+def get_cloud_sync_from_env(**settings: Any) -> CloudSync:
+    """Create a `CloudSync` from `CLOUD_PROVIDER`, `CLOUD_BUCKET` and `CLOUD_PROJECT` (default eigen2).
+
+    Credentials come from `GOOGLE_APPLICATION_CREDENTIALS` or `GCS_CREDENTIALS`, and from the other providers'
+    usual variables. Without a provider nothing is uploaded.
+    """
+    env = os.environ
+    return CloudSync(
+        env.get("CLOUD_PROVIDER", "local").lower(),
+        env.get("CLOUD_BUCKET"),
+        env.get("CLOUD_PROJECT", "eigen2"),
+        env.get("GOOGLE_APPLICATION_CREDENTIALS") or env.get("GCS_CREDENTIALS"),
+        **settings,
+    )
+
 
 class SavedBuffer(NamedTuple):
-    """What a save came to."""
+    """Size of a save, as returned by `ReplayBuffer.save`."""
 
     transitions: int
     bytes_on_disk: int
@@ -34,19 +63,31 @@ class SavedBuffer(NamedTuple):
 
 
 class ReplayBuffer:
-    """A ring of transitions, shared by a whole population."""
+    """A replay buffer with the interface of the trading project's class, shared by a population of agents."""
 
-    def __init__(self, capacity: int = 50_000, *, min_size: int = 10_000, seed: int | None = None) -> None:
-        """`min_size`: transitions from which on `is_ready`. `seed`: makes sampling repeatable."""
+    def __init__(
+        self,
+        capacity: int = 50_000,
+        *,
+        device: Any = None,
+        min_size: int = 10_000,
+        seed: int | None = None,
+    ) -> None:
+        """`device`: where `sample` puts its tensors; None: NumPy arrays. `min_size`: see `is_ready`.
+
+        `seed`: makes sampling repeatable. Without one, sampling follows `np.random.seed`, as in the project.
+        """
         if not isinstance(capacity, int | np.integer) or capacity < 1:
             raise SpecError(
                 f"capacity must be a whole number of transitions, at least 1, but is {capacity!r}."
             )
         self.capacity = int(capacity)
+        self.device = device
         self.min_size = min_size
         self.replay: Replay | None = None
-        """made at the first `add`, which tells the shapes"""
-        self._rng = np.random.default_rng(seed)
+        """created by the first `add`, which defines the shapes"""
+        self._rng = None if seed is None else np.random.default_rng(seed)
+        self._samplers: dict[int, Any] = {}
 
     def add(
         self,
@@ -54,11 +95,13 @@ class ReplayBuffer:
         action: npt.ArrayLike,
         reward: float,
         next_state: npt.ArrayLike,
-        done: bool,
+        done: float,
         *,
         stream: int = 0,
     ) -> None:
-        """Keep one transition. With `stream`, agents that take turns are told apart, which is faster."""
+        """Add one transition. `done`: 0 or 1. `stream`: a number per agent, faster if agents take turns."""
+        if done not in (0, 1):
+            raise RecordError(f"done is {done!r}; it must be 0 or 1.")
         state, next_state, action = np.asarray(state), np.asarray(next_state), np.asarray(action)
         if next_state.shape != state.shape or next_state.dtype != state.dtype:
             raise RecordError(
@@ -82,51 +125,78 @@ class ReplayBuffer:
     def _make(self, spec: Spec) -> Replay:
         return Replay(spec, self.capacity)
 
-    def sample(self, batch_size: int) -> dict[str, Array]:
-        """`batch_size` different transitions: states, actions, rewards, next_states, dones.
+    def sample(self, batch_size: int) -> Any:
+        """Return a dict of `batch_size` distinct transitions: states, actions, rewards, next_states, dones.
 
-        Rewards and dones are float32 of the shape (batch_size, 1), as the networks expect them.
+        Rewards and dones are float32 of the shape (batch_size, 1). With a device all are float32 tensors.
         """
         return _as_dict(self._draw(batch_size))
 
-    def _draw(self, batch_size: int) -> Batch:
+    def _draw(self, batch_size: int, **options: Any) -> Batch:
         if self.replay is None or len(self) < batch_size:
             raise TooFewSteps(f"{batch_size} transitions were asked for, but the buffer holds {len(self)}.")
-        return self.replay.sample(batch_size, rng=self._rng, replace=False)
+        if self._rng is None:
+            self._rng = np.random.default_rng(np.random.randint(0, 1 << 31, 4))
+        if self.device is None:
+            return self.replay.sample(batch_size, rng=self._rng, replace=False, **options)
+        if batch_size not in self._samplers:
+            from lakepond.adapters.torch import TorchSampler
+
+            replay: Any = self.replay
+            self._samplers[batch_size] = TorchSampler(
+                replay, batch_size, device=self.device, rng=self._rng, replace=False
+            )
+        batch: Batch = self._samplers[batch_size].sample(**options)
+        return batch
 
     def save(self, file_path: str | Path, compress: bool = True) -> SavedBuffer:
-        """Save what the buffer holds, durable when it returns; saving again writes only what is new.
+        """Save all transitions durably; saving to the same path again writes only the new ones.
 
-        `file_path` becomes a folder, a lake, which `load` opens. `compress=False` keeps its rows plain.
+        `file_path` becomes a folder, a lake, which `load` opens; a pickle of that name is renamed to
+        `<name>.old`. `compress=False` stores rows uncompressed.
         """
         if self.replay is None:
             raise TooFewSteps("the buffer is empty; there is nothing to save.")
-        commit = self.replay.save(Path(file_path), codec="zstd" if compress else "none")
+        path = Path(file_path)
+        old = path.with_name(path.name + ".old")
+        if path.is_file():
+            if old.exists():
+                raise SpecError(f"{path} is a file and {old} exists; move one of them away.")
+            path.rename(old)
+            log.warning("%s was renamed to %s; delete it when you no longer need it.", path, old)
+        commit = self.replay.save(path, codec="zstd" if compress else "none")
         saved = SavedBuffer(len(self), sum(commit.files().values()), len(self) * self.replay.spec.step_nbytes)
         progress.say(f"saved to {file_path}: {saved}")
         return saved
 
     @classmethod
-    def load(cls, file_path: str | Path, *, seed: int | None = None) -> Self:
-        """A buffer that goes on where `save` left it, or one filled from an old pickle, plain or gzip.
+    def load(
+        cls,
+        file_path: str | Path,
+        *,
+        device: Any = None,
+        min_size: int = 10_000,
+        seed: int | None = None,
+    ) -> Self:
+        """Load a buffer from a save, or from a pickle, plain or gzip.
 
-        Pickles are read in pieces, by a reader that builds nothing but NumPy data. `seed`: makes sampling
-        repeatable.
+        Pickles are read in pieces, by a reader that builds only NumPy data. Options: those of the class.
         """
         path = Path(file_path)
+        note: dict[str, Any] = {}
         if path.is_dir():
             with Lake.open(path) as lake:
                 note = lake.commit.note
-            buffer = cls(note.get("capacity", 50_000), seed=seed)
+        capacity = note.get("capacity", 50_000) if path.is_dir() else legacy_capacity(path)
+        buffer = cls(capacity, device=device, min_size=min_size, seed=seed)
+        if path.is_dir():
             if isinstance(buffer, PrioritizedReplayBuffer) and note.get("alpha") is not None:
                 buffer.alpha = note["alpha"]
             buffer.replay = buffer._open(path)
-            progress.say(f"loaded from {path}: {buffer._in_words()}")
-            return buffer
-        buffer = cls(legacy_capacity(path), seed=seed)
-        with progress.bar(f"reading {path}") as drawn:
-            for old in read_legacy(path, progress=drawn):
-                buffer.add(old.state, old.action, float(old.reward), old.next_state, bool(old.done))
+        else:
+            with progress.bar(f"reading {path}") as drawn:
+                for old in read_legacy(path, progress=drawn):
+                    buffer.add(old.state, old.action, float(old.reward), old.next_state, bool(old.done))
         progress.say(f"loaded from {path}: {buffer._in_words()}")
         return buffer
 
@@ -150,21 +220,21 @@ class ReplayBuffer:
         return 0 if self.replay is None else self.replay.stats().recorded
 
     def is_ready(self) -> bool:
-        """Whether learning may start."""
+        """Whether the buffer has at least `min_size` transitions."""
         return len(self) >= self.min_size
 
     def close(self) -> None:
-        """Let go of the folder it was saved to; what was added since the last save is not saved."""
+        """Release the folder it was saved to; transitions added since the last save are not saved."""
         if self.replay is not None:
             self.replay.close()
 
     def clear(self) -> None:
-        """Forget all transitions."""
+        """Remove all transitions."""
         if self.replay is not None:
             self.replay.clear()
 
     def get_stats(self) -> dict[str, float]:
-        """Size and capacity as ever, and what memory it takes."""
+        """Size, capacity and memory use."""
         stats = {
             "size": len(self),
             "capacity": self.capacity,
@@ -178,7 +248,7 @@ class ReplayBuffer:
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """The same, drawn in proportion to priority ** alpha."""
+    """A `ReplayBuffer` that samples in proportion to priority ** alpha."""
 
     def __init__(
         self,
@@ -186,10 +256,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha: float = 0.6,
         beta: float = 0.4,
         *,
+        device: Any = None,
         min_size: int = 10_000,
         seed: int | None = None,
     ) -> None:
-        super().__init__(capacity, min_size=min_size, seed=seed)
+        super().__init__(capacity, device=device, min_size=min_size, seed=seed)
         self.alpha = alpha
         self.beta = beta
 
@@ -199,18 +270,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _open(self, path: Path) -> Replay:
         return Replay.open_saved(path, self.capacity, alpha=self.alpha)
 
-    def sample(self, batch_size: int) -> tuple[dict[str, Array], Array, Array]:  # type: ignore[override]
-        """The batch, its step ids for `update_priorities`, and the importance weights.
+    def sample(self, batch_size: int) -> Any:
+        """Return the dict, the step ids for `update_priorities`, and the importance weights (NumPy arrays).
 
-        The ids never point to another transition, however much is added in between.
+        An id always refers to the same transition, also after further transitions were added.
         """
-        batch = self._draw(batch_size)
-        return _as_dict(batch), batch.step_id, batch.weight
-
-    def _draw(self, batch_size: int) -> Batch:
-        if self.replay is None or len(self) < batch_size:
-            raise TooFewSteps(f"{batch_size} transitions were asked for, but the buffer holds {len(self)}.")
-        return self.replay.sample(batch_size, rng=self._rng, replace=False, beta=self.beta)
+        batch = self._draw(batch_size, beta=self.beta)
+        return _as_dict(batch), _on_host(batch.step_id), _on_host(batch.weight)
 
     def update_priorities(self, indices: npt.ArrayLike, td_errors: npt.ArrayLike) -> None:
         """Set the priorities of sampled transitions to their absolute TD errors."""
@@ -219,11 +285,20 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.replay.update_priorities(indices, np.abs(np.asarray(td_errors, np.float64)).reshape(-1) + 1e-6)
 
 
-def _as_dict(batch: Batch) -> dict[str, Array]:
+def _as_dict(batch: Batch) -> dict[str, Any]:
+    def float32(values: Any) -> Any:
+        return values.astype(np.float32) if isinstance(values, np.ndarray) else values.float()
+
+    tensors = not isinstance(batch.reward, np.ndarray)
     return {
-        "states": batch.obs,
-        "actions": batch.action,
-        "rewards": batch.reward.reshape(-1, 1),
-        "next_states": batch.next_obs,
-        "dones": batch.terminated.astype(np.float32).reshape(-1, 1),
+        "states": float32(batch.obs) if tensors else batch.obs,
+        "actions": float32(batch.action) if tensors else batch.action,
+        "rewards": float32(batch.reward).reshape(-1, 1),
+        "next_states": float32(batch.next_obs) if tensors else batch.next_obs,
+        "dones": float32(batch.terminated).reshape(-1, 1),
     }
+
+
+def _on_host(values: Any) -> Array:
+    found: Array = values if isinstance(values, np.ndarray) else values.cpu().numpy()
+    return found

@@ -18,7 +18,7 @@ import optax
 
 from lakepond.agents import market_network as network
 from lakepond.agents.market_network import Array, Params
-from lakepond.envs.market.rules import Rules
+from lakepond.envs.market_rules import Rules
 
 
 class Settings(NamedTuple):

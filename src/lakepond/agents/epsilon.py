@@ -46,11 +46,13 @@ class Epsilon:
 
     def __post_init__(self) -> None:
         if not (0 <= self.end <= 1 and 0 <= self.start <= 1):
-            raise ConfigError(f"epsilon goes from {self.start} to {self.end}; both must lie in [0, 1].")
+            raise ConfigError(f"epsilon goes from {self.start} to {self.end}; both must be in [0, 1].")
         if self.frames < 1:
-            raise ConfigError(f"epsilon takes {self.frames} frames to fall; it must be at least 1.")
+            raise ConfigError(f"the epsilon schedule has {self.frames} frames; it must have at least 1.")
         if self.kind == "exponential" and not 0 < self.end <= self.start:
-            raise ConfigError("an exponential epsilon must fall to an end above 0; take a linear one for 0.")
+            raise ConfigError(
+                "an exponential epsilon must fall to an end above 0; use a linear schedule for 0."
+            )
 
     def init(self, agents: int | None = None) -> EpsilonState:
         """The schedule at its start; with a leading axis if `agents` is given."""
@@ -79,5 +81,5 @@ class Epsilon:
         if to is None:
             return state
         if not 0 <= to <= 1:
-            raise ConfigError(f"epsilon cannot be reset to {to}; it must lie in [0, 1].")
+            raise ConfigError(f"epsilon cannot be reset to {to}; it must be in [0, 1].")
         return EpsilonState(jnp.full_like(state.start, to), jnp.zeros_like(state.age))

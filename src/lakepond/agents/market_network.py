@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lakepond.envs.market.rules import Rules
+from lakepond.envs.market_rules import Rules
 
 Array: TypeAlias = jax.Array
 Params: TypeAlias = dict[str, Any]

@@ -53,7 +53,7 @@ def make(
         return _convolutional(obs, actions, [(3, 1, 16)], 128, dueling, conv_impl)
     if kind == "nature":
         return _convolutional(obs, actions, [(8, 4, 32), (4, 2, 64), (3, 1, 64)], 512, dueling, conv_impl)
-    raise ConfigError(f"{kind!r} is no network; there are {', '.join(KINDS)}.")
+    raise ConfigError(f"{kind!r} is not a valid network; choose from {', '.join(KINDS)}.")
 
 
 # --- layers --------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def _convolutional(
 ) -> Network:
     """`convs`: size, stride and channels of each."""
     if len(obs.shape) != 3:
-        raise ConfigError(f"a convolutional network takes images, but an observation is {obs}; take 'mlp'.")
+        raise ConfigError(f"a convolutional network takes images, but an observation is {obs}; use 'mlp'.")
     stacked = obs.rows == 0  # frames first, values of 0..255; a board has its planes last, values of 0 and 1
     board = (*obs.shape[1:], obs.shape[0]) if stacked else obs.shape
     shapes = [board]

@@ -20,42 +20,8 @@ import optax
 
 from lakepond.agents.epsilon import Epsilon, EpsilonState
 from lakepond.agents.networks import Network, Params
+from lakepond.agents.settings import PQNSettings
 from lakepond.envs.vector import Environment, EnvState
-from lakepond.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class PQNSettings:
-    """As published for MinAtar."""
-
-    envs: int = 128
-    """copies of the environment, of one agent"""
-    rollout: int = 32
-    """steps of each copy between two updates"""
-    epochs: int = 2
-    """how often each step of a rollout is learned from"""
-    minibatches: int = 32
-    """gradient steps an epoch"""
-    gamma: float = 0.99
-    """discount of a step"""
-    trace: float = 0.65
-    """lambda: how much of the return is measured rather than estimated"""
-    learning_rate: float = 5e-4
-    """at the start; falls linearly to 0 over the run"""
-    max_gradient: float = 10.0
-    """the gradient's norm is cut to this"""
-
-    def __post_init__(self) -> None:
-        if (self.envs * self.rollout) % self.minibatches:
-            raise ConfigError(
-                f"{self.envs} environments x {self.rollout} steps do not split into {self.minibatches} "
-                "minibatches; choose a divisor."
-            )
-
-    @property
-    def frames(self) -> int:
-        """Frames of one update."""
-        return self.envs * self.rollout
 
 
 class PQNState(NamedTuple):

@@ -1,14 +1,14 @@
-"""The command line: `lakepond <command>`, one file a command, the same words as the library.
+"""The command line: `lakepond <command>`, one file per command.
 
 A command is a small frozen dataclass with a `run()`; its fields are its options, its docstring is its help
-and ends with an example. To add one, write it in a file of its own and name it in `commands.py`: it is
-imported when it is called, so `lakepond --help` imports none and `lakepond verify` no trainer. What is heavy
-(NumPy, the library) is imported inside `run`.
+and ends with an example. To add one, write it in a file of its own and name it in `commands.py`. A command is
+imported when it is called, so `lakepond --help` imports none and `lakepond verify` no trainer. Heavy modules
+(NumPy, JAX, the library) are imported inside `run`.
 
-    data to stdout, talk to stderr; with --json one JSON document on stdout and nothing else
+    data to stdout, messages to stderr; with --json one JSON document on stdout and nothing else
 
-    0    done; the answer is yes            3    a file of the lake is not what was written
-    1    could not be done, or no           4    another process is writing: try again later
+    0    done; the answer is yes            3    a file is damaged
+    1    failed; or the answer is no        4    another process is writing: try again later
     2    wrong usage                        130  interrupted (143: SIGTERM, 129: SIGHUP)
 """
 
@@ -19,14 +19,15 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from itertools import pairwise
 from textwrap import wrap
 from typing import Any, NoReturn, Protocol, cast
 
 from lakepond._version import __version__
-from lakepond.cli.commands import COMMANDS, KEEP, LOOK, MOVE, PLAN, SHELL, TRAIN
+from lakepond.cli.commands import COMMANDS, KEEP, LOOK, MOVE, PLAN, SHELL, SUBCOMMANDS, TRAIN, Entry, runnable
 from lakepond.cli.words import printable
 from lakepond.errors import (
     CloudCorrupt,
@@ -43,11 +44,21 @@ DONE, NO, USAGE, DAMAGED, BUSY, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 130, 1
 EXTRAS = {"obstore": "cloud", "jax": "train", "optax": "train", "safetensors": "train", "matplotlib": "train"}
 EXTRAS |= {"gymnax": "minatar", "gymnasium": "atari", "ale_py": "atari", "wandb": "wandb"}
 EXTRAS |= {"tensorboardX": "tensorboard"}
-"""which extra brings a library that is not part of the core"""
+"""the extra that installs a library which is not part of the core"""
 
-DESCRIPTION = "Replay for reinforcement learning that outgrows memory and survives the machine."
-WITH_DEBUG_PRESET = (["compare"], *(["train", name] for name in ("single", "mixture", "live")))
-MORE = "`lakepond COMMAND --help` tells options and an example; --debug shows tracebacks; see also --version."
+DESCRIPTION = (
+    "Replay buffers for reinforcement learning that store each distinct row once, in memory and on disk."
+)
+WITH_TINY_PRESET = (["compare"], *(["train", name] for name in ("single", "mixture", "live")))
+DEBUG_BEHIND = (
+    "lakepond: --debug no longer selects a small preset: write --preset tiny for that, or put --debug before "
+    "the command, `lakepond --debug COMMAND`, to see tracebacks."
+)
+MORE = (
+    "`lakepond COMMAND --help` shows the options of a command and an example. `lakepond --debug COMMAND` "
+    "shows tracebacks and more log messages. `lakepond --version` prints the version."
+)
+GROUP_EXAMPLES = {"train": "train erl --preset demo", "data": "data fetch pse"}
 EXAMPLES = (
     "lakepond plan --preset eigen2",
     "lakepond train erl --preset demo --out runs/demo",
@@ -56,24 +67,26 @@ EXAMPLES = (
 
 
 class Command(Protocol):
-    """What an entry of `COMMANDS` must be able to do.
+    """What the class of a command must have.
 
-    A command that changes something may also have `interrupted() -> str`: how to go on after Ctrl-C.
+    A command that changes something may also have `interrupted() -> str`: how to continue after Ctrl-C.
     """
 
     def run(self) -> int | None:
-        """Do it and return the exit code, None for 0; what is raised on purpose becomes one sentence."""
+        """Run the command and return the exit code, None for 0; a `LakepondError` becomes one sentence."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` without the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or bool(os.environ.get("LAKEPOND_DEBUG"))
-    words = _without_debug(words)
     try:
-        code = _answer(words, debug)
+        if "--debug" in words[1:] and any(_starts(words, name) for name in WITH_TINY_PRESET):
+            print(DEBUG_BEHIND, file=sys.stderr)
+            return USAGE
+        code = _answer(_old_names(words), debug)
         sys.stdout.flush()
-    except BrokenPipeError:  # `lakepond ls | head`: nobody reads on
+    except BrokenPipeError:  # `lakepond ls | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     return code
@@ -82,20 +95,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 def program() -> NoReturn:
     """The program `lakepond`: `main`, then the interpreter ends.
 
-    A Ctrl-C while it ends changes nothing any more; without this it would print a traceback of a library.
+    Ctrl-C is ignored while it ends; otherwise it could print a traceback of a library.
     """
     code = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
 
-def _without_debug(words: list[str]) -> list[str]:
-    """The words less `--debug`; behind a command that trains on games it also stands for the tiny preset."""
-    behind = "--debug" in words[1:]
+def _old_names(words: list[str]) -> list[str]:
+    """The words without `--debug`, and with the new names of options that were renamed in this release."""
     words = [word for word in words if word != "--debug"]
-    if behind and any(words[: len(name)] == name for name in WITH_DEBUG_PRESET) and "--preset" not in words:
-        words += ["--preset", "debug"]
+    if not any(_starts(words, name) for name in WITH_TINY_PRESET):
+        return words
+    presets = [word.removeprefix("--preset=") for word in words if word.startswith("--preset=")]
+    presets += [after for word, after in pairwise(words) if word == "--preset"]
+    if "debug" in presets:
+        _warn("--preset debug is now called --preset tiny; the old name works until the next release.")
+        words = [
+            "tiny"
+            if word == "debug" and before == "--preset"
+            else word.replace("--preset=debug", "--preset=tiny")
+            for before, word in pairwise(["", *words])
+        ]
     return words
+
+
+def _starts(words: list[str], name: list[str]) -> bool:
+    return words[: len(name)] == name
+
+
+def _warn(sentence: str) -> None:
+    print(f"lakepond: warning: {sentence}", file=sys.stderr)
 
 
 def _answer(words: list[str], debug: bool) -> int:
@@ -106,19 +136,29 @@ def _answer(words: list[str], debug: bool) -> int:
         print(overview())
         return DONE
     if not words or words[0] not in COMMANDS:
-        print(overview() if not words else _unknown(words[0]), file=sys.stderr)
+        print(overview() if not words else _unknown("", words[0], COMMANDS), file=sys.stderr)
         return USAGE
+    name, options = words[0], words[1:]
+    if name in SUBCOMMANDS:
+        if options in (["--help"], ["-h"]):
+            print(group_overview(name))
+            return DONE
+        if not options or options[0] not in SUBCOMMANDS[name]:
+            known = SUBCOMMANDS[name]
+            print(_unknown(name, options[0], known) if options else group_overview(name), file=sys.stderr)
+            return USAGE
+        name, options = f"{name} {options[0]}", options[1:]
     command: Command | None = None
     try:
         with _log_to_stderr(debug), terminate_as_interrupt():
-            command = parse(words[0], words[1:])
+            command = parse(name, options)
             return command.run() or DONE
-    except SystemExit as leaving:  # tyro has told its help (0) or the wrong usage (2)
+    except SystemExit as leaving:  # tyro has printed the help (0) or the wrong usage (2)
         return leaving.code if isinstance(leaving.code, int) else NO
     except KeyboardInterrupt as stopped:
         hint = getattr(command, "interrupted", None)
         if hint is not None:
-            with suppress(OSError):  # a terminal that hung up
+            with suppress(OSError):  # the terminal was closed
                 print(f"\nlakepond: stopped. {hint()}", file=sys.stderr)
         return 128 + stopped.signum if isinstance(stopped, Terminated) else INTERRUPTED
     except BrokenPipeError:
@@ -131,23 +171,26 @@ def _answer(words: list[str], debug: bool) -> int:
     except MemoryError:
         if debug:
             raise
-        needs = f"`lakepond {words[0]}` needs more memory than this machine has; see `lakepond plan`."
+        needs = f"`lakepond {name}` needs more memory than this machine has; see `lakepond plan`."
         print(f"lakepond: {needs}", file=sys.stderr)
         return NO
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if debug or extra is None:
             raise
-        needs = f"`lakepond {words[0]}` needs {error.name}: pip install 'lakepond[{extra}]'."
+        needs = f"`lakepond {name}` needs {error.name}: pip install 'lakepond[{extra}]'."
         print(f"lakepond: {needs}", file=sys.stderr)
         return NO
 
 
 def parse(name: str, words: list[str]) -> Command:
-    """A command from the words after its name; raises SystemExit after its help or a wrong usage."""
+    """A command from the words after its name; raises SystemExit after printing its help or wrong usage."""
     import tyro
 
-    return cast(Command, tyro.cli(load(name), prog=f"lakepond {name}", args=words, config=forms()))
+    from lakepond.cli.values import registry
+
+    kind, program = load(name), f"lakepond {name}"
+    return cast(Command, tyro.cli(kind, prog=program, args=words, config=forms(), registry=registry()))
 
 
 def forms() -> tuple[Any, ...]:
@@ -158,8 +201,8 @@ def forms() -> tuple[Any, ...]:
 
 
 def load(name: str) -> type[Any]:
-    """The dataclass of a command."""
-    module, _, kind = COMMANDS[name].home.partition(":")
+    """The dataclass of a command, by its words: "ls", "train erl"."""
+    module, _, kind = runnable()[name].home.partition(":")
     return cast(type[Any], getattr(import_module(f"lakepond.cli.{module}"), kind))
 
 
@@ -168,18 +211,31 @@ def overview() -> str:
     width = min(100, shutil.get_terminal_size().columns)
     lines = ["usage: lakepond [--debug] COMMAND ...", "", *wrap(DESCRIPTION, width)]
     for group in (PLAN, TRAIN, LOOK, KEEP, MOVE, SHELL):
-        named = [(name, entry.summary) for name, entry in COMMANDS.items() if entry.group == group]
-        if named:
-            lines += ["", f"{group}:"]
-            for name, summary in named:
-                line = f"  {name:<12}{summary}"
-                lines += wrap(line, width, subsequent_indent=" " * 14, break_on_hyphens=False)
+        named = {name: entry for name, entry in COMMANDS.items() if entry.group == group}
+        lines += ["", f"{group}:", *_listed(named, width)]
     lines += ["", *(f"Example: {example}" for example in EXAMPLES), ""]
     return "\n".join([*lines, *wrap(MORE, width)])
 
 
+def group_overview(name: str) -> str:
+    """What `lakepond train --help` prints: its subcommands with their summaries."""
+    width = min(100, shutil.get_terminal_size().columns)
+    lines = [f"usage: lakepond {name} SUBCOMMAND ...", "", *wrap(COMMANDS[name].summary, width), ""]
+    lines += [*_listed(SUBCOMMANDS[name], width), "", f"Example: lakepond {GROUP_EXAMPLES[name]}", ""]
+    more = f"`lakepond {name} SUBCOMMAND --help` shows the options of a subcommand."
+    return "\n".join([*lines, *wrap(more, width)])
+
+
+def _listed(named: Mapping[str, Entry], width: int) -> list[str]:
+    lines = list[str]()
+    for name, entry in named.items():
+        line = f"  {name:<12}{entry.summary}"
+        lines += wrap(line, width, subsequent_indent=" " * 14, break_on_hyphens=False)
+    return lines
+
+
 def exit_code(error: BaseException) -> int:
-    """What a script is told of an error that was raised on purpose."""
+    """The exit code for an error that was raised on purpose."""
     if isinstance(error, LakeCorrupt | RunCorrupt | CloudCorrupt):
         return DAMAGED
     if isinstance(error, SpecError | ConfigError):
@@ -194,17 +250,19 @@ def one_sentence(error: BaseException) -> str:
     return str(error)
 
 
-def _unknown(word: str) -> str:
+def _unknown(group: str, word: str, known: Mapping[str, Entry]) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(word, COMMANDS, 1)
-    meant = f"did you mean `lakepond {near[0]}`? " if near else ""
-    return f"lakepond: there is no command {word!r}; {meant}`lakepond --help` names them all."
+    program = f"lakepond {group}".strip()
+    near = get_close_matches(word, known, 1)
+    meant = f"did you mean `{program} {near[0]}`? " if near else ""
+    what = "option" if word.startswith("-") else "subcommand" if group else "command"
+    return f"lakepond: there is no {what} {printable(word)!r}; {meant}`{program} --help` lists them all."
 
 
 @contextmanager
 def _log_to_stderr(debug: bool) -> Iterator[None]:
-    """What the library logs is talk: to stderr, warnings only unless all is asked for."""
+    """Print log messages of the library to stderr: warnings, or with --debug all of them."""
     log, handler = logging.getLogger("lakepond"), _Stderr()
     handler.setFormatter(logging.Formatter("lakepond: %(message)s"))
     before = log.level
@@ -218,7 +276,7 @@ def _log_to_stderr(debug: bool) -> Iterator[None]:
 
 
 class _Stderr(logging.StreamHandler[Any]):
-    """Writes to what sys.stderr is at that moment: a live display may have put itself in its place."""
+    """Writes to the current sys.stderr, which a live display may have replaced."""
 
     @property
     def stream(self) -> Any:

@@ -1,4 +1,4 @@
-"""Every command: its group in `lakepond --help`, where it lives, and its summary."""
+"""Every command: its group in `lakepond --help`, its class, and its summary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """A command that is there: where it lives and what `lakepond --help` says of it."""
+    """A command: its group and summary in `lakepond --help`, and its class."""
 
     group: str
     home: str
@@ -17,53 +17,55 @@ class Entry(NamedTuple):
 
 PLAN, LOOK, KEEP, MOVE, TRAIN, SHELL = (
     "before a run",
-    "look",
-    "keep whole",
+    "inspect",
+    "maintain",
     "move",
     "train",
-    "the shell",
+    "shell",
 )
 
 COMMANDS: dict[str, Entry] = {
     "plan": Entry(
         PLAN,
         "plan:PlanRun",
-        "Tell how much disk, memory and upload a run will need; exit code 1 if this machine has too little.",
+        "Estimate the disk, memory and upload that a run needs; exit code 1 if this machine has too little.",
     ),
     "doctor": Entry(
         PLAN,
         "doctor:Doctor",
-        "Look whether this machine is ready for a run; exit code 1 if it is not.",
+        "Check this machine before a run: software, disk, memory, bucket; exit code 1 if it is not ready.",
     ),
     "status": Entry(
         LOOK,
         "status:Status",
-        "Tell how a run is doing: progress, rates, memory, disk, lake, uploads; running, finished or dead.",
+        "Show the state of a run: running, finished or stopped; progress, rate, memory, disk, lake, uploads.",
     ),
-    "watch": Entry(LOOK, "watch:Watch", "Show how a run is doing, live, until it ends or Ctrl-C."),
+    "watch": Entry(
+        LOOK, "watch:Watch", "Show the state of a run, updated until it ends or you press Ctrl-C."
+    ),
     "ls": Entry(LOOK, "ls:Ls", "List the lakes and runs below a folder, or the commits of one of them."),
     "show": Entry(
-        LOOK, "show:Show", "Tell what a lake holds: steps, rows, files, and what a step looks like."
+        LOOK, "show:Show", "Show the contents of a lake: steps, rows, files, and the fields of a step."
     ),
     "view": Entry(
         LOOK,
         "view:View",
-        "Look into a lake in the browser: commits, episodes, frames, market windows, rows, checksums.",
+        "Show a lake in the browser: learning curves, commits, episodes, frames, trades, rows, checksums.",
     ),
     "report": Entry(
         LOOK,
         "report:Report",
-        "Write one page about a run, or about several side by side: curves, trades, lake, time, memory.",
+        "Write an HTML page about a run, or several side by side: curves, trades, lake, time, memory.",
     ),
     "verify": Entry(
         KEEP,
         "verify:Verify",
-        "Read and check every byte of a lake; exit code 3 if one is not what was written.",
+        "Read every byte of a lake and check it against its checksum; exit code 3 if a file is damaged.",
     ),
     "repair": Entry(
         KEEP,
         "repair:Repair",
-        "Move what is damaged aside, into quarantine/, so that the lake is its newest whole commit.",
+        "Restore the newest intact commit of a damaged lake; damaged files are moved to quarantine/.",
     ),
     "compact": Entry(
         KEEP,
@@ -73,23 +75,25 @@ COMMANDS: dict[str, Entry] = {
     "push": Entry(
         MOVE,
         "push:Push",
-        "Send a lake, or a whole run, to a bucket: each file once, only what is not there.",
+        "Upload a lake or a run to a bucket; files that already exist there are skipped.",
     ),
-    "pull": Entry(MOVE, "pull:Pull", "Bring a lake, or a whole run, from a bucket to this machine, checked."),
+    "pull": Entry(MOVE, "pull:Pull", "Download a lake or a run from a bucket and check every file."),
     "gc": Entry(
         MOVE,
         "gc:Gc",
-        "Find what no commit in a bucket needs any more, and with --delete delete it.",
+        "Find files in a bucket that no commit uses, and delete them with --delete.",
     ),
     "import": Entry(
-        MOVE, "import_:Import", "Make a lake of an old pickle, a Minari dataset, or a folder of .npz files."
+        MOVE,
+        "import_:Import",
+        "Make a lake of a Minari dataset, .npz files, an old pickle, or what `lakepond export` wrote.",
     ),
     "export": Entry(
         MOVE,
         "export:Export",
-        "Write a lake's steps as Parquet, Arrow, .npz, Minari, or the trading project's pickle.",
+        "Write a lake's steps as Parquet, Arrow, .npz, Minari, LeRobot, or the trading project's pickle.",
     ),
-    "train": Entry(TRAIN, "train:Train", "Train agents, with a replay that outlives the machine."),
+    "train": Entry(TRAIN, "", "Train agents: erl on a market; single, mixture and live on games."),
     "evaluate": Entry(
         TRAIN,
         "evaluate:Evaluate",
@@ -98,17 +102,64 @@ COMMANDS: dict[str, Entry] = {
     "compare": Entry(
         TRAIN,
         "compare:Compare",
-        "Compare one agent with the mixture and its controls: many runs, resumable, with intervals.",
+        "Compare one agent with the mixture and its controls: many runs, with confidence intervals.",
     ),
     "play": Entry(
-        TRAIN, "play:Play", "Play a game with the policy of a run's checkpoint, and make a video of it."
+        TRAIN, "play:Play", "Play a game with the policy of a checkpoint, and write a video of it."
     ),
     "completion": Entry(
         SHELL,
         "completion:Completion",
-        "Print a script with which the shell completes commands, options and files.",
+        "Print a script that makes the shell complete commands, options and files.",
     ),
-    "data": Entry(
-        PLAN, "data:Data", "Market prices: fetch them, make them up, look at them, check your own."
-    ),
+    "data": Entry(PLAN, "", "Download, generate, show or check market prices."),
 }
+SUBCOMMANDS: dict[str, dict[str, Entry]] = {
+    "train": {
+        "erl": Entry(
+            TRAIN,
+            "train:Erl",
+            "Evolve and train a population of agents on a market; a run can be resumed at any time.",
+        ),
+        "single": Entry(
+            TRAIN,
+            "train_games:Single",
+            "Train one agent on a game with PQN; started again with the same --out it resumes exactly.",
+        ),
+        "mixture": Entry(
+            TRAIN,
+            "train_games:Mixture",
+            "Train four agents that are periodically replaced by one that learned from all of them.",
+        ),
+        "live": Entry(
+            TRAIN,
+            "train_games:Live",
+            "Train four agents and a fifth, larger one that learns from their steps while they train.",
+        ),
+    },
+    "data": {
+        "fetch": Entry(
+            PLAN,
+            "data:Fetch",
+            "Download real prices from a public Python wheel, clean them and save them as a panel.",
+        ),
+        "synthetic": Entry(
+            PLAN, "data:Synthetic", "Generate realistic prices from a seed and save them as a panel."
+        ),
+        "show": Entry(PLAN, "data:Show", "Show the contents of a saved panel."),
+        "check": Entry(
+            PLAN,
+            "data:Check",
+            "Check a file of prices: list errors by line and column, and whether it is long enough.",
+        ),
+    },
+}
+"""of the commands that only choose another; their help needs no parser, which would build all of these"""
+
+
+def runnable() -> dict[str, Entry]:
+    """Every command that does something, by its words: "ls", "train erl"."""
+    found: dict[str, Entry] = {}
+    for name, entry in COMMANDS.items():
+        found |= {f"{name} {sub}": each for sub, each in SUBCOMMANDS.get(name, {}).items()} or {name: entry}
+    return found

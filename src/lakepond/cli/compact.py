@@ -1,4 +1,4 @@
-"""`lakepond compact`: small files of a lake into larger ones."""
+"""`lakepond compact`: merge the small files of a lake."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from lakepond import formats
 from lakepond.cli import where, words
+from lakepond.cli.flag import Flag
+from lakepond.cli.limits import retention
 
-NONE = arg(metavar="N", help_behavior_hint="(default: all are kept)")
+NONE = arg(metavar="N", help_behavior_hint="(default: keep all)")
 
 
 @dataclass(frozen=True)
 class Compact:
     """Merge the small files of a lake into larger ones, and delete old commits if asked to.
 
-    Commits that checkpoints of the run name are kept, whatever --keep-last says. Only files that lakepond
-    wrote are deleted, never a link.
+    Commits that a checkpoint of the run refers to are always kept. Only files that lakepond wrote are
+    deleted, never a symbolic link.
 
     Example: lakepond compact runs/demo
 
@@ -26,16 +29,17 @@ class Compact:
     """
 
     path: Positional[Path]
-    """a lake, or a run; nothing may be writing it"""
+    """a lake, or a run; no process may be writing it"""
     keep_last: Annotated[int | None, NONE] = None
-    """newest commits to keep; files that no kept one names are deleted"""
+    """number of newest commits to keep; older commits and the files only they use are deleted"""
     keep_every: Annotated[int | None, NONE] = None
-    """and beside them each whose number is a multiple of this"""
-    json: bool = False
+    """also keep each commit whose number is a multiple of this"""
+    json: Flag = False
     """print JSON instead of a line"""
 
     def run(self) -> None:
-        """Merge, tell what it was before and is now."""
+        """Merge, then print the sizes before and after."""
+        retention(self.keep_last, self.keep_every)
         from lakepond.lake.lake import Lake
 
         folder = where.lake_folder(self.path)
@@ -56,15 +60,15 @@ class Compact:
             words.print_json(told)
             return
         print(
-            f"{folder}: commit {told['commit']} of {files:,} files is now {told['files']:,}; "
-            f"{words.size(before)} on disk, now {words.size(after)}."
+            f"{folder}: commit {told['commit']} had {files:,} files and now has {told['files']:,}; "
+            f"the lake had {formats.size(before)} on disk and now has {formats.size(after)}."
         )
         if after > before:
-            words.talk("Older commits keep their files; --keep-last deletes them.")
+            words.talk("Older commits still use their own files; --keep-last deletes those.")
 
     def interrupted(self) -> str:
         """What to know after Ctrl-C."""
-        return "The lake is what it was; run `lakepond compact` again to finish."
+        return "The lake is unchanged; run `lakepond compact` again to finish."
 
 
 def _on_disk(folder: Path) -> int:

@@ -1,26 +1,31 @@
-"""`lakepond compare`: one agent against the mixture, on many games and seeds, and what came out of it."""
+"""`lakepond compare`: one agent against the mixture, on many games and seeds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
 from lakepond.cli import words
+from lakepond.cli.flag import Flag
 from lakepond.cli.settings import options_of, with_options
-from lakepond.trainers import compare, programs
+from lakepond.trainers.game_settings import COMPARE, COMPARE_HEADINGS, CompareConfig
 
-Options: Any = options_of(compare.CompareConfig)
+Options: Any = options_of(CompareConfig, COMPARE, COMPARE_HEADINGS)
 NOTHING_GIVEN = Options()
+
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare one agent with the mixture and its controls: many runs, resumable, with intervals.
+    """Compare one agent with the mixture and its controls: many runs, with confidence intervals.
 
-    Start it twice on one folder and two processes share the work; start it again and it goes on.
+    Start it twice on one folder and two processes share the work; start it again and it continues.
 
     Example: lakepond compare --folder runs/mixture --seeds 5
 
@@ -28,48 +33,55 @@ class Compare:
     """
 
     folder: Path = Path("runs/mixture")
-    """of all runs; one that is there is gone on with"""
-    preset: Literal["minatar", "debug"] = "minatar"
-    """debug, or just --debug: seconds a run, checks for NaN"""
-    report: Annotated[Path | None, arg(help_behavior_hint="(default: <folder>/report.md)")] = None
-    """page to write, with its pictures beside it"""
-    only_report: bool = False
-    """train nothing: report what is done"""
-    json: bool = False
+    """folder of all runs; existing runs are resumed"""
+    preset: Literal["minatar", "tiny"] = "minatar"
+    """minatar: hours; tiny: seconds per run, checks for NaN"""
+    report: Annotated[
+        Path | None, arg(metavar="PATH", help_behavior_hint="(default: <folder>/report.md)")
+    ] = None
+    """page to write, with its figures next to it"""
+    only_report: Flag = False
+    """do not train; report the runs that are finished"""
+    json: Flag = False
     """print JSON instead of a table"""
     settings: Annotated[Options, arg(name="")] = NOTHING_GIVEN
 
     def run(self) -> None:
-        """Train what is not done, report what is."""
+        """Train the runs that are not finished, then write the report."""
         from contextlib import nullcontext
 
         import jax
 
         from lakepond.report.comparison import write
+        from lakepond.trainers import compare, programs
 
         programs.prepare_jax()
         config = with_options(compare.PRESETS[self.preset], self.settings)
         if not self.only_report:
-            checks = jax.debug_nans(True) if self.preset == "debug" else nullcontext()
+            checks = jax.debug_nans(True) if self.preset == "tiny" else nullcontext()
             with checks:
                 left = compare.run(config, self.folder, tell=words.talk)
             if left:
-                words.talk(f"{left} runs are being done by other processes")
+                words.talk(f"Other processes are training {left} runs.")
         page = self.report or self.folder / "report.md"
         found = write(self.folder, page)
         if self.json:
             words.print_json({**found, "report": str(page)})
             return
-        rows = [
-            (arm, str(told["runs"]), *(f"{figure:.2f}" for figure in told["iqm"]))
-            for arm, told in found["arms"].items()
-        ]
         show = words.console()
-        show.print(
-            words.table("score over the best arm's", ("arm", "runs", "IQM", "at least", "at most"), rows)
-        )
-        show.print(words.facts([("the report lies in", str(page))]))
+        show.print(table(found["arms"]))
+        show.print(words.facts([("report", str(page))]))
 
     def interrupted(self) -> str:
-        """How to go on."""
-        return f"What is done is kept: lakepond compare --folder {self.folder} goes on."
+        """How to continue after an interrupt."""
+        return f"Finished runs are kept: lakepond compare --folder {self.folder} continues."
+
+
+def table(arms: dict[str, Any]) -> RenderableType:
+    """The scores of all arms, as a fraction of the best arm's."""
+    rows = [
+        (arm, str(found["runs"]), *(f"{figure:.2f}" for figure in found["iqm"]))
+        for arm, found in arms.items()
+    ]
+    heads = ("arm", "runs", "IQM", "95 % from", "to")
+    return words.table("Score as a fraction of the best arm's", heads, rows)

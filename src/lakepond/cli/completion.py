@@ -1,20 +1,23 @@
-"""`lakepond completion`: words for the Tab key."""
+"""`lakepond completion`: print the script that makes a shell complete commands, options and their choices.
+
+The scripts are files, written from the commands by tests/cli/make_reference.py: printing one imports no
+other command, and pressing Tab starts no Python.
+"""
 
 from __future__ import annotations
 
-from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass, make_dataclass
-from functools import reduce
-from io import StringIO
-from operator import or_
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 from tyro.conf import Positional
+
+SCRIPTS = Path(__file__).parent / "completions"
 
 
 @dataclass(frozen=True)
 class Completion:
-    """Print a script with which the shell completes commands, options and files.
+    """Print a script that makes the shell complete commands, options and files.
 
     Example: source <(lakepond completion bash)
 
@@ -24,32 +27,8 @@ class Completion:
     """
 
     shell: Positional[Literal["bash", "zsh", "fish"]]
-    """which shell"""
+    """the shell"""
 
     def run(self) -> None:
-        """Have tyro write it, from the same dataclasses that it parses."""
-        import tyro
-
-        from lakepond.cli import forms
-
-        words, written = ["--tyro-write-completion", self.shell, "-"], StringIO()
-        with redirect_stdout(written), suppress(SystemExit):
-            tyro.cli(_all_commands(), prog="lakepond", args=words, config=forms())
-        # what is no option may be a path: let bash complete it as it does elsewhere
-        print(written.getvalue().replace("complete -F", "complete -o bashdefault -o default -F"))
-
-
-def _all_commands() -> Any:
-    """All commands as one choice; those whose libraries are not installed without their options."""
-    import tyro
-
-    from lakepond.cli import load
-    from lakepond.cli.commands import COMMANDS
-
-    choices = []
-    for name, entry in COMMANDS.items():
-        kind = make_dataclass(name, [])
-        with suppress(ModuleNotFoundError):
-            kind = load(name)
-        choices.append(Annotated[kind, tyro.conf.subcommand(name, description=entry.summary)])
-    return reduce(or_, choices)
+        """Write the script to stdout."""
+        print((SCRIPTS / f"lakepond.{self.shell}").read_text(), end="")

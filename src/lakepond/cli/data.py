@@ -1,14 +1,18 @@
-"""`lakepond data`: get market prices, make them up, look at them, check your own."""
+"""`lakepond data`: download, generate, show and check market prices."""
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg, subcommand
+from tyro.conf import Positional, arg
+
+from lakepond import formats
+from lakepond.cli import words
+from lakepond.cli.flag import Flag
+from lakepond.cli.limits import at_least, between
 
 if TYPE_CHECKING:
     from lakepond.envs.market import Panel
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Fetch real prices out of a public wheel, clean them and save them as a panel.
+    """Download real prices from a public Python wheel, clean them and save them as a panel.
 
     Example: lakepond data fetch pse
     """
@@ -25,19 +29,21 @@ class Fetch:
     """pse: Philippine Stock Exchange, 257 symbols, 2010-2021; sp500: 20 names, closes only, 1990-2022"""
     out: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: data/<source>.npz)")] = None
     """file to write"""
-    wheel: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: ask pip)")] = None
-    """a wheel that is already here, for machines without a network"""
-    json: bool = False
+    wheel: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: download with pip)")] = (
+        None
+    )
+    """a wheel that is on this machine already, for machines without a network"""
+    json: Flag = False
     """print JSON instead of a table"""
 
     def run(self) -> None:
-        """Download, clean, save, tell."""
+        """Download, clean, save, print a summary."""
         from lakepond.envs.market import fetch_pse, fetch_sp500
 
         fetch = {"pse": fetch_pse, "sp500": fetch_sp500}[self.source]
         out = self.out or Path("data") / f"{self.source}.npz"
         if self.wheel is None:
-            print("asking pip for the wheel ...", file=sys.stderr)
+            print("Downloading the wheel with pip ...", file=sys.stderr)
         fetched = fetch(out, wheel=self.wheel)
         told = {"source": str(fetched.source), **_summary(fetched.path, fetched.panel)}
         _tell(told | {"cleaned": asdict(fetched.cleaned)}, as_json=self.json)
@@ -45,26 +51,29 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Make up realistic prices, exact by seed, and save them as a panel.
+    """Generate realistic prices from a seed and save them as a panel.
 
     Example: lakepond data synthetic --days 600 --instruments 20 --signal 0.1
     """
 
     days: int = 2500
-    """business days from 2010-01-04 on"""
+    """number of business days, starting on 2010-01-04"""
     instruments: int = 108
-    """number of symbols"""
+    """number of instruments"""
     seed: int = 0
-    """the same seed gives the same bytes"""
+    """random seed; the same seed gives the same bytes"""
     signal: float = 0.0
-    """strength of the planted mean reversion, 0 (none) to 1 (as large as the noise)"""
+    """strength of the mean reversion in the prices, 0 (none) to 1 (as large as the noise)"""
     out: Path = Path("data/synthetic.npz")
     """file to write"""
-    json: bool = False
+    json: Flag = False
     """print JSON instead of a table"""
 
     def run(self) -> None:
-        """Generate, save, tell."""
+        """Generate, save, print a summary."""
+        at_least(1, days=self.days, instruments=self.instruments)
+        at_least(0, seed=self.seed)
+        between(0, 1, signal=self.signal)
         from lakepond.envs.market import synthetic
 
         panel = synthetic(self.days, self.instruments, seed=self.seed, signal=self.signal)
@@ -73,18 +82,18 @@ class Synthetic:
 
 @dataclass(frozen=True)
 class Show:
-    """Tell what a saved panel holds.
+    """Show the contents of a saved panel.
 
     Example: lakepond data show data/pse.npz --json
     """
 
     file: Positional[Path]
     """a panel saved by `lakepond data fetch` or `lakepond data synthetic`"""
-    json: bool = False
+    json: Flag = False
     """print JSON instead of a table"""
 
     def run(self) -> None:
-        """Load, compute the features, tell."""
+        """Load, compute the features, print a summary."""
         from lakepond.envs.market import Panel
 
         _tell(_summary(self.file, Panel.load(self.file)), as_json=self.json)
@@ -92,25 +101,26 @@ class Show:
 
 @dataclass(frozen=True)
 class Check:
-    """Say what is wrong with a file of prices, by line and column, and whether it is long enough to train on.
+    """Check a file of prices: list errors by line and column, and whether it is long enough.
 
     Example: lakepond data check prices.csv
     """
 
     file: Positional[Path]
-    """.csv, .parquet, .arrow, .feather, .npy or .npz; docs/market-data.md tells what must be in it"""
+    """.csv, .parquet, .arrow, .feather, .npy or .npz; docs/market-data.md describes the format"""
     context: int = 504
-    """days an agent sees"""
+    """number of days an agent observes"""
     trading_days: int = 125
-    """days of an episode on which it decides"""
-    json: bool = False
+    """number of days of an episode on which it trades"""
+    json: Flag = False
     """print JSON instead of lines"""
 
     def run(self) -> int:
-        """Read, check, tell; exit code 1 if something is wrong."""
+        """Read and check; exit code 1 if there is an error."""
+        at_least(1, context=self.context, trading_days=self.trading_days)
         from lakepond.envs.market.files import inspect
         from lakepond.envs.market.history import split
-        from lakepond.envs.market.rules import Rules
+        from lakepond.envs.market_rules import Rules
         from lakepond.errors import MarketDataError
 
         found = inspect(self.file)
@@ -126,39 +136,19 @@ class Check:
             told["first_day"], told["last_day"] = str(found.panel.dates[0]), str(found.panel.dates[-1])
             told["own_features"] = found.table is not None
         if self.json:
-            print(json.dumps(told))
+            words.print_json(told)
         elif problems:
-            print("\n".join(problems))
+            print("\n".join(map(words.printable, problems)))
         else:
             print(
-                f"{self.file} is good: {told['days']:,} days of {told['symbols']:,} symbols, "
+                f"{self.file} is valid: {told['days']:,} days of {told['symbols']:,} symbols, "
                 f"{told['first_day']} to {told['last_day']}"
             )
         return 1 if problems else 0
 
 
-@dataclass(frozen=True)
-class Data:
-    """Market prices: fetch them, make them up, look at them, check your own.
-
-    Example: lakepond data fetch pse
-    """
-
-    command: Annotated[
-        Annotated[Fetch, subcommand("fetch")]
-        | Annotated[Synthetic, subcommand("synthetic")]
-        | Annotated[Show, subcommand("show")]
-        | Annotated[Check, subcommand("check")],
-        arg(name=""),
-    ]
-
-    def run(self) -> int | None:
-        """Pass on to the verb."""
-        return self.command.run()
-
-
 def _summary(path: Path, panel: Panel) -> dict[str, Any]:
-    """What a panel holds, in plain JSON types; shares are of 1."""
+    """The contents of a panel as JSON types; shares are between 0 and 1."""
     import numpy as np
 
     from lakepond.envs.market import FEATURES, features
@@ -187,21 +177,26 @@ def _summary(path: Path, panel: Panel) -> dict[str, Any]:
 
 def _tell(rows: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(rows))
+        words.print_json(rows)
         return
+    facts: list[tuple[str, str]] = []
     for name, value in rows.items():
-        if not isinstance(value, dict):
-            print(f"{_words(name):<18}  {_plain(value)}")
-            continue
-        for i, (part, inner) in enumerate(value.items()):
-            print(f"{_words(name) if i == 0 else '':<18}  {_words(part):<24}  {_plain(inner):>9}")
+        if isinstance(value, dict):
+            facts += [
+                (f"{_words(name)}: {_words(part)}", _plain(part, inner)) for part, inner in value.items()
+            ]
+        else:
+            facts.append((_words(name), _plain(name, value)))
+    words.console().print(words.facts(facts))
 
 
 def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _plain(value: object) -> str:
+def _plain(name: str, value: object) -> str:
     if isinstance(value, float):
-        return f"{value:.1%}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+        return formats.percent(100 * value)
+    if name == "bytes" and isinstance(value, int):
+        return formats.size(value)
+    return formats.count(value) if isinstance(value, int) else str(value)

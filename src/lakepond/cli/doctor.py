@@ -1,4 +1,4 @@
-"""`lakepond doctor`: is this machine ready for a run."""
+"""`lakepond doctor`: check this machine before a run."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from typing import Annotated
 from tyro.conf import arg
 
 from lakepond.cli import DONE, NO, words
+from lakepond.cli.flag import Flag
 
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red"}
 
 
 @dataclass(frozen=True)
 class Doctor:
-    """Look whether this machine is ready for a run; exit code 1 if it is not.
+    """Check this machine before a run: software, disk, memory, bucket; exit code 1 if it is not ready.
 
     Example: lakepond doctor --path runs --cloud gs://my-bucket/runs
     """
 
     path: Path = Path()
-    """where runs will be: that disk is tried"""
-    cloud: Annotated[str | None, arg(metavar="URL", help_behavior_hint="(default: no bucket is tried)")] = (
+    """folder for the runs; its disk is tested"""
+    cloud: Annotated[str | None, arg(metavar="URL", help_behavior_hint="(default: no bucket is tested)")] = (
         None
     )
-    """a bucket to write to, read from and delete from"""
-    warm_up: bool = False
-    """compile now what the first replay on this machine would compile, in about ten seconds"""
-    json: bool = False
+    """a bucket to test by writing, reading and deleting a small object"""
+    warm_up: Flag = False
+    """compile the functions that the first replay on this machine would compile, about ten seconds"""
+    json: Flag = False
     """print JSON instead of lines"""
 
     def run(self) -> int:
-        """Print each check as it is done."""
+        """Print the result of each check as it finishes."""
         from lakepond.doctor import examine
         from lakepond.doctor.warm_up import warm_up
 
@@ -43,8 +44,10 @@ class Doctor:
             found.append(check)
             if not self.json:
                 colour = COLOURS[check.verdict]
-                told = check.told if check.next_step is None else f"{check.told}\n[dim]→ {check.next_step}[/]"
-                out.print(words.line((f"[{colour}]{check.verdict}[/]", 4), (check.name, 11), (told, 0)))
+                step = "" if check.next_step is None else f"\n→ {check.next_step}"
+                verdict = words.styled((check.verdict, colour))
+                result = words.styled(check.result, (step, "dim"))
+                out.print(words.line((verdict, 4), (check.name, 11), (result, 0)))
         ready = all(check.verdict != "fail" for check in found)
         if self.json:
             words.print_json({"ready": ready, "checks": [asdict(check) for check in found]})

@@ -1,4 +1,4 @@
-"""`lakepond evaluate`: a run's champion on days it was not trained on."""
+"""`lakepond evaluate`: the champion of a market run on days it was not trained on."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from lakepond.cli import words
+from lakepond.cli.flag import Flag
+from lakepond.cli.limits import at_least
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from lakepond.trainers.evaluate_market import Evaluation
 
@@ -28,18 +30,19 @@ class Evaluate:
     folder: Annotated[Positional[Path], arg(metavar="RUN")]
     """folder of the run"""
     part: Literal["holdout", "validation"] = "holdout"
-    """holdout: days that training never looked at; validation: days that chose the champion"""
-    checkpoint: Annotated[int | None, arg(metavar="GENERATION", help_behavior_hint="(default: newest)")] = (
-        None
-    )
-    """whose champion"""
+    """holdout: days that training never used; validation: days that selected the champion"""
+    checkpoint: Annotated[
+        int | None, arg(metavar="GENERATION", help_behavior_hint="(default: the newest)")
+    ] = None
+    """checkpoint whose champion is evaluated"""
     random_agents: int = 100
-    """agents that pick at random, to compare with"""
-    json: bool = False
+    """number of random agents to compare with"""
+    json: Flag = False
     """print JSON instead of a table"""
 
     def run(self) -> None:
-        """Play, write, tell."""
+        """Evaluate, write the files, print the table."""
+        at_least(1, random_agents=self.random_agents)
         found = comparison(self.folder, self.part, self.checkpoint, self.random_agents)
         if self.json:
             words.print_json(compared(found) | {"report": str(self.folder / "evaluation" / self.part)})
@@ -53,7 +56,7 @@ class Evaluate:
 def comparison(
     folder: Path, part: Literal["holdout", "validation"], checkpoint: int | None, random_agents: int
 ) -> Evaluation:
-    """Evaluate, and write the pictures and lists beside the run."""
+    """Evaluate, and write the figures and lists into the run's folder."""
     from lakepond.trainers import evaluate_market, programs
 
     programs.prepare_jax()
@@ -72,8 +75,8 @@ def compared(found: Evaluation) -> dict[str, Any]:
     return {name: asdict(value) if hasattr(value, "sharpe") else value for name, value in told.items()}
 
 
-def table(found: Evaluation) -> Table:
-    """Champion and baselines side by side."""
+def table(found: Evaluation) -> RenderableType:
+    """The champion and the baselines side by side."""
     accounts = (found.champion, found.buy_and_hold, found.random)
     form = {
         "total_return": "{:+.1f} %",

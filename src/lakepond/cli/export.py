@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from lakepond import formats
 from lakepond.cli import where, words
+from lakepond.cli.flag import Flag
 from lakepond.errors import SpecError
 
 if TYPE_CHECKING:
     from lakepond.lake.lake import Lake
 
-Form = Literal["parquet", "arrow", "npz", "minari", "pickle"]
+Form = Literal["parquet", "arrow", "npz", "minari", "lerobot", "pickle"]
 FORMS: dict[str, Form] = {
     ".parquet": "parquet",
     ".arrow": "arrow",
@@ -23,12 +25,12 @@ FORMS: dict[str, Form] = {
     ".gz": "pickle",
     "": "npz",
 }
-"""by the ending of the target's name"""
+"""by the target's file extension"""
 
 
 @dataclass(frozen=True)
 class Export:
-    """Write a lake's steps as Parquet, Arrow, .npz, Minari, or the trading project's pickle.
+    """Write a lake's steps as Parquet, Arrow, .npz, Minari, LeRobot, or the trading project's pickle.
 
     Example: lakepond export runs/demo steps.parquet
 
@@ -38,11 +40,12 @@ class Export:
     path: Positional[Path]
     """a lake, or a run"""
     target: Positional[Path]
-    """a new file, or a new folder for npz and minari"""
+    """a new file, or a new folder for npz, minari and lerobot"""
     form: Annotated[
         Form | None,
         arg(
-            metavar="parquet|arrow|npz|minari|pickle", help_behavior_hint="(default: by the target's ending)"
+            metavar="parquet|arrow|npz|minari|lerobot|pickle",
+            help_behavior_hint="(default: by the target's extension)",
         ),
     ] = None
     """what to write"""
@@ -52,7 +55,7 @@ class Export:
     """parquet and arrow: whether each row also has the observation that followed"""
     compress: Literal["yes", "no"] = "yes"
     """pickle: gzip it, as the trading project did"""
-    json: bool = False
+    json: Flag = False
     """print JSON instead of a line"""
 
     def run(self) -> None:
@@ -61,7 +64,7 @@ class Export:
 
         form = self.form or FORMS.get(self.target.suffix)
         if form is None:
-            raise SpecError(f"{self.target} does not tell what to write; say it with --form.")
+            raise SpecError(f"{self.target} has an unknown file extension; give the format with --form.")
         with (
             Lake.open(where.lake_folder(self.path), self.commit) as lake,
             words.progress("export") as progress,
@@ -74,7 +77,7 @@ class Export:
                 {"target": self.target, "form": form, "commit": number, "steps": steps, "bytes": held}
             )
         else:
-            print(f"{self.target}: {steps:,} steps of commit {number} as {form}, {words.size(held)}.")
+            print(f"{self.target}: {steps:,} steps of commit {number} as {form}, {formats.size(held)}.")
 
     def _write(self, lake: Lake, form: Form, progress: Callable[[int, int], None]) -> None:
         both = self.next_obs == "yes"
@@ -84,31 +87,17 @@ class Export:
             lake.to_minari(self.target, progress=progress)
         elif form == "parquet":
             lake.to_parquet(self.target, next_obs=both)
+        elif form == "lerobot":
+            lake.to_lerobot(self.target, progress=progress)
         elif form == "arrow":
-            write_arrow(lake, self.target, next_obs=both)
+            from lakepond.adapters.arrow import export_arrow
+
+            export_arrow(lake, self.target, next_obs=both)
         else:
             from lakepond.adapters.legacy_lake import export_legacy
 
             export_legacy(lake, self.target, compress=self.compress == "yes", progress=progress)
 
     def interrupted(self) -> str:
-        """How to go on."""
-        return f"{self.target} is not whole: delete what there is of it and export again."
-
-
-def write_arrow(lake: Lake, target: Path, *, next_obs: bool) -> None:
-    """An Arrow IPC file, a step a row; it appears whole or not at all."""
-    import pyarrow as pa
-
-    from lakepond.lake.files import write_path
-
-    if target.exists():
-        raise SpecError(f"{target} is there already; name another file.")
-    batches = lake.to_arrow(next_obs=next_obs)
-
-    def write(aside: Path) -> None:
-        with pa.ipc.new_file(str(aside), batches.schema) as file:
-            for batch in batches:
-                file.write_batch(batch)
-
-    write_path(target, write)
+        """How to continue after an interrupt."""
+        return f"{self.target} is incomplete: delete it and export again."

@@ -1,4 +1,4 @@
-"""`lakepond gc`: what nothing needs any more, out of the cloud."""
+"""`lakepond gc`: delete files in a bucket that no commit uses."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from lakepond.cli import words
+from lakepond.cli.flag import Flag
+from lakepond.cli.limits import at_least, retention
 
-NONE = arg(metavar="N", help_behavior_hint="(default: all are kept)")
+NONE = arg(metavar="N", help_behavior_hint="(default: keep all)")
 
 
 @dataclass(frozen=True)
 class Gc:
-    """Find what no commit in a bucket needs any more, and with --delete delete it.
+    """Find files in a bucket that no commit uses, and delete them with --delete.
 
-    Commits that checkpoints of the run name are kept, whatever else is said, and so are those that a reader
-    on another machine has a lease on.
+    Commits that a checkpoint of the run refers to are always kept, and so are those that a reader on another
+    machine has a lease on.
 
     Example: lakepond gc gs://my-bucket/demo --keep-last 5
 
@@ -26,22 +28,24 @@ class Gc:
     """
 
     url: Annotated[Positional[str], arg(metavar="URL")]
-    """the place of a run or of a lake in the cloud"""
+    """the URL of a run or a lake in a bucket"""
     keep_last: Annotated[int | None, NONE] = None
-    """newest commits to keep"""
+    """number of newest commits to keep"""
     keep_every: Annotated[int | None, NONE] = None
-    """and beside them each whose number is a multiple of this"""
+    """also keep each commit whose number is a multiple of this"""
     older_than: float = 24.0
-    """hours; what is younger stays, for a push may be under way"""
-    lake: Annotated[Path | None, arg(metavar="PATH")] = None
-    """a lake on this disk whose commits need what they name, too"""
-    delete: bool = False
-    """do it; without, only tell"""
-    json: bool = False
+    """hours; younger files are kept, because a push may be in progress"""
+    lake: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: none)")] = None
+    """a lake on this disk; files that its commits use are kept, too"""
+    delete: Flag = False
+    """delete the files; without it they are only counted"""
+    json: Flag = False
     """print JSON instead of a line"""
 
     def run(self) -> None:
-        """Look, tell, and delete if asked to."""
+        """Find unused files, and delete them if --delete is given."""
+        retention(self.keep_last, self.keep_every)
+        at_least(0, older_than=self.older_than)
         from lakepond.cloud.place import Cloud
         from lakepond.flow.cloud_gc import gc
         from lakepond.runs.copies import is_run_in_cloud
@@ -62,8 +66,8 @@ class Gc:
             return
         print(f"{self.url}: {swept}")
         if not self.delete and (swept.commits or swept.segments):
-            words.talk("Nothing was deleted; --delete does it.")
+            words.talk("Nothing was deleted; add --delete to delete them.")
 
     def interrupted(self) -> str:
         """What to know after Ctrl-C."""
-        return "No commit that is kept was touched; run it again to finish."
+        return "No commit that is kept was changed; run it again to finish."

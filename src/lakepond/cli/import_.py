@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from lakepond import formats
 from lakepond.cli import words
+from lakepond.cli.flag import Flag
 from lakepond.errors import SpecError
 
-Form = Literal["pickle", "minari", "npz"]
+if TYPE_CHECKING:
+    from lakepond.adapters.episodes import Imported
+
+Form = Literal["parquet", "arrow", "npz", "minari", "lerobot", "pickle"]
 
 
 @dataclass(frozen=True)
 class Import:
-    """Make a lake of an old pickle, a Minari dataset, or a folder of .npz files.
+    """Make a lake of a Minari dataset, .npz files, an old pickle, or what `lakepond export` wrote.
 
     The lake appears when all of it is imported and verified; an import that fails leaves nothing behind.
 
@@ -26,34 +32,46 @@ class Import:
     """
 
     source: Positional[Path]
-    """the trading project's replay_buffer.pkl, plain or gzip; a Minari dataset; a folder of .npz episodes"""
+    """a Minari dataset; a folder of .npz episodes; the trading project's replay_buffer.pkl, plain or gzip; a
+    Parquet or Arrow file or a LeRobot folder that lakepond exported"""
     lake: Positional[Path]
     """a new folder for the lake"""
     form: Annotated[
-        Form | None, arg(metavar="pickle|minari|npz", help_behavior_hint="(default: as it looks)")
+        Form | None,
+        arg(metavar="parquet|arrow|npz|minari|lerobot|pickle", help_behavior_hint="(default: detected)"),
     ] = None
     """what the source is"""
-    json: bool = False
+    json: Flag = False
     """print JSON instead of a line"""
 
     def run(self) -> None:
         """Read in pieces, record, tell."""
+        from lakepond.adapters.arrow import import_arrow
         from lakepond.adapters.legacy_lake import import_legacy
+        from lakepond.adapters.lerobot import import_lerobot
         from lakepond.adapters.minari import import_minari
         from lakepond.adapters.npz import import_npz
 
         form = self.form or looks_like(self.source)
-        bring = {"pickle": import_legacy, "minari": import_minari, "npz": import_npz}[form]
+        importers: dict[Form, Callable[..., Imported]] = {
+            "parquet": import_arrow,
+            "arrow": import_arrow,
+            "npz": import_npz,
+            "minari": import_minari,
+            "lerobot": import_lerobot,
+            "pickle": import_legacy,
+        }
         with words.progress(f"import of {self.source.name}") as progress:
-            found = bring(self.source, self.lake, progress=progress)
+            found = importers[form](self.source, self.lake, progress=progress)
         if self.json:
             told = {**found._asdict(), "ratio": found.ratio}
             words.print_json({"source": self.source, "form": form, "lake": self.lake, **told})
             return
-        plain, held = words.size(found.bytes_plain), words.size(found.bytes_on_disk)
+        plain, held = formats.size(found.bytes_plain), formats.size(found.bytes_on_disk)
         print(
-            f"{self.lake}: {found.steps:,} steps in {found.episodes:,} episodes, {held}; "
-            f"plainly {plain}, {words.ratio(found.ratio)}."
+            f"{self.lake}: {formats.counted(found.steps, 'step')} in "
+            f"{formats.counted(found.episodes, 'episode')}, {held}; "
+            f"{plain} uncompressed, {formats.ratio(found.ratio)}."
         )
 
     def interrupted(self) -> str:
@@ -62,15 +80,27 @@ class Import:
 
 
 def looks_like(source: Path) -> Form:
-    """What a path holds, by its looks; its content is checked when it is read."""
+    """The form of a file by its first bytes, of a folder by its files; it is checked when it is read."""
     source.stat()
-    if source.is_file() and source.suffix != ".npz":
-        return "pickle"
-    if source.is_dir():
-        if any(source.glob("*.npz")):
-            return "npz"
-        if (source / "metadata.json").exists() or (source / "data").is_dir():
-            return "minari"
+    if source.is_file():
+        with source.open("rb") as file:
+            start = file.read(6)
+        forms: dict[bytes, Form] = {
+            b"PAR1": "parquet",
+            b"ARROW1": "arrow",
+            b"\x1f\x8b": "pickle",
+            b"\x80": "pickle",
+        }
+        for magic, form in forms.items():
+            if start.startswith(magic):
+                return form
+    elif (source / "meta/info.json").exists():
+        return "lerobot"
+    elif any(source.glob("*.npz")):
+        return "npz"
+    elif (source / "metadata.json").exists() or (source / "data").is_dir():
+        return "minari"
     raise SpecError(
-        f"{source} is no pickle, Minari dataset or folder of .npz files; say what it is with --form."
+        f"{source} is not a Parquet or Arrow file, a pickle, a Minari or LeRobot dataset, or a folder of "
+        ".npz files; if it is one of these, name it with --form."
     )

@@ -1,4 +1,4 @@
-"""`lakepond ls`: the lakes and runs below a folder, or the commits of one lake."""
+"""`lakepond ls`: list the lakes and runs below a folder, or the commits of one lake."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from typing import Any
 
 from tyro.conf import Positional
 
+from lakepond import formats
 from lakepond.cli import where, words
+from lakepond.cli.flag import Flag
+from lakepond.cli.limits import at_least
+from lakepond.errors import LakeNotFound
 
 DEPTH = 6
-"""folders deep that are searched"""
+"""levels of folders to search"""
 
 
 @dataclass(frozen=True)
@@ -26,15 +30,17 @@ class Ls:
     """
 
     path: Positional[Path] = Path()
-    """a folder with runs and lakes somewhere below it, or a run or a lake"""
+    """a folder to search for runs and lakes, or a run or a lake, whose commits are listed"""
     limit: int = 20
-    """commits to show, the newest ones; 0: all"""
-    json: bool = False
+    """number of commits to show, newest last; 0 shows all"""
+    json: Flag = False
     """print JSON instead of a table"""
 
     def run(self) -> None:
-        """Look and tell."""
-        os.stat(self.path)  # a folder that is not there is an error, not an empty list
+        """Find and print them."""
+        at_least(0, limit=self.limit)
+        if not self.path.exists():  # an error, not an empty list
+            raise LakeNotFound(f"{self.path} does not exist; give a folder that contains runs or lakes.")
         if (self.path / where.LAKE).exists() or (
             where.is_run(self.path) and (self.path / "lake" / where.LAKE).exists()
         ):
@@ -44,21 +50,21 @@ class Ls:
         if self.json:
             words.print_json({"path": self.path, "found": found})
         elif not found:
-            words.talk(f"There is no lake and no run below {self.path}; `lakepond train` makes one.")
+            words.talk(f"There is no lake and no run below {self.path}; `lakepond train` creates one.")
         else:
             rows = [
                 (
-                    words.literal(each["path"]),
-                    words.literal(each["trainer"] or "lake"),
-                    words.count(each["steps"]),
-                    words.size(each["bytes_on_disk"]),
-                    words.ratio(each["ratio"]),
+                    each["path"],
+                    each["trainer"] or "lake",
+                    formats.count(each["steps"]),
+                    formats.size(each["bytes_on_disk"]),
+                    formats.ratio(each["ratio"]),
                     _last_commit(each),
                 )
                 for each in found
             ]
             columns = ("path", "what", "steps", "on disk", "smaller", "last commit")
-            words.console().print(words.table("", columns, rows, left=2))
+            words.console().print(words.table("", columns, rows, text=(0, 1, 5)))
 
     def _commits(self, folder: Path) -> None:
         from lakepond.errors import LakeCorrupt
@@ -91,15 +97,15 @@ class Ls:
             words.print_json({"lake": folder, "commits_kept": len(numbers), "commits": told})
             return
         if not told:
-            words.talk(f"{folder} has no commit yet; `replay.commit()` makes one.")
+            words.talk(f"{folder} has no commit yet; `replay.commit()` creates one.")
             return
         rows = [
             (
                 str(each["number"]),
-                words.literal(each["time"][:19].replace("T", " ")),
-                words.count(each["steps"]),
-                words.size(each["bytes_written"]),
-                words.size(each["bytes_on_disk"]),
+                each["time"][:19].replace("T", " "),
+                formats.count(each["steps"]),
+                formats.size(each["bytes_written"]),
+                formats.size(each["bytes_on_disk"]),
                 note_text(each["note"]),
             )
             if each["problem"] is None
@@ -107,24 +113,24 @@ class Ls:
             for each in told
         ]
         columns = ("commit", "time (UTC)", "steps", "new", "in all", "note")
-        words.console().print(words.table("", columns, rows))
+        words.console().print(words.table("", columns, rows, text=(5,)))
         if len(numbers) > len(told):
-            words.talk(f"{len(numbers) - len(told):,} older ones are kept; --limit 0 shows all.")
+            words.talk(f"{len(numbers) - len(told):,} older commits are not shown; --limit 0 shows all.")
 
 
 def _last_commit(found: dict[str, Any]) -> str:
     if found["problem"]:
-        return words.literal(found["problem"])
-    return words.age(found["last_commit"], time.time()) if found["last_commit"] else "–"
+        return str(found["problem"])
+    return formats.age(found["last_commit"], time.time()) if found["last_commit"] else "–"
 
 
 def note_text(note: dict[str, Any]) -> str:
-    """What the caller noted, short."""
-    return words.literal(", ".join(f"{name} {value}" for name, value in note.items())) or "–"
+    """The note of a commit on one line."""
+    return ", ".join(f"{name} {value}" for name, value in note.items()) or "–"
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """Runs, and lakes that are not part of one, in the order of their names."""
+    """Runs, and lakes that are not part of a run, sorted by name."""
     base = len(path.parts)
     for folder, inner, files in os.walk(path):
         here = Path(folder)

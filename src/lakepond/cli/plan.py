@@ -1,4 +1,4 @@
-"""`lakepond plan`: what a run will take, before a machine is rented for it."""
+"""`lakepond plan`: what a run will need, before a machine is rented for it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import arg
 
 from lakepond.cli import DONE, NO, where, words
+from lakepond.cli.flag import Flag
+from lakepond.cli.limits import at_least
 from lakepond.errors import SpecError
 
 if TYPE_CHECKING:
-    from lakepond.plan.measured import Written
+    from lakepond.plan.measured import Beside, Written
+    from lakepond.plan.needs import Measured
     from lakepond.plan.workload import Workload
 
 ASKED = ("per_generation", "generations", "capacity", "rows", "pool", "population", "upload_every")
-"""what may be asked for beside a preset or a measurement"""
-ONE = "(one of --preset, --obs, --env, --from)"
-AS_ROWS = arg(metavar="first|last|whole", help_behavior_hint="(default: first, or as measured)")
-AS_PRESET = arg(metavar="N", help_behavior_hint="(default: as the preset, or as measured)")
+"""options that replace a value of the preset or of the measurement"""
+ONE = "(give one of --preset, --obs, --env, --from)"
+AS_ROWS = arg(metavar="first|last|whole", help_behavior_hint="(default: first, or measured)")
+AS_PRESET = arg(metavar="N", help_behavior_hint="(default: of the preset, or measured)")
 
 
 @dataclass(frozen=True)
 class PlanRun:
-    """Tell how much disk, memory and upload a run will need; exit code 1 if this machine has too little.
+    """Estimate the disk, memory and upload that a run needs; exit code 1 if this machine has too little.
 
     Example: lakepond plan --preset eigen2
 
@@ -35,48 +38,55 @@ class PlanRun:
         Literal["eigen2", "gpu", "gravitar"] | None,
         arg(metavar="eigen2|gpu|gravitar", help_behavior_hint=ONE),
     ] = None
-    """eigen2, gpu: the trading run, 16 agents, 25 generations; gravitar: Atari, a million steps"""
+    """eigen2, gpu: the market run of 16 agents and 25 generations; gravitar: Atari, a million steps"""
     obs: Annotated[str | None, arg(metavar="SHAPE:DTYPE", help_behavior_hint=ONE)] = None
-    """one observation, like 504,108,9:float32"""
+    """shape and dtype of one observation, like 504,108,9:float32"""
     action: Annotated[str | None, arg(metavar="SHAPE:DTYPE", help_behavior_hint="(default: :int64)")] = None
-    """one action, like 108,2 (float32) or :int64 (one number)"""
+    """shape and dtype of one action, like 108,2 (float32) or :int64 (a scalar)"""
     env: Annotated[str | None, arg(metavar="ID", help_behavior_hint=ONE)] = None
-    """a Gymnasium environment, like ALE/Gravitar-v5: its spaces, and some random steps, are looked at"""
+    """a Gymnasium environment, like ALE/Gravitar-v5; random steps of it are measured"""
     play: int = 400
-    """with --env: random steps to measure; 0: only look at the spaces"""
+    """with --env: number of random steps to measure; 0 only reads the spaces"""
     measured: Annotated[Path | None, arg(name="from", metavar="RUN", help_behavior_hint=ONE)] = None
-    """a run or a lake: go on from what it has measured"""
+    """a run or a lake: plan from its measured sizes and its settings"""
 
     per_generation: Annotated[int | None, AS_PRESET] = None
-    """steps recorded in a generation, after which all is saved"""
+    """steps recorded in a generation, after which everything is saved"""
     generations: Annotated[int | None, AS_PRESET] = None
-    """how many"""
+    """number of generations"""
     capacity: Annotated[int | None, AS_PRESET] = None
-    """steps held in memory; all of them unless told"""
+    """steps the replay holds in memory; all of them if not given"""
     rows: Annotated[Literal["first", "last", "whole"] | None, AS_ROWS] = None
-    """the axis along which next_obs is obs moved on by a row; whole: it is not"""
+    """axis along which next_obs is obs shifted by one row; whole: it is not shifted"""
     pool: Annotated[int | None, AS_PRESET] = None
-    """distinct rows there are at all, like the days of a market history"""
+    """number of distinct rows that exist, like the days of a market history"""
     population: Annotated[int | None, AS_PRESET] = None
-    """agents"""
-    agent_size: Annotated[str | None, arg(metavar="SIZE", help_behavior_hint="(default: 15MB)")] = None
-    """the weights of one agent, like 15MB"""
+    """number of agents"""
+    agent_size: Annotated[
+        str | None, arg(metavar="SIZE", help_behavior_hint="(default: 15MB, or measured)")
+    ] = None
+    """size of the weights of one agent, like 15MB"""
     upload_every: Annotated[int | None, AS_PRESET] = None
     """generations between two uploads"""
 
     store: Literal["lakepond", "gzip", "plain"] = "lakepond"
-    """how the replay is kept: whom the verdict is about"""
+    """how the replay is stored; the verdict is about this one"""
     path: Path = Path()
-    """where the run will be; the verdict is about that disk"""
-    disk: Annotated[str | None, arg(metavar="SIZE", help_behavior_hint="(default: what is free here)")] = None
-    """a machine to be rented instead of this one: its disk, like 50GB"""
-    ram: Annotated[str | None, arg(metavar="SIZE", help_behavior_hint="(default: what is free here)")] = None
-    """its memory, like 64GB"""
-    json: bool = False
+    """folder of the run; the verdict is about its disk"""
+    disk: Annotated[str | None, arg(metavar="SIZE", help_behavior_hint="(default: free on this machine)")] = (
+        None
+    )
+    """disk of a machine to rent, like 50GB; the verdict is then about that machine"""
+    ram: Annotated[str | None, arg(metavar="SIZE", help_behavior_hint="(default: free on this machine)")] = (
+        None
+    )
+    """memory of a machine to rent, like 64GB"""
+    json: Flag = False
     """print JSON instead of tables"""
 
     def run(self) -> int:
-        """Reckon, tell, judge."""
+        """Make the plan, print it, and compare it with the machine."""
+        at_least(0, play=self.play)
         from lakepond.cli import plan_tables
         from lakepond.lake.guard import parse_bytes
         from lakepond.machine import free_disk, memory
@@ -84,13 +94,15 @@ class PlanRun:
         from lakepond.plan.needs import judge, make_plan
 
         so_far = None if self.measured is None else written(where.lake_folder(self.measured))
-        plan = make_plan(self._workload(so_far), None if so_far is None else so_far.size())
+        run = self._run_facts(so_far)
+        plan = make_plan(self._workload(so_far, run), self._measured(so_far, run))
         disk = free_disk(self.measured or self.path) if self.disk is None else parse_bytes(self.disk)
         verdict = judge(
             plan.store(self.store),
             disk=disk,
             memory=memory().available if self.ram is None else parse_bytes(self.ram),
             new=self.disk is not None,
+            used=run.here if run else so_far.bytes if so_far else 0,
         )
         if self.json:
             words.print_json(plan_tables.as_json(plan, verdict, self.store, so_far, disk))
@@ -100,13 +112,33 @@ class PlanRun:
             out.print(each)
         machine = "This machine" if self.disk is None and self.ram is None else "That machine"
         if verdict.fits:
-            out.print(f"[bold green]{machine} has enough for this run, kept as {self.store}.[/]")
+            text = f"{machine} is large enough for this run, stored as {self.store}."
+            out.print(words.styled((text, "bold green")))
         else:
-            why = "; ".join(verdict.why)
-            out.print(f"[bold red]{machine} is too small for this run, kept as {self.store}:[/] {why}.")
+            text = f"{machine} is too small for this run, stored as {self.store}:"
+            out.print(words.styled((text, "bold red"), f" {'; '.join(verdict.why)}."))
         return DONE if verdict.fits else NO
 
-    def _workload(self, so_far: Written | None) -> Workload:
+    def _run_facts(self, so_far: Written | None) -> Beside | None:
+        """What is measured of the run of --from; None for a lake without a run."""
+        from lakepond.plan.measured import beside
+
+        if self.measured is None or so_far is None or not where.is_run(self.measured):
+            return None
+        return beside(self.measured, so_far)
+
+    def _measured(self, so_far: Written | None, run: Beside | None) -> Measured | None:
+        from lakepond.plan.needs import Measured
+
+        if so_far is None:
+            return None
+        if run is None:
+            return Measured(so_far.size(), so_far.rows, (), None, 0)
+        if self.population is not None or self.agent_size is not None:
+            return Measured(so_far.size(), so_far.rows, None, run.process)
+        return Measured(so_far.size(), so_far.rows, run.parts(), run.process, run.checkpoint)
+
+    def _workload(self, so_far: Written | None, run: Beside | None) -> Workload:
         from lakepond.lake.guard import parse_bytes
         from lakepond.plan.measured import play
         from lakepond.plan.presets import PRESETS
@@ -115,7 +147,9 @@ class PlanRun:
 
         given = [name for name in ("preset", "obs", "env", "measured") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise SpecError("plan takes one of --preset, --obs, --env and --from; its --help has examples.")
+            raise SpecError(
+                "give one of --preset, --obs, --env and --from; `lakepond plan --help` has examples."
+            )
         if self.preset is not None:
             workload = PRESETS[self.preset]
         elif self.obs is not None:
@@ -123,15 +157,14 @@ class PlanRun:
             workload = Workload(spec, 10_000, 100, shares=shares_for(spec))
         elif self.env is not None:
             if self.play:
-                words.talk(f"playing {self.play:,} random steps of {self.env} ...")
+                words.talk(f"Playing {self.play:,} random steps of {self.env} ...")
             seen = play(self.env, self.play)
             workload = Workload(
                 seen.spec, 10_000, 100, rows=seen.rows, new_rows=seen.new_rows, shares=seen.shares
             )
         else:
-            assert self.measured is not None
             assert so_far is not None
-            workload = _of_run(self.measured, so_far)
+            workload = _of_run(so_far, run)
         asked: dict[str, Any] = {
             name: getattr(self, name) for name in ASKED if getattr(self, name) is not None
         }
@@ -140,18 +173,24 @@ class PlanRun:
         return replace(workload, **asked)
 
 
-def _of_run(path: Path, so_far: Written) -> Workload:
-    """What a run was told to do; a lake without a run is planned to become twice as large."""
+def _of_run(so_far: Written, run: Beside | None) -> Workload:
+    """The rest of a run as its settings say; a lake without a run is planned to grow to twice its size."""
     from lakepond.plan.workload import Workload, shares_for
-    from lakepond.runs import Run
 
-    config = Run.open(path).config if where.is_run(path) else {}
     done = max(1, round(so_far.steps / so_far.per_commit))
-    population = config.get("population")
-    return Workload(
+    planned = Workload(
         so_far.spec,
         per_generation=so_far.per_commit,
-        generations=max(done, config.get("generations") or 2 * done),
-        population=population if isinstance(population, int) else 1,
+        generations=2 * done,
         shares=shares_for(so_far.spec),
+    )
+    if run is None:
+        return planned
+    return replace(
+        planned,
+        generations=max(done, run.generations),
+        capacity=run.capacity,
+        population=run.population,
+        batch_size=run.batch_size,
+        upload_every=run.upload_every,
     )

@@ -6,53 +6,56 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from lakepond import formats
 from lakepond.cli import words
 from lakepond.plan import story as old
 from lakepond.plan.needs import LEARNER_AGENTS, PROCESS_BYTES, Growth, Plan, Verdict
 from lakepond.plan.offers import AS_OF, OFFERS
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
+    from rich.text import Text
 
     from lakepond.plan.measured import Written
     from lakepond.plan.workload import Range
 
 STORES = ("plain", "gzip", "lakepond")
-HEADS = ("plain", "gzip", "lakepond")
-FITS = {"fits": "[green]fits[/]", "tight": "[yellow]tight[/]", "no": "[red]no[/]"}
+HEADS = ("uncompressed", "gzip", "lakepond")
+COLOURS = {"fits": "green", "tight": "yellow", "no": "red"}
 
 
-def tables(plan: Plan, so_far: Written | None, disk: int, *, story: bool) -> Iterator[Table | str]:
-    """All that a plan says, top to bottom; `story`: beside the numbers of the trading project's own table."""
+def tables(plan: Plan, so_far: Written | None, disk: int, *, story: bool) -> Iterator[RenderableType]:
+    """Everything a plan says, top to bottom; `story`: with the sizes that the trading project reported."""
     step = plan.workload.spec.step_nbytes
-    yield f"One transition is {step:,} B ({step / 2**20:.2f} MiB) plainly.\n"
+    yield f"One transition is {step:,} B ({step / 2**20:.2f} MiB) uncompressed.\n"
     if so_far is not None:
         yield f"{_forecast_text(so_far, disk)}\n"
     yield _growth(plan, story, 0 if so_far is None else so_far.steps)
     yield _beside(plan)
     yield _totals(plan)
     yield _offers(plan)
-    yield f"[dim]{_assumptions(plan, so_far)}[/]\n"
+    yield words.styled((f"{_assumptions(plan, so_far)}\n", "dim"))
     if story:
-        yield (
-            "[dim]As told: the trading project's own table; it took a transition as 3.74 MiB, 1,000 MiB as a "
-            "GB. It also told of about 900 GB uploaded by walking the folder at every generation, where "
-            "250 GB were meant. GB here are 10^9 bytes, as disks are sold.[/]\n"
+        note = (
+            "Reported: the sizes in the trading project's own table, which counted 3.74 MiB per transition "
+            "and 1,000 MiB per GB. That project uploaded its whole folder at every generation, about 900 GB "
+            "in total, where 250 GB were intended. GB here are 10^9 bytes, as disks are sold.\n"
         )
+        yield words.styled((note, "dim"))
 
 
 def as_json(plan: Plan, verdict: Verdict, store: str, so_far: Written | None, disk: int) -> dict[str, Any]:
-    """All of it, in bytes; ranges are [at best, at worst]."""
+    """The plan in bytes; ranges are [at best, at worst]."""
     work = plan.workload
     return {
         "transition_bytes": work.spec.step_nbytes,
         "per_generation": work.per_generation,
         "generations": work.generations,
         "distinct_rows": work.distinct_rows(work.steps),
-        "growth": [{**asdict(g), "story_gb": round(old.size(work, g.generation), 2)} for g in plan.growth],
+        "growth": [{**asdict(g), "reported_gb": round(old.size(work, g.generation), 2)} for g in plan.growth],
         "parts": {part.name: part.bytes for part in plan.parts},
         "stores": {name: asdict(plan.store(name)) for name in STORES},
-        "upload_as_it_was": plan.upload_as_it_was,
+        "upload_of_folder": plan.upload_of_folder,
         "offers": [
             {**asdict(offer), "fits": {name: fit(plan.store(name).disk, offer.disk) for name in STORES}}
             for offer in OFFERS
@@ -73,55 +76,58 @@ def as_json(plan: Plan, verdict: Verdict, store: str, so_far: Written | None, di
     }
 
 
-def _growth(plan: Plan, story: bool, since: int) -> Table:
+def _growth(plan: Plan, story: bool, since: int) -> RenderableType:
     rows = []
     for g in _milestones([g for g in plan.growth if g.steps >= since]):
         told = [f"{old.size(plan.workload, g.generation):,.1f} GB"] if story else []
         rows.append(
             (
                 str(g.generation),
-                words.count(g.steps),
+                formats.count(g.steps),
                 *told,
-                words.size(g.plain),
+                formats.size(g.plain),
                 _of(g.gzip),
                 _of(g.lakepond),
             )
         )
-    heads = ("gen", "steps", *(["as told"] if story else []), *HEADS)
+    heads = ("gen", "steps", *(["reported"] if story else []), *HEADS)
     return words.table(f"The replay on disk{_at_worst()}", heads, rows)
 
 
 def _milestones(growth: Sequence[Growth]) -> list[Growth]:
-    """The first generation, the last, and some between them at round numbers."""
+    """The first generation, the last, and some between them at regular distances."""
     every = max(1, -(-len(growth) // 5))
     return [g for g in growth if g in (growth[0], growth[-1]) or g.generation % every == 0]
 
 
-def _beside(plan: Plan) -> Table:
-    rows = [(part.name, words.span(*part.bytes)) for part in plan.parts]
-    return words.table("Beside it on the disk", ("", "size"), rows)
+def _beside(plan: Plan) -> RenderableType:
+    rows = [(part.name, formats.span(*part.bytes)) for part in plan.parts]
+    return words.table("Also on the disk", ("", "size"), rows)
 
 
-def _totals(plan: Plan) -> Table:
+def _totals(plan: Plan) -> RenderableType:
     stores = [plan.store(name) for name in STORES]
     rows = [
+        ("disk, this run alone", *(_of(store.run) for store in stores)),
         ("disk to rent", *(_of(store.disk) for store in stores)),
-        ("memory, with saving", *(words.size(store.memory) for store in stores)),
-        ("device memory", *(words.size(store.device) for store in stores)),
-        (f"upload each {plan.workload.upload_every} gen", *(_of(store.upload) for store in stores)),
-        ("upload by walking", "–", _of(plan.upload_as_it_was), "–"),
+        ("memory while saving", *(formats.size(store.memory) for store in stores)),
+        ("device memory", *(formats.size(store.device) for store in stores)),
+        (f"upload every {plan.workload.upload_every} gen", *(_of(store.upload) for store in stores)),
+        ("upload of the folder", "–", _of(plan.upload_of_folder), "–"),
     ]
-    return words.table(f"In all{_at_worst()}", ("", *HEADS), rows)
+    return words.table(f"Total{_at_worst()}", ("", *HEADS), rows)
 
 
-def _offers(plan: Plan) -> Table:
-    narrow, rows = words.is_narrow(), []
+def _offers(plan: Plan) -> RenderableType:
+    narrow = words.is_narrow()
+    rows: list[tuple[str | Text, ...]] = []
     for offer in OFFERS:
         what = [] if narrow else [offer.what]
-        fits = [FITS[fit(plan.store(name).disk, offer.disk)] for name in STORES]
-        rows.append((offer.provider, *what, words.size(offer.disk), *fits))
-    heads = ("", *([] if narrow else [""]), "disk", *HEADS)
-    return words.table("What fits which disk", heads, rows, left=1 if narrow else 2)
+        found = [fit(plan.store(name).disk, offer.disk) for name in STORES]
+        fits = [words.styled((each, COLOURS[each])) for each in found]
+        rows.append((offer.provider, *what, formats.size(offer.disk), *fits))
+    heads = ("provider", *([] if narrow else ["offer"]), "disk", *HEADS)
+    return words.table("Rented disks", heads, rows, text=(0,) if narrow else (0, 1))
 
 
 def fit(need: Range, disk: float) -> str:
@@ -130,7 +136,7 @@ def fit(need: Range, disk: float) -> str:
 
 
 def _of(sizes: Range) -> str:
-    return words.size(sizes[1]) if words.is_narrow() else words.span(*sizes)
+    return formats.size(sizes[1]) if words.is_narrow() else formats.span(*sizes)
 
 
 def _at_worst() -> str:
@@ -140,19 +146,27 @@ def _at_worst() -> str:
 def _assumptions(plan: Plan, so_far: Written | None) -> str:
     work, shares = plan.workload, plan.workload.shares
     parts = [
-        f"Assumed: gzip leaves {_share(shares.gzip)}",
-        f"zstd {_share(shares.rows)} of rows and {_share(shares.columns)} of columns ({shares.why})",
-        f"a trainer takes {words.size(PROCESS_BYTES)} beside its replay",
-        f"its learner counts as {LEARNER_AGENTS} agents",
-        f"disks of providers are as of {AS_OF}: check before renting",
+        f"Assumed: gzip compresses to {_share(shares.gzip)}",
+        f"zstd to {_share(shares.rows)} of rows and {_share(shares.columns)} of columns ({shares.why})",
+        f"a trainer needs {formats.size(PROCESS_BYTES)} of memory besides its replay",
+        f"its learner takes as much as {LEARNER_AGENTS} agents",
+        f"disks of providers as of {AS_OF}, check before renting",
     ]
     if so_far is None:
         last = work.distinct_rows(work.steps)
         many = f"{last:,} distinct rows in {work.steps:,} steps"
-        moved = "one array each" if work.rows == "whole" else f"obs moved on along its {work.rows} axis"
-        parts.insert(0, f"Lakepond's size follows from {many}: next_obs is {moved}, see --rows and --pool")
+        moved = "a new array" if work.rows == "whole" else f"obs shifted along its {work.rows} axis"
+        parts.insert(0, f"Assumed: {many}, because next_obs is {moved} (--rows, --pool)")
         parts[1] = parts[1].replace("Assumed: ", "")
+    else:
+        del parts[1:4]  # measured
+        parts.insert(1, f"the system and the libraries take {formats.span(*_installed(plan))}")
     return "; ".join(parts) + "."
+
+
+def _installed(plan: Plan) -> Range:
+    sizes = [part.bytes for part in plan.parts if part.installed]
+    return sum(low for low, _ in sizes), sum(high for _, high in sizes)
 
 
 def _share(shares: Range) -> str:
@@ -166,12 +180,8 @@ def _steps_left(so_far: Written, disk: int) -> int | None:
 
 def _forecast_text(so_far: Written, disk: int) -> str:
     left = _steps_left(so_far, disk)
-    until = (
-        "it does not grow"
-        if left is None
-        else f"the {words.size(disk)} that are free last {left:,} steps more"
-    )
+    until = "it does not grow" if left is None else f"{formats.size(disk)} is free, enough for {left:,} steps"
     return (
-        f"Measured at commit {so_far.commit}: {so_far.steps:,} steps in {words.size(so_far.bytes)}, lately "
-        f"{so_far.bytes_per_step:,.0f} B a step and {so_far.per_commit:,} steps a commit; {until}."
+        f"Measured at commit {so_far.commit}: {so_far.steps:,} steps in {formats.size(so_far.bytes)}, lately "
+        f"{formats.size(so_far.bytes_per_step)} per step and {so_far.per_commit:,} steps per commit; {until}."
     )

@@ -1,4 +1,4 @@
-"""`lakepond play`: see what an agent of a run does."""
+"""`lakepond play`: play a game with a trained agent."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from lakepond import formats
 from lakepond.cli import words
+from lakepond.cli.flag import Flag
+from lakepond.cli.limits import at_least, between
 
 
 @dataclass(frozen=True)
 class Play:
-    """Play a game with the policy of a run's checkpoint, and make a video of it.
+    """Play a game with the policy of a checkpoint, and write a video of it.
 
     Example: lakepond play runs/mixture-breakout-1 --video out.gif
     """
@@ -21,20 +24,24 @@ class Play:
     folder: Annotated[Positional[Path], arg(metavar="RUN")]
     """folder of a run of single, mixture or live"""
     video: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: none)")] = None
-    """GIF to write"""
-    checkpoint: Annotated[int | None, arg(metavar="NUMBER", help_behavior_hint="(default: newest)")] = None
-    """whose policy"""
+    """GIF file to write"""
+    checkpoint: Annotated[int | None, arg(metavar="NUMBER", help_behavior_hint="(default: the newest)")] = (
+        None
+    )
+    """checkpoint whose policy plays"""
     seed: int = 0
-    """of the game"""
+    """random seed of the game"""
     epsilon: float = 0.001
-    """share of random actions"""
+    """probability of a random action, 0 to 1"""
     trust_module: Annotated[str | None, arg(metavar="MODULE", help_behavior_hint="(default: none)")] = None
-    """Python module that a game module:id of this run may import"""
-    json: bool = False
+    """Python module that may be imported if the run's game is MODULE:ID"""
+    json: Flag = False
     """print JSON instead of a table"""
 
     def run(self) -> None:
-        """Play, write, tell."""
+        """Play, write the video, print the score."""
+        between(0, 1, epsilon=self.epsilon)
+        at_least(0, seed=self.seed)
         from lakepond.trainers import programs
         from lakepond.trainers.play import play
 
@@ -61,5 +68,9 @@ class Play:
         if self.json:
             words.print_json(told)
             return
-        rows = [(name, str(value)) for name, value in told.items() if value is not None]
+        rows = [
+            (name, formats.number(value) if isinstance(value, float) else str(value))
+            for name, value in told.items()
+            if value is not None
+        ]
         words.console().print(words.facts(rows))

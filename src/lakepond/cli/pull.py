@@ -1,4 +1,4 @@
-"""`lakepond pull`: a lake or a run out of the cloud."""
+"""`lakepond pull`: download a lake or a run from a bucket."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from lakepond import formats
 from lakepond.cli import words
+from lakepond.cli.flag import Flag
 from lakepond.errors import SpecError
 
 
 @dataclass(frozen=True)
 class Pull:
-    """Bring a lake, or a whole run, from a bucket to this machine, checked.
+    """Download a lake or a run from a bucket and check every file.
 
     Example: lakepond pull gs://my-bucket/demo runs/demo
     """
 
     url: Annotated[Positional[str], arg(metavar="URL")]
-    """where it was pushed to"""
+    """the URL it was pushed to"""
     path: Positional[Path]
-    """a folder for it; one that holds some of it already is gone on with"""
-    commit: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the newest whole one)")] = (
+    """folder to write; a pull that was interrupted continues there"""
+    commit: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the newest intact one)")] = (
         None
     )
-    """which commit, of a lake"""
-    lazy: bool = False
-    """bring the commit only; segments come when a replay opened with cloud=URL touches them"""
-    json: bool = False
+    """number of the commit to download; only for a lake"""
+    lazy: Flag = False
+    """download only the commit; data follow when a replay opened with cloud=URL needs them"""
+    json: Flag = False
     """print JSON instead of a line"""
 
     def run(self) -> None:
-        """Pull, tell."""
+        """Download, then print a summary."""
         from lakepond.cloud.place import Cloud
         from lakepond.flow.cloud_to_lake import pull
         from lakepond.lake.lake import Lake
@@ -43,7 +45,7 @@ class Pull:
         trainer = None
         if is_run_in_cloud(place):
             if self.commit is not None:
-                raise SpecError(f"{place} is a run, which is pulled whole; leave --commit out.")
+                raise SpecError(f"{place} is a run, and --commit is only for a lake; leave --commit out.")
             run = pull_run(self.path, place, lazy=self.lazy)
             trainer, folder = run.trainer, run.lake_folder
         else:
@@ -60,10 +62,10 @@ class Pull:
             words.print_json({"url": str(place), "path": self.path, "trainer": trainer, "lake": lake_told})
             return
         what = f"a run of {trainer}" if trainer else "a lake"
-        held = "" if stats is None else f", commit {stats.commit}, {words.count(stats.steps)} steps"
-        size_text = "" if stats is None else f", {words.size(stats.bytes_on_disk)}"
+        held = "" if stats is None else f", commit {stats.commit}, {formats.count(stats.steps)} steps"
+        size_text = "" if stats is None else f", {formats.size(stats.bytes_on_disk)}"
         print(f"{self.path} is {what}{held}{size_text}.")
 
     def interrupted(self) -> str:
-        """How to go on."""
-        return f"What came stays: `lakepond pull {self.url} {self.path}` brings the rest."
+        """How to continue after an interrupt."""
+        return f"Downloaded files are kept; `lakepond pull {self.url} {self.path}` downloads the rest."

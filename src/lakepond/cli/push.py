@@ -1,37 +1,44 @@
-"""`lakepond push`: what is new, to the cloud."""
+"""`lakepond push`: upload new files of a lake or a run to a bucket."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
+from lakepond import formats
 from lakepond.cli import DONE, NO, where, words
+from lakepond.cli.flag import Flag
+from lakepond.cli.limits import at_least
+
+if TYPE_CHECKING:
+    from lakepond.cloud.status import UploadStatus
 
 
 @dataclass(frozen=True)
 class Push:
-    """Send a lake, or a whole run, to a bucket: each file once, only what is not there.
+    """Upload a lake or a run to a bucket; files that already exist there are skipped.
 
     Example: lakepond push runs/demo gs://my-bucket/demo
     """
 
     path: Positional[Path]
-    """a lake or a run; it may be being written"""
+    """a lake or a run; another process may be writing it"""
     url: Annotated[
         Positional[str | None],
         arg(metavar="URL", help_behavior_hint="(default: the bucket in CLOUD_BUCKET)"),
     ] = None
-    """gs://bucket/prefix, s3://, az:// or file:///folder; a run gets its lake under lake/"""
+    """gs://bucket/prefix, s3://, az:// or file:///folder; the lake of a run goes to lake/ below it"""
     timeout: float = 3600.0
-    """seconds after which it stops and says how far it came"""
-    json: bool = False
+    """seconds after which the upload stops; the next push continues it"""
+    json: Flag = False
     """print JSON instead of a line"""
 
     def run(self) -> int:
-        """Push; exit code 1 if not all arrived."""
+        """Upload; exit code 1 if a file is missing at the end."""
+        at_least(1, timeout=self.timeout)
         from lakepond.flow.lake_to_cloud import push
         from lakepond.runs.copies import push_run
 
@@ -45,11 +52,21 @@ class Push:
             status = None if told is None else asdict(told)
             words.print_json({"path": self.path, "url": str(place), "done": done, "status": status})
         else:
-            print(f"{self.path} is in {place}: {told or 'no lake'}" if done else f"{place}: {told}")
+            print(f"{self.path} is in {place}: {_uploaded(told)}." if done else f"{place}: {told}")
         if not done:
-            words.talk(f"Not all arrived; `lakepond push {self.path} {place}` sends the rest.")
+            words.talk(f"The upload is not complete; `lakepond push {self.path} {place}` uploads the rest.")
         return DONE if done else NO
 
     def interrupted(self) -> str:
-        """How to go on."""
-        return f"What arrived stays there: `lakepond push {self.path} {self.url or ''}` sends the rest."
+        """How to continue after an interrupt."""
+        return f"Uploaded files are kept; `lakepond push {self.path} {self.url or ''}` uploads the rest."
+
+
+def _uploaded(status: UploadStatus | None) -> str:
+    """What a finished push uploaded of the lake; other files of a run are not counted."""
+    if status is None:
+        return "a run without a lake"
+    if not status.uploaded:
+        return "the lake had no new files"
+    files = formats.counted(status.uploaded, "new file")
+    return f"uploaded {files} of the lake, {formats.size(status.uploaded_bytes)}"

@@ -1,4 +1,4 @@
-"""`lakepond repair`: back to what is whole."""
+"""`lakepond repair`: restore the newest intact commit of a damaged lake."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from lakepond.cli import NO, where, words
+from lakepond.cli.flag import Flag
 
 
 @dataclass(frozen=True)
 class Repair:
-    """Move what is damaged aside, into quarantine/, so that the lake is its newest whole commit.
+    """Restore the newest intact commit of a damaged lake; damaged files are moved to quarantine/.
 
     Example: lakepond repair runs/demo
     """
 
     path: Positional[Path]
-    """a lake, or a run; nothing may be writing it"""
-    json: bool = False
+    """a lake, or a run; no process may be writing it"""
+    json: Flag = False
     """print JSON instead of lines"""
 
     def run(self) -> int | None:
-        """Check every byte, move, tell; exit code 1 if no commit is whole."""
+        """Check every byte of every commit, move damaged files; exit code 1 if no commit is intact."""
         from lakepond.lake.repair import repair
 
         folder = where.lake_folder(self.path)
-        found = repair(folder)
+        with words.progress("checking every commit") as progress:
+            found = repair(folder, progress=progress)
         if self.json:
             words.print_json({"lake": folder, **asdict(found)})
         elif found.newest is None:
-            print(f"{folder}: no commit is whole. What there was is in {folder / 'quarantine'}.")
+            print(f"{folder}: no commit is intact. The damaged files are in {folder / 'quarantine'}.")
         elif not found.quarantined:
-            print(f"{folder}: whole, nothing to repair; the newest commit is {found.newest}.")
+            print(f"{folder}: intact, nothing to repair; the newest commit is {found.newest}.")
         else:
-            print(f"{folder}: commit {found.newest} is the newest that is whole. Moved to quarantine/:")
+            print(f"{folder}: commit {found.newest} is the newest intact commit. Moved to quarantine/:")
             print("\n".join(f"  {name}" for name in found.quarantined))
         return NO if found.newest is None else None
 

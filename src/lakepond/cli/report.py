@@ -1,4 +1,4 @@
-"""`lakepond report`: one page about one run or several."""
+"""`lakepond report`: an HTML page about one run or several."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from lakepond.cli import words
+from lakepond.cli.flag import Flag
 
 
 @dataclass(frozen=True)
 class Report:
-    """Write one page about a run, or about several side by side: curves, trades, lake, time, memory.
+    """Write an HTML page about a run, or several side by side: curves, trades, lake, time, memory.
 
     Example: lakepond report runs/demo
 
     Example: lakepond report runs/a runs/b --out compared.html --figures figures
     """
 
-    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")]
-    """folders of runs; finished, running or dead"""
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...", help_behavior_hint="")]
+    """folders of runs; finished, running or stopped"""
     out: Annotated[
         Path | None,
-        arg(metavar="FILE", help_behavior_hint="(default: RUN/report.html; of several: report.html)"),
+        arg(metavar="FILE", help_behavior_hint="(default: RUN/report.html; report.html for several)"),
     ] = None
-    """the page; it needs no other file and no network"""
+    """file to write; it needs no other file and no network"""
     figures: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: none)")] = None
-    """where to write each figure as SVG and as PNG"""
-    json: bool = False
-    """print the files written as JSON"""
+    """folder to write each figure to, as SVG and PNG"""
+    json: Flag = False
+    """print the names of the written files as JSON"""
 
     def run(self) -> None:
-        """Read, write, tell where."""
+        """Write the page and print its name."""
         from lakepond.errors import ConfigError
         from lakepond.report.page import write_report
 
         if not self.runs:
-            raise ConfigError("report needs at least one run; `lakepond ls` lists those below a folder.")
+            raise ConfigError("report needs at least one run; `lakepond ls` lists the runs below a folder.")
         out = self.out or (self.runs[0] / "report.html" if len(self.runs) == 1 else Path("report.html"))
         written = write_report(self.runs, out, pictures=self.figures)
         if self.json:

@@ -1,6 +1,6 @@
-"""The settings of a trainer as options: each may be given, what is not given is as in the preset.
+"""The settings of a trainer as options: an option that is not given keeps the value of the preset.
 
-The words under a field of the configuration are its help, so they are written once.
+The string under each field of the configuration is its help, so it is written once.
 """
 
 from __future__ import annotations
@@ -9,65 +9,140 @@ import ast
 import dataclasses
 import inspect
 import itertools
-import textwrap
+import types
 import typing
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
 from tyro.conf import arg
 
 Config = TypeVar("Config")
+HINTS: dict[type[Any], dict[str, Any]] = {}
+"""evaluated once: that takes most of the time of `--help`"""
+NAMES = {int: "INT", float: "FLOAT", str: "TEXT", bool: "True|False", Path: "PATH"}
 
 
-def options_of(kind: type[Any]) -> type[Any]:
-    """A dataclass with the fields of `kind` and of dataclasses within it, all None unless given."""
-    fields: list[tuple[str, Any, Any]] = []
-    for owner in _parts(kind):
-        told, types = _docstrings(owner), typing.get_type_hints(owner)
-        for field in dataclasses.fields(owner):
-            if dataclasses.is_dataclass(types[field.name]):
-                continue
-            wanted: Any = types[field.name]
-            described = arg(
-                help=told.get(field.name),
-                help_behavior_hint="(default: as the preset)",
-                metavar=wanted.__name__.upper() if isinstance(wanted, type) else None,
-            )
-            option = Annotated[wanted | None, described]
-            fields.append((field.name, option, dataclasses.field(default=None)))
-    return dataclasses.make_dataclass(f"{kind.__name__}Options", fields, frozen=True)
+def options_of(
+    kind: type[Any], presets: Mapping[str, Any], headings: Mapping[str, Sequence[str]]
+) -> type[Any]:
+    """A dataclass with the settings of `kind` and of the dataclasses in it, None unless given, by heading.
+
+    `presets` are shown as defaults, the first one is the default preset. A setting that `headings` does not
+    name is an error.
+    """
+    found = {name: owner for owner in _parts(kind) for name in _settings(owner)}
+    parts: list[tuple[str, Any, Any]] = []
+    for heading, names in headings.items():
+        fields = [_option(name, found.pop(name), presets) for name in names if name in found]
+        if fields:
+            part: Any = dataclasses.make_dataclass(f"{kind.__name__}{heading.title()}", fields, frozen=True)
+            option = Annotated[part, arg(name=heading)]
+            parts.append((heading.replace("-", "_") or "first", option, dataclasses.field(default=part())))
+    if found:
+        raise AssertionError(f"the settings {', '.join(found)} of {kind.__name__} have no heading")
+    return dataclasses.make_dataclass(f"{kind.__name__}Options", parts, frozen=True)
 
 
 def with_options(config: Config, options: Any) -> Config:
-    """The configuration with what was given in place of what it held."""
-    given = {name: value for name, value in vars(options).items() if value is not None}
-    changed: Config = _replaced(config, given)
+    """The configuration with the given options in place of its values."""
+    every = {name: value for part in vars(options).values() for name, value in vars(part).items()}
+    changed: Config = _replaced(config, {name: value for name, value in every.items() if value is not None})
     return changed
 
 
-def _replaced(config: Any, given: dict[str, Any]) -> Any:
+def given(options: Any, name: str) -> Any:
+    """The value of one option, None if it was not given."""
+    return next(vars(part)[name] for part in vars(options).values() if name in vars(part))
+
+
+def _option(name: str, owner: type[Any], presets: Mapping[str, Any]) -> tuple[str, Any, Any]:
+    wanted = _hints(owner)[name]
+    values = {preset: _value(config, owner, name) for preset, config in presets.items()}
+    described = arg(
+        help=_docstrings(owner)[name], help_behavior_hint=_default(values), metavar=_metavar(wanted)
+    )
+    return name, Annotated[wanted | None, described], dataclasses.field(default=None)
+
+
+def _default(values: Mapping[str, str]) -> str:
+    """The value of the first preset, and of those that differ: "(default: 12; eigen2, gpu: 25)"."""
+    usual = next(iter(values.values()))
+    others: dict[str, list[str]] = {}
+    for preset, value in values.items():
+        if value != usual:
+            others.setdefault(value, []).append(preset)
+    return "; ".join([f"(default: {usual}", *(f"{', '.join(p)}: {v}" for v, p in others.items())]) + ")"
+
+
+def _value(config: Any, owner: type[Any], name: str) -> str:
+    """A setting of a preset as it would be given on the command line."""
+    parts = [config, *(value for value in vars(config).values() if dataclasses.is_dataclass(value))]
+    value = getattr(next(part for part in parts if isinstance(part, owner)), name)
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def _metavar(wanted: Any) -> str:
+    """INT, PATH, linear|exponential, INT ..."""
+    origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is Literal:
+        return "|".join(map(str, inner))
+    if origin is tuple:
+        return f"{_metavar(inner[0])} ..."
+    if origin in (typing.Union, types.UnionType):
+        return "|".join(_metavar(each) for each in inner if each is not type(None))
+    return NAMES[wanted]
+
+
+def _replaced(config: Any, new: dict[str, Any]) -> Any:
     changed = {}
     for field in dataclasses.fields(config):
         held = getattr(config, field.name)
         if dataclasses.is_dataclass(held):
-            changed[field.name] = _replaced(held, given)
-        elif field.name in given:
-            changed[field.name] = given[field.name]
+            changed[field.name] = _replaced(held, new)
+        elif field.name in new:
+            changed[field.name] = new[field.name]
     return dataclasses.replace(config, **changed)
 
 
 def _parts(kind: type[Any]) -> list[type[Any]]:
-    """A dataclass and those within it."""
-    types = typing.get_type_hints(kind)
-    inner = [types[f.name] for f in dataclasses.fields(kind) if dataclasses.is_dataclass(types[f.name])]
+    """A dataclass and those in it."""
+    hints = _hints(kind)
+    inner = [hints[f.name] for f in dataclasses.fields(kind) if dataclasses.is_dataclass(hints[f.name])]
     return [kind, *(part for each in inner for part in _parts(typing.cast(type[Any], each)))]
 
 
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    if kind not in HINTS:
+        HINTS[kind] = typing.get_type_hints(kind)
+    return HINTS[kind]
+
+
+def _settings(kind: type[Any]) -> list[str]:
+    hints = _hints(kind)
+    return [f.name for f in dataclasses.fields(kind) if not dataclasses.is_dataclass(hints[f.name])]
+
+
 def _docstrings(kind: type[Any]) -> dict[str, str]:
-    """The string under each field of a class, its own or one it has from another, from the source."""
-    told = {}
-    for owner in [each for each in reversed(kind.mro()) if dataclasses.is_dataclass(each)]:
-        source = ast.parse(textwrap.dedent(inspect.getsource(owner)))
-        for field, under in itertools.pairwise(typing.cast(ast.ClassDef, source.body[0]).body):
+    """The string under each field of a class and of the dataclasses it inherits from."""
+    found: dict[str, str] = {}
+    for owner in reversed(kind.mro()[:-1]):
+        found |= _docstrings_in(inspect.getfile(owner))[owner.__name__]
+    return found
+
+
+@cache
+def _docstrings_in(file: str) -> dict[str, dict[str, str]]:
+    """The strings under the fields of each class in a file."""
+    found: dict[str, dict[str, str]] = {}
+    for owner in ast.parse(Path(file).read_text()).body:
+        if not isinstance(owner, ast.ClassDef):
+            continue
+        texts = found.setdefault(owner.name, {})
+        for field, under in itertools.pairwise(owner.body):
             if (
                 isinstance(field, ast.AnnAssign)
                 and isinstance(field.target, ast.Name)
@@ -75,5 +150,5 @@ def _docstrings(kind: type[Any]) -> dict[str, str]:
                 and isinstance(under.value, ast.Constant)
                 and isinstance(under.value.value, str)
             ):
-                told[field.target.id] = " ".join(under.value.value.split())
-    return told
+                texts[field.target.id] = " ".join(under.value.value.split())
+    return found

@@ -1,4 +1,4 @@
-"""`lakepond show`: what one commit of a lake holds."""
+"""`lakepond show`: the contents of one commit of a lake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from lakepond import formats
 from lakepond.cli import where, words
+from lakepond.cli.flag import Flag
 from lakepond.cli.ls import note_text
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Show:
-    """Tell what a lake holds: steps, rows, files, and what a step looks like.
+    """Show the contents of a lake: steps, rows, files, and the fields of a step.
 
     Example: lakepond show runs/demo --commit 17
     """
@@ -27,12 +29,12 @@ class Show:
     path: Positional[Path]
     """a lake, or a run"""
     commit: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the newest)")] = None
-    """which commit"""
-    json: bool = False
+    """number of the commit to show"""
+    json: Flag = False
     """print JSON instead of a table"""
 
     def run(self) -> None:
-        """Open, tell."""
+        """Open the lake and print its summary."""
         from lakepond.lake.lake import Lake
 
         with Lake.open(where.lake_folder(self.path), self.commit) as lake:
@@ -42,15 +44,26 @@ class Show:
             return
         moment = datetime.fromisoformat(told["time"]).timestamp()
         rows = [
-            ("lake", words.literal(told["lake"])),
-            ("commit", f"{told['commit']} of {told['commits_kept']} kept, {words.age(moment, time.time())}"),
+            ("lake", told["lake"]),
+            (
+                "commit",
+                f"{told['commit']} of {told['commits_kept']} kept, {formats.age(moment, time.time())}",
+            ),
             ("note", note_text(told["note"])),
             ("steps", f"{told['steps']:,} live: [{told['oldest']:,}, {told['recorded']:,})"),
-            ("rows", f"{told['rows']:,} distinct"),
-            ("on disk", f"{words.size(told['bytes_on_disk'])} in {told['files']:,} files"),
-            ("plainly", f"{words.size(told['bytes_plain'])}, {words.ratio(told['ratio'])} as much"),
-            ("this commit", f"{words.size(told['bytes_written'])} in {words.duration(told['seconds'])}"),
-            *((words.literal(name), words.literal(text)) for name, text in told["spec"].items()),
+            ("rows", f"{told['rows']:,} distinct" if told["rows"] else "none; stored without deduplication"),
+            ("on disk", f"{formats.size(told['bytes_on_disk'])} in {formats.counted(told['files'], 'file')}"),
+            (
+                "of which",
+                f"rows {formats.size(told['bytes_of_rows'])}, "
+                f"other columns {formats.size(told['bytes_on_disk'] - told['bytes_of_rows'])}",
+            ),
+            (
+                "without sharing",
+                f"{formats.size(told['bytes_plain'])}, {formats.ratio(told['ratio'])} as much",
+            ),
+            ("this commit", f"{formats.size(told['bytes_written'])} in {formats.duration(told['seconds'])}"),
+            *told["spec"].items(),
         ]
         words.console().print(words.facts(rows))
 
@@ -63,10 +76,12 @@ def _summary(lake: Lake) -> dict[str, Any]:
         path: str(field) for name in ("obs", "action") for path, field in leaves(getattr(spec, name), name)
     }
     extras = {name: str(field) for name, field in spec.extras.items()}
+    rows = {file.name: file.shard.bytes for head in lake.heads.values() for file in head.rows}
     return {
         "lake": str(lake.path),
         **asdict(stats),
         "ratio": stats.ratio,
+        "bytes_of_rows": sum(rows.values()),
         "commits_kept": len(lake.commits()),
         "parent": commit.parent,
         "time": commit.time,

@@ -1,4 +1,4 @@
-"""`lakepond status`: a run at a glance."""
+"""`lakepond status`: the state of a run on one screen."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from lakepond import formats
 from lakepond.cli import where, words
+from lakepond.cli.flag import Flag
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
     from lakepond.runs.status import LakeStatus as LakeTold
     from lakepond.runs.status import Status as Told
@@ -23,7 +26,7 @@ BAR = 24
 
 @dataclass(frozen=True)
 class Status:
-    """Tell how a run is doing: progress, rates, memory, disk, lake, uploads; running, finished or dead.
+    """Show the state of a run: running, finished or stopped; progress, rate, memory, disk, lake, uploads.
 
     Example: lakepond status runs/demo
 
@@ -31,12 +34,12 @@ class Status:
     """
 
     path: Annotated[Positional[str], arg(metavar="PATH|URL")]
-    """a run, a lake, or the copy of one in a bucket"""
-    json: bool = False
+    """a run, a lake, or the URL of a copy in a bucket"""
+    json: Flag = False
     """print JSON instead of lines"""
 
     def run(self) -> None:
-        """Look, tell."""
+        """Read the status and print it."""
         told = look(self.path)
         if self.json:
             words.print_json(as_json(told))
@@ -45,7 +48,7 @@ class Status:
 
 
 def look(path: str) -> Told:
-    """The status of what a path or an address names."""
+    """The status of the run or lake at a path or URL."""
     if where.is_url(path):
         from lakepond.runs.status_in_cloud import look_in_cloud
 
@@ -56,7 +59,7 @@ def look(path: str) -> Told:
 
 
 def as_json(told: Told) -> dict[str, Any]:
-    """All of it; moments are seconds since 1970."""
+    """The status as JSON; moments are seconds since 1970."""
     lake = None if told.lake is None else {**asdict(told.lake), "ratio": told.lake.ratio}
     return {**asdict(told), "lake": lake}
 
@@ -67,14 +70,14 @@ def picture(told: Told) -> RenderableType:
     colour = COLOURS[told.state]
     state = told.state if told.trainer else "being written" if told.pid else "not being written"
     pid = f", process {told.pid}" if told.pid else ""
-    name, trainer = words.literal(told.path), words.literal(told.trainer or "a lake")
-    rows = [("", f"[bold]{name}[/]  {trainer}, [{colour}]{state}[/]{pid}")]
+    head = words.styled((str(told.path), "bold"), f"  {told.trainer or 'lake'}, ", (state, colour), pid)
+    rows: list[tuple[str | Text, str | Text]] = [("", head)]
     if told.done is not None and told.trainer is not None:
         rows.append((told.unit, _progress(told)))
     if told.per_second is not None and told.state != "finished":
         rows.append(("rate", _rate(told)))
     if told.logged is not None:
-        rows.append(("last log", words.age(told.logged, now)))
+        rows.append(("last log", formats.age(told.logged, now)))
     rows += _machine(told)
     if told.lake is not None:
         rows += _lake(told.lake, now)
@@ -82,68 +85,70 @@ def picture(told: Told) -> RenderableType:
         rows.append(("checkpoint", str(told.checkpoint)))
     if told.upload is not None:
         rows.append(("upload", _upload(told)))
-    rows += [("" if i else "log", text) for i, text in enumerate(_metrics(told))]
-    rows += [("[red]problem[/]", words.literal(text)) for text in told.problems]
+    if metrics := _metrics(told):
+        rows.append(("log", metrics))
+    rows += [(words.styled(("problem", "red")), text) for text in told.problems]
     return words.facts(rows)
 
 
-def _progress(told: Told) -> str:
+def _progress(told: Told) -> str | Text:
     if told.total is None:
-        return words.count(told.done)
+        return formats.count(told.done)
     share = min(1.0, (told.done or 0) / max(1, told.total))
     full = round(share * BAR)
-    bar = f"[{COLOURS[told.state]}]{'━' * full}[/][dim]{'━' * (BAR - full)}[/]"
     left = (
-        f", {words.duration(told.eta_seconds)} left" if told.eta_seconds and told.state == "running" else ""
+        f", {formats.duration(told.eta_seconds)} left" if told.eta_seconds and told.state == "running" else ""
     )
-    return f"{bar} {words.count(told.done)} of {words.count(told.total)}, {share:.0%}{left}"
+    text = f" {formats.count(told.done)} of {formats.count(told.total)}, {share:.0%}{left}"
+    return words.styled(("━" * full, COLOURS[told.state]), ("━" * (BAR - full), "dim"), text)
 
 
 def _rate(told: Told) -> str:
     assert told.per_second is not None
     if told.per_second >= 1:
-        return f"{told.per_second:,.0f} {told.unit} a second"
-    return f"{words.duration(1 / told.per_second)} a {told.unit}"
+        return f"{formats.count(told.per_second)} {told.unit.removesuffix('s')}s per second"
+    return f"{formats.duration(1 / told.per_second)} per {told.unit.removesuffix('s')}"
 
 
 def _machine(told: Told) -> list[tuple[str, str]]:
     rows = []
     if told.rss_bytes is not None:
-        rows.append(("memory", words.size(told.rss_bytes)))
+        rows.append(("memory", formats.size(told.rss_bytes)))
     if told.device_bytes is not None:
-        rows.append(("device", f"{words.size(told.device_bytes)} of {words.size(told.device_limit_bytes)}"))
+        rows.append(
+            ("device", f"{formats.size(told.device_bytes)} of {formats.size(told.device_limit_bytes)}")
+        )
     if told.disk_free_bytes is not None:
         full = told.disk_full_seconds
-        until = f", full in {words.duration(full)} at this rate" if full is not None else ""
-        rows.append(("disk", f"{words.size(told.disk_free_bytes)} free{until}"))
+        until = f", full in {formats.duration(full)} at this rate" if full is not None else ""
+        rows.append(("disk", f"{formats.size(told.disk_free_bytes)} free{until}"))
     return rows
 
 
 def _lake(lake: LakeTold, now: float) -> list[tuple[str, str]]:
-    held, plain = words.size(lake.bytes_on_disk), words.size(lake.bytes_plain)
-    kept = words.count(lake.commits_kept)
+    held, plain = formats.size(lake.bytes_on_disk), formats.size(lake.bytes_plain)
+    kept, ratio = formats.count(lake.commits_kept), formats.ratio(lake.ratio)
     return [
-        ("lake", f"{words.count(lake.steps)} steps in {held}; plainly {plain}, {words.ratio(lake.ratio)}"),
-        ("commit", f"{lake.commit}, {words.age(lake.committed, now)}; {kept} kept"),
+        ("lake", f"{formats.counted(lake.steps, 'step')} in {held} (without sharing {plain}, {ratio})"),
+        ("commit", f"{lake.commit}, {formats.age(lake.committed, now)}; {kept} kept"),
     ]
 
 
-def _upload(told: Told) -> str:
+def _upload(told: Told) -> Text:
     assert told.upload is not None
     upload = told.upload
-    url = words.literal(upload.url)
-    text = f"all in {url}"
+    text = f"complete at {upload.url}"
     if upload.pending:
-        files = "1 file" if upload.pending == 1 else f"{upload.pending:,} files"
-        text = f"{files}, {words.size(upload.pending_bytes)}, to go to {url}"
-    return f"{text} [red]({words.literal(upload.last_error)})[/]" if upload.last_error else text
+        files = formats.counted(upload.pending, "file")
+        text = f"{files}, {formats.size(upload.pending_bytes)}, not uploaded yet to {upload.url}"
+    return words.styled(text, (f" ({upload.last_error})" if upload.last_error else "", "red"))
 
 
-def _metrics(told: Told) -> list[str]:
-    """The numbers that a trainer logged last and that are not told above, four to a line."""
+def _metrics(told: Told) -> str:
+    """The first 16 of the metrics logged last that are not shown above."""
     above = ("step", "time", told.unit, "generation", "upload_error")
     shown = [
-        f"{words.literal(name.replace('_', ' '))} {value:,.4g}"
+        f"{name.replace('_', ' ')} {_metric(name, value)}"
         for name, value in told.metrics.items()
         if isinstance(value, int | float)
         and not isinstance(value, bool)
@@ -151,4 +156,9 @@ def _metrics(told: Told) -> list[str]:
         and not name.startswith(("disk_", "memory_", "device_"))
         and not name.endswith(("_bytes", "bytes_plain", "bytes_held"))
     ]
-    return [", ".join(shown[at : at + 4]) for at in range(0, min(len(shown), 16), 4)]
+    return ", ".join(shown[:16])
+
+
+def _metric(name: str, value: float) -> str:
+    is_duration = name.endswith("_seconds") or "_seconds_" in name
+    return formats.duration(value) if is_duration else formats.number(value)

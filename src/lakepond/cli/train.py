@@ -1,29 +1,37 @@
-"""`lakepond train`: the trainers."""
+"""`lakepond train erl`: train a population on a market."""
 
 from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import arg, subcommand
+from tyro.conf import arg
 
+from lakepond import formats
 from lakepond.cli import words
-from lakepond.cli.settings import options_of, with_options
-from lakepond.cli.train_games import Live, Mixture, Single
-from lakepond.trainers import erl, programs
+from lakepond.cli.flag import Flag
+from lakepond.cli.limits import at_least
+from lakepond.cli.settings import given, options_of, with_options
+from lakepond.trainers.erl_settings import HEADINGS, PRESETS, Config
 
-ErlOptions: Any = options_of(erl.Config)
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from lakepond.trainers.evaluate_market import Evaluation
+
+ErlOptions: Any = options_of(Config, PRESETS, HEADINGS)
 NOTHING_GIVEN = ErlOptions()
 NOWHERE = "none"
-"""for --push-to: do not push"""
+"""value of --push-to: do not push"""
 
 
 @dataclass(frozen=True)
 class Erl:
-    """Evolve and train a population of agents on a market; a run can be killed and resumed at any moment.
+    """Evolve and train a population of agents on a market; a run can be resumed at any time.
 
     Example: lakepond train erl --preset demo
 
@@ -33,39 +41,49 @@ class Erl:
     """
 
     preset: Literal["demo", "eigen2", "gpu"] = "demo"
-    """demo: about a minute; eigen2: (504, 108, 9), 50,000 steps; gpu: that, larger networks and batches"""
-    out: Annotated[Path | None, arg(help_behavior_hint="(default: the next runs/erl-<preset>-<n>)")] = None
+    """demo: about a minute; eigen2: 504 days x 108 instruments; gpu: eigen2 with larger networks"""
+    out: Annotated[
+        Path | None, arg(metavar="PATH", help_behavior_hint="(default: the next runs/erl-<preset>-<n>)")
+    ] = None
     """folder of the run"""
-    resume: bool = False
-    """continue from the newest checkpoint of --out that can be used, with its settings and its replay"""
-    resume_from: Annotated[int | None, arg(metavar="GENERATION")] = None
-    """continue from that checkpoint of --out instead; later ones are renamed to *.dropped"""
-    start_over: bool = False
-    """move what --out holds to a folder old-<time> in it and start a new run; nothing is deleted"""
-    log: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """also log to these; wandb stays offline unless a key is there"""
+    resume: Flag = False
+    """continue the run in --out from its newest intact checkpoint, with its settings and its replay"""
+    resume_from: Annotated[
+        int | None, arg(metavar="GENERATION", help_behavior_hint="(default: the newest)")
+    ] = None
+    """continue from this checkpoint of --out; later checkpoints are renamed to *.dropped"""
+    start_over: Flag = False
+    """move the contents of --out to a folder old-<time> in it and start a new run; nothing is deleted"""
+    log: Annotated[
+        tuple[Literal["tensorboard", "wandb"], ...],
+        arg(metavar="tensorboard|wandb ...", help_behavior_hint="(default: none)"),
+    ] = ()
+    """also log to these; wandb stays offline without an API key"""
     evaluate: Literal["holdout", "validation", "nothing"] = "holdout"
-    """days on which the champion is compared with buy-and-hold and random agents when all is done"""
-    json: bool = False
+    """days on which the champion is compared with buy-and-hold and random agents at the end"""
+    json: Flag = False
     """print JSON instead of tables"""
     settings: Annotated[ErlOptions, arg(name="")] = NOTHING_GIVEN
 
     def run(self) -> None:
-        """Train, evaluate, tell."""
+        """Train, evaluate, print the result."""
         from lakepond.errors import ConfigError
+        from lakepond.trainers import erl, programs
 
+        at_least(0, resume_from=self.resume_from)
         programs.prepare_jax()
         resumes = self.resume or self.resume_from is not None
         if resumes and self.out is None:
-            raise ConfigError("name the run to resume: lakepond train erl --resume --out runs/NAME.")
+            raise ConfigError("--resume needs --out: lakepond train erl --resume --out runs/NAME.")
         folder = self.out or _next_free(self.preset)
-        base = _settings_there(folder, self.settings.push_to) if resumes else erl.PRESETS[self.preset]
+        base = _settings_there(folder, given(self.settings, "push_to")) if resumes else PRESETS[self.preset]
         config = with_options(base, self.settings)
         if config.push_to == NOWHERE:
             config = replace(config, push_to=None)
         if not self.json:
-            prices = f", prices from {config.panel}" if config.panel is not None else ""
-            words.talk(f"training into {folder}{prices}; the first generation compiles for a while")
+            prices = f" with the prices of {config.panel}" if config.panel is not None else ""
+            words.talk(f"Training in {folder}{prices}; compiling takes a while in the first generation.")
+        width = words.console().width
         began = time.perf_counter()
         last = erl.train(
             config,
@@ -74,43 +92,23 @@ class Erl:
             resume_from=self.resume_from,
             start_over=self.start_over,
             loggers=self.log,
-            on_generation=lambda told: None if self.json else words.talk(_line(told, config.generations)),
+            on_generation=lambda told: (
+                None if self.json else words.talk(_line(told, config.generations, width))
+            ),
         )
         seconds = time.perf_counter() - began
-        _tell(folder, config, last, seconds, self.evaluate, as_json=self.json)
+        _tell(folder, last, seconds, self.evaluate, as_json=self.json)
 
     def interrupted(self) -> str:
-        """How to go on."""
+        """How to continue after an interrupt."""
+        if self.out is not None and not (self.out / "checkpoints").exists():
+            return f"Nothing was saved in {self.out} yet; start the run again."
         out = self.out or "runs/NAME"
-        return f"Nothing up to the last checkpoint is lost: lakepond train erl --resume --out {out}"
+        return f"Everything up to the last checkpoint is saved: lakepond train erl --resume --out {out}"
 
 
-@dataclass(frozen=True)
-class Train:
-    """Train agents, with a replay that outlives the machine.
-
-    Example: lakepond train erl --preset demo
-    """
-
-    command: Annotated[
-        Annotated[Erl, subcommand("erl")]
-        | Annotated[Single, subcommand("single")]
-        | Annotated[Mixture, subcommand("mixture")]
-        | Annotated[Live, subcommand("live")],
-        arg(name=""),
-    ]
-
-    def run(self) -> None:
-        """Pass on to the trainer."""
-        self.command.run()
-
-    def interrupted(self) -> str:
-        """How to go on."""
-        return self.command.interrupted()
-
-
-def _settings_there(folder: Path, push_to: str | None) -> erl.Config:
-    """The settings of the run to resume; refuses to push to a place that only its config.json names."""
+def _settings_there(folder: Path, push_to: str | None) -> Config:
+    """The settings of the run to resume; refuses to push to a URL that only its config.json contains."""
     from lakepond.errors import ConfigError, RunMismatch
     from lakepond.runs import Run
     from lakepond.runs.resume import Resume
@@ -129,7 +127,8 @@ def _settings_there(folder: Path, push_to: str | None) -> erl.Config:
             f"the settings in {folder} push this run to {place}; confirm that with --push-to {place}, or "
             f"resume without pushing with --push-to {NOWHERE}."
         )
-    return config_of(there, warn=False)  # training warns
+    config: Config = config_of(there, warn=False)
+    return config  # training warns
 
 
 def _next_free(preset: str) -> Path:
@@ -139,21 +138,20 @@ def _next_free(preset: str) -> Path:
     return folder
 
 
-def _line(told: dict[str, Any], generations: int) -> str:
-    """One generation in a line."""
-    left = told["seconds_left"]
-    return (
-        f"generation {told['generation']:>3}/{generations}  best {told['fitness_best']:8.1f}  "
-        f"mean {told['fitness_mean']:8.1f}  validation {told['validation_best']:8.1f}  "
-        f"{words.count(told['distinct_rows'])} rows  lake {words.size(told['lake_bytes'])}  "
-        f"RAM {words.size(told['rss_bytes'])}  {words.duration(left)} left"
-    )
+def _line(told: dict[str, Any], generations: int, width: int) -> str:
+    """One generation as a line; where that does not fit `width` columns, without mean, rows and RAM."""
+    start = f"generation {told['generation']:>3}/{generations}  best {told['fitness_best']:6.1f}"
+    validation = f"validation {told['validation_best']:6.1f}"
+    lake = f"lake {formats.size(told['lake_bytes'])}"
+    left = f"{formats.duration(told['seconds_left'])} left"
+    mean = f"mean {told['fitness_mean']:6.1f}"
+    rows = formats.counted(told["distinct_rows"], "row")
+    line = "  ".join((start, mean, validation, rows, lake, f"RAM {formats.size(told['rss_bytes'])}", left))
+    return line if len(line) <= width else "  ".join((start, validation, lake, left))
 
 
-def _tell(
-    folder: Path, config: erl.Config, last: dict[str, Any], seconds: float, part: str, *, as_json: bool
-) -> None:
-    """What the run came to: memory, disk, time, and the champion beside its baselines."""
+def _tell(folder: Path, last: dict[str, Any], seconds: float, part: str, *, as_json: bool) -> None:
+    """Print memory, disk and time of the run, and the champion with its baselines."""
     from lakepond.cli.evaluate import compared, comparison
     from lakepond.lake import commits
     from lakepond.lake.lake import Lake
@@ -163,8 +161,9 @@ def _tell(
         stats = lake.stats()
     told: dict[str, Any] = {
         "folder": str(folder),
+        "steps": last["steps"],
         "seconds": seconds,
-        "held_by_saving_seconds": last["held_seconds_total"],
+        "blocked_on_saving_seconds": last["held_seconds_total"],
         "training_seconds": last["train_seconds_total"],
         "bytes_plain": last["bytes_plain"],
         "bytes_held": last["bytes_held"],
@@ -179,24 +178,31 @@ def _tell(
     if as_json:
         words.print_json(told)
         return
-    share = told["held_by_saving_seconds"] / max(told["training_seconds"], 1e-9)
     show = words.console()
-    rows = [
-        ("the replay, plainly", f"{words.count(last['steps'])} steps, {words.size(told['bytes_plain'])}"),
-        ("held in memory", words.size(told["bytes_held"])),
-        ("on disk, in the lake", f"{words.size(told['bytes_on_disk'])}, saved {told['commits']} times"),
-        (
-            "training held by saving",
-            f"{words.duration(told['held_by_saving_seconds'])}, {share:.2%} of the time",
-        ),
-    ]
-    show.print(words.facts(rows))
-    if found is not None:
-        from lakepond.cli.evaluate import table
+    for each in summary(told, found):
+        show.print(each)
 
-        show.print(table(found))
-        files = f"{told['evaluation_folder']}: equity.png, profits.png, trades.csv, result.json"
-        rows = [("the evaluation lies in", files)]
-    else:
-        rows = []
-    show.print(words.facts([*rows, ("the run lies in", str(folder)), ("the report lies in", told["report"])]))
+
+def summary(told: dict[str, Any], found: Evaluation | None) -> Iterator[RenderableType]:
+    """The result of a run for people: the facts and the table of its evaluation."""
+    from lakepond.cli.evaluate import table
+
+    share = told["blocked_on_saving_seconds"] / max(told["training_seconds"], 1e-9)
+    blocked = f"{formats.duration(told['blocked_on_saving_seconds'])}, {share:.2%} of the time"
+    yield words.facts(
+        [
+            (
+                "replay",
+                f"{formats.count(told['steps'])} steps, {formats.size(told['bytes_plain'])} uncompressed",
+            ),
+            ("in memory", formats.size(told["bytes_held"])),
+            ("on disk", f"{formats.size(told['bytes_on_disk'])} in the lake, {told['commits']:,} commits"),
+            ("blocked on saving", blocked),
+        ]
+    )
+    files = []
+    if found is not None:
+        yield table(found)
+        names = "equity.png, profits.png, trades.csv, result.json"
+        files = [("evaluation", f"{told['evaluation_folder']}: {names}")]
+    yield words.facts([*files, ("run", told["folder"]), ("report", told["report"])])

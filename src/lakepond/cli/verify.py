@@ -1,20 +1,23 @@
-"""`lakepond verify`: whether every byte is what was written."""
+"""`lakepond verify`: check every byte of a lake against its checksums."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from lakepond import formats
 from lakepond.cli import DAMAGED, DONE, where, words
+from lakepond.cli.flag import Flag
 
 
 @dataclass(frozen=True)
 class Verify:
-    """Read and check every byte of a lake; exit code 3 if one is not what was written.
+    """Read every byte of a lake and check it against its checksum; exit code 3 if a file is damaged.
 
     Example: lakepond verify runs/demo --all
     """
@@ -22,14 +25,14 @@ class Verify:
     path: Positional[Path]
     """a lake, or a run"""
     commit: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the newest)")] = None
-    """which commit"""
-    all: bool = False
-    """every commit that is kept"""
-    json: bool = False
+    """number of the commit to check"""
+    all: Flag = False
+    """check every commit that is kept"""
+    json: Flag = False
     """print JSON instead of a line"""
 
     def run(self) -> int:
-        """Check; go on after a damaged commit to tell of all."""
+        """Check all chosen commits, also after a damaged one."""
         from lakepond.errors import LakeNotFound
         from lakepond.lake import commits, writers
 
@@ -44,38 +47,44 @@ class Verify:
         ]
         if self.commit is not None and not self.all:
             chosen = [("", self.commit)]
-        told = [_check(folder, number, writer) for writer, number in chosen]
-        whole = all(each["whole"] for each in told)
+        told = []
+        for i, (writer, number) in enumerate(chosen, 1):
+            which = f"verify commit {number}" + (f" ({i} of {len(chosen)})" if len(chosen) > 1 else "")
+            with words.progress(which) as progress:
+                told.append(_check(folder, number, writer, progress))
+        intact = all(each["intact"] for each in told)
         if self.json:
-            words.print_json({"lake": folder, "whole": whole, "commits": told})
-            return DONE if whole else DAMAGED
+            words.print_json({"lake": folder, "intact": intact, "commits": told})
+            return DONE if intact else DAMAGED
         for each in told:
             name = f"commit {each['number']}" + (f" of {each['writer']}" if "writer" in each else "")
-            if each["whole"]:
-                size, files = words.size(each["bytes"]), each["files"]
-                print(f"{name}: whole ({size} in {files:,} files, {each['seconds']:.1f} s)")
+            if each["intact"]:
+                size, files = formats.size(each["bytes"]), each["files"]
+                print(f"{name}: intact ({size} in {files:,} files, {formats.duration(each['seconds'])})")
             else:
-                print(f"{name}: damaged. {each['why']}")
-        if not whole:
-            words.talk(f"`lakepond repair {self.path}` goes back to what is whole and deletes nothing.")
-        return DONE if whole else DAMAGED
+                print(f"{name}: damaged. {words.printable(each['why'])}")
+        if not intact:
+            words.talk(
+                f"`lakepond repair {self.path}` restores the newest intact commit and deletes nothing."
+            )
+        return DONE if intact else DAMAGED
 
 
-def _check(folder: Path, number: int, writer: str) -> dict[str, Any]:
+def _check(folder: Path, number: int, writer: str, progress: Callable[[int, int], None]) -> dict[str, Any]:
     from lakepond.errors import LakeCorrupt
     from lakepond.lake.lake import Lake
 
     began, which = time.perf_counter(), {"writer": writer} if writer else {}
     try:
         with Lake.open(folder, number, writer=writer) as lake:
-            lake.verify()
+            lake.verify(progress=progress)
             files = lake.commit.files()
     except LakeCorrupt as error:
-        return {**which, "number": number, "whole": False, "why": str(error)}
+        return {**which, "number": number, "intact": False, "why": str(error)}
     return {
         **which,
         "number": number,
-        "whole": True,
+        "intact": True,
         "why": None,
         "files": len(files),
         "bytes": sum(files.values()),

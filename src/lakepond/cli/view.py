@@ -1,49 +1,69 @@
-"""`lakepond view`: a local web page to look into a lake."""
+"""`lakepond view`: a web page that shows a lake and the training run around it."""
 
 from __future__ import annotations
 
+import tempfile
 import webbrowser
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from lakepond.cli import where, words
+from lakepond.cli.flag import Flag
+from lakepond.cli.limits import between
 
 PORT = 8917
 
 
 @dataclass(frozen=True)
 class View:
-    """Look into a lake in the browser: commits, episodes, frames, market windows, rows, checksums.
+    """Show a lake in the browser: learning curves, commits, episodes, frames, trades, rows, checksums.
 
     Example: lakepond view runs/demo
     """
 
     path: Positional[Path]
-    """a lake, or a run; it is only read, and its writer may go on"""
+    """a run or a lake; it is only read, and may be in use by a training"""
     port: Annotated[
         int | None, arg(metavar="N", help_behavior_hint=f"(default: {PORT}, or any free one)")
     ] = None
-    """where to listen on 127.0.0.1; 0 takes any free port"""
-    open: bool = False
+    """port to listen on; 0 takes any free one"""
+    host: Annotated[str, arg(metavar="ADDRESS")] = "127.0.0.1"
+    """address to listen on; 0.0.0.0 serves other machines over plain HTTP, an SSH tunnel is safer"""
+    allow_host: Annotated[tuple[str, ...], arg(metavar="NAME...", help_behavior_hint="(default: none)")] = ()
+    """further names for the page, as behind a proxy; localhost and IP addresses always work"""
+    open: Flag = False
     """open the page in the browser of this machine"""
 
     def run(self) -> None:
         """Serve until interrupted."""
         from lakepond.report.view import ViewServer
+        from lakepond.report.view.server import ADDRESS
 
+        between(0, 65535, port=PORT if self.port is None else self.port)
         folder = where.lake_folder(self.path)
         try:
-            server = ViewServer(folder, PORT if self.port is None else self.port)
+            server = ViewServer(
+                folder,
+                PORT if self.port is None else self.port,
+                host=self.host,
+                allow_hosts=self.allow_host,
+            )
         except OSError:
             if self.port is not None:
                 raise
-            server = ViewServer(folder)
-        with server:
-            words.talk(f"shows {folder} to this machine alone; Ctrl-C stops it.")
+            server = ViewServer(folder, host=self.host, allow_hosts=self.allow_host)
+        with server, tempfile.TemporaryDirectory(prefix="lakepond-view-") as private:
+            who = "from this machine" if self.host == ADDRESS else "from other machines too, unencrypted"
+            words.talk(f"serving {folder} {who}, to those who have this address; Ctrl-C stops it.")
             print(server.url, flush=True)
-            if self.open:
-                webbrowser.open(server.url)
+            if (
+                self.open
+            ):  # through a file that only this user can read: others can see the arguments of a process
+                page = Path(private) / "open.html"
+                page.write_text(f'<meta http-equiv="refresh" content="0; url={escape(server.url)}">')
+                webbrowser.open(page.as_uri())
             server.wait()

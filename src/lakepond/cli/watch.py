@@ -1,4 +1,4 @@
-"""`lakepond watch`: `status` that stays."""
+"""`lakepond watch`: `status`, updated until the run ends."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from lakepond.cli import DONE, words
+from lakepond.cli.flag import Flag
+from lakepond.cli.limits import at_least
 from lakepond.cli.status import as_json, look, picture
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Show how a run is doing, live, until it ends or Ctrl-C.
+    """Show the state of a run, updated until it ends or you press Ctrl-C.
 
     Example: lakepond watch runs/demo
 
@@ -22,16 +24,17 @@ class Watch:
     """
 
     path: Annotated[Positional[str], arg(metavar="PATH|URL")]
-    """a run, a lake, or the copy of one in a bucket"""
+    """a run, a lake, or the URL of a copy in a bucket"""
     every: float = 2.0
-    """seconds between two looks"""
-    stay: bool = False
-    """go on after the run has ended: it may be resumed"""
-    json: bool = False
-    """print a line of JSON at each look"""
+    """seconds between two updates, at least 0.1"""
+    stay: Flag = False
+    """continue after the run has ended, because it may be resumed"""
+    json: Flag = False
+    """print one line of JSON per update"""
 
     def run(self) -> int:
-        """Look again and again; Ctrl-C is the usual end."""
+        """Print the status again and again; Ctrl-C is the usual end."""
+        at_least(0.1, every=self.every)
         try:
             return self._lines() if self.json or not words.console().is_terminal else self._live()
         except KeyboardInterrupt:

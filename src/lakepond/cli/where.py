@@ -1,4 +1,4 @@
-"""What a path on the command line names: a lake, the run around one, or a bucket's address."""
+"""What a path on the command line refers to: a lake, a run, or a URL."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LAKE, RUN = "lake.json", "config.json"
 
 
 def is_url(path: str | Path) -> bool:
-    """Whether this is an address in the cloud, not a folder."""
+    """Whether this is a URL and not a folder."""
     return "://" in str(path)
 
 
 def lake_folder(path: str | Path) -> Path:
-    """The lake at a path: the folder itself, or `lake/` of the run it is."""
+    """The folder of the lake at a path: the path itself, or `lake/` of a run."""
     path = Path(path)
     if not path.exists():
         raise LakeNotFound(f"{path} does not exist; `lakepond ls` lists the lakes and runs below a folder.")
@@ -30,7 +30,7 @@ def lake_folder(path: str | Path) -> Path:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is a run's; a config.json alone may be of something else."""
+    """Whether a folder is a run; another program may write a config.json, too."""
     from lakepond.errors import RunNotFound
     from lakepond.runs import Run
 
@@ -42,9 +42,9 @@ def is_run(path: Path) -> bool:
 
 
 def cloud_for(path: Path, url: str | None) -> Cloud:
-    """Where to push a lake or a run: to `url`, or to the bucket of the environment (CLOUD_BUCKET).
+    """Where to push a lake or a run: `url`, or the bucket in the environment (CLOUD_BUCKET).
 
-    An address that only the lake's own files name is never used: they may have come from somebody else.
+    A URL that only the lake's own files contain is never used: somebody else may have written them.
     """
     from lakepond.cloud.place import Cloud
     from lakepond.lake.elsewhere import known
@@ -56,7 +56,7 @@ def cloud_for(path: Path, url: str | None) -> Cloud:
     if before:
         named = before[0].removesuffix("/lake") if is_run(path) else before[0]
         raise SpecError(
-            f"{path} says that it was pushed to {named}; if you want it there, "
-            f"confirm it: lakepond push {path} {named}"
+            f"{path} was pushed to {named} before; confirm that it should go there: "
+            f"lakepond push {path} {named}"
         )
-    raise SpecError(f"name the bucket that {path} shall go to, like gs://my-bucket/{path.resolve().name}.")
+    raise SpecError(f"give the URL to push {path} to, like gs://my-bucket/{path.resolve().name}.")

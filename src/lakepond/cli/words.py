@@ -1,8 +1,8 @@
-"""How numbers, tables and JSON look on the command line: the same in every command.
+"""How commands print: JSON, tables, lines of facts, sentences and progress bars.
 
 Data goes to stdout: as text for people, or with `--json` as one JSON object on one line. The objects are a
-contract, written down in docs/cli.md: a key keeps its name and meaning; new ones may join. Sizes are bytes,
-durations seconds, moments UTC in ISO 8601, shares between 0 and 1; what is not known is null.
+contract, documented in docs/json.md: a key keeps its name and meaning; keys may be added. Sizes are bytes,
+durations seconds, moments UTC in ISO 8601, shares between 0 and 1; an unknown value is null.
 """
 
 from __future__ import annotations
@@ -12,19 +12,23 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
     from rich.table import Table
+    from rich.text import Text
+
+    Cell = str | Text
 
 
-def print_json(told: dict[str, Any]) -> None:
-    """One JSON object on stdout, on one line, without NaN."""
-    print(json.dumps(_plain(told), allow_nan=False), flush=True)
+def print_json(result: dict[str, Any]) -> None:
+    """Print one JSON object to stdout, on one line, without NaN."""
+    print(json.dumps(_plain(result), allow_nan=False), flush=True)
 
 
 def _plain(value: Any) -> Any:
@@ -38,7 +42,7 @@ def _plain(value: Any) -> Any:
 
 
 def talk(sentence: str) -> None:
-    """Print a sentence for people to stderr; never data. A terminal that hung up is no reason to stop."""
+    """Print a sentence for people to stderr; never data. A closed terminal is not an error."""
     try:
         print(sentence, file=sys.stderr, flush=True)
     except OSError as error:
@@ -51,125 +55,138 @@ def printable(text: object) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in str(text))
 
 
-def literal(text: object) -> str:
-    """The same for a table or a line of `console()`, where square brackets would be read as markup."""
-    from rich.markup import escape
+def styled(*parts: str | tuple[str, str]) -> Text:
+    """Text with colours: each part is a text, or a text and its style."""
+    from rich.text import Text
 
-    return escape(printable(text))
+    clean = [printable(p) if isinstance(p, str) else (printable(p[0]), p[1]) for p in parts]
+    return Text.assemble(*clean)
 
 
 def console() -> Console:
-    """Where tables go: stdout; plain and wide where that is no terminal."""
+    """Where tables go: stdout; 140 columns wide if that is not a terminal.
+
+    Square brackets are printed as they are: a run may be called "run[lr=1e-3]".
+    """
     from rich.console import Console
 
     wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 140
-    return Console(highlight=False, width=wide)
+    return Console(highlight=False, markup=False, emoji=False, width=wide)
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields `tell(done, total)`, which draws a bar on stderr where that is a terminal."""
+    """Yields `show(done, total)`, which draws a bar on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+    stderr = Console(stderr=True, markup=False, emoji=False)
+    with Progress(*columns, TimeRemainingColumn(), console=stderr, transient=True) as bar:
+        task = bar.add_task(printable(what), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
 NARROW = 90
-"""a terminal of fewer columns gets less in a line"""
+"""a terminal with fewer columns gets fewer columns in a table"""
+TEXT_WIDTH = 16
+"""columns that a column of text needs at least; longer text wraps"""
+GAP = 2
+"""columns between two columns of a table"""
 
 
 def is_narrow() -> bool:
-    """Whether tables have to do with less."""
+    """Whether tables should leave out what is not essential."""
     return console().width < NARROW
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
-    """A table whose first `left` columns are words and whose others are numbers."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, text: Collection[int] = (0,)
+) -> RenderableType:
+    """A table whose columns `text` hold text and whose other columns hold numbers.
 
-    made = Table(
-        title=title or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False, title_style="bold"
-    )
-    for i, column in enumerate(columns):
-        made.add_column(column, justify="left" if i < left else "right", overflow="fold", no_wrap=i >= left)
-    for row in rows:
-        made.add_row(*row)
-    return made
+    Numbers and their units are never wrapped or cut; text wraps. If the numbers do not fit side by side, each
+    row is printed as a block of lines, "name  value".
+    """
+    return _Table(title, columns, list(rows), text)
 
 
-def facts(rows: Iterable[tuple[str, str]]) -> Table:
-    """Names and what they are, one a line."""
+@dataclass(frozen=True)
+class _Table:
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    text: Collection[int]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Called by Rich, with the width that there is."""
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+
+        cells = [[_cell(value) for value in row] for row in self.rows]
+        widths = self._widths(cells, options.max_width)
+        if self.title:
+            yield styled((self.title, "bold"))
+        if widths is None:
+            for row in cells:
+                yield facts(zip(self.columns, row, strict=True))
+                yield ""
+            return
+        made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+        for i, (column, width) in enumerate(zip(self.columns, widths, strict=True)):
+            number = i not in self.text
+            side: JustifyMethod = "right" if number else "left"
+            made.add_column(column, justify=side, overflow="fold", no_wrap=number, width=width)
+        for row in cells:
+            made.add_row(*row)
+        yield made
+
+    def _widths(self, cells: Sequence[Sequence[Text]], most: int) -> list[int] | None:
+        """The width of each column; None if the numbers do not fit."""
+        wide = (
+            [
+                max(line.cell_len for cell in (_cell(name), *column) for line in (cell.split() or [cell]))
+                for name, column in zip(self.columns, zip(*cells, strict=True), strict=True)
+            ]
+            if cells
+            else [len(name) for name in self.columns]
+        )
+        need = [min(w, TEXT_WIDTH) if i in self.text else w for i, w in enumerate(wide)]
+        left = most - sum(need) - GAP * len(need)
+        if left < 0:
+            return None
+        for i in sorted(self.text, key=lambda i: wide[i]):
+            more = min(left, wide[i] - need[i])
+            need[i] += more
+            left -= more
+        return need
+
+
+def facts(rows: Iterable[tuple[Cell, Cell]]) -> Table:
+    """Names and values, one per line."""
     from rich.table import Table
 
     made = Table.grid(padding=(0, 2))
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in rows:
-        made.add_row(name, value)
+        made.add_row(_cell(name), _cell(value))
     return made
 
 
-def line(*cells: tuple[str, int]) -> Table:
+def line(*cells: tuple[Cell, int]) -> Table:
     """One line of cells with their widths, so that lines printed one by one stand below each other."""
     from rich.table import Table
 
     made = Table.grid(padding=(0, 2))
     for _, width in cells:
         made.add_column(min_width=width or None, no_wrap=bool(width), overflow="fold")
-    made.add_row(*(text for text, _ in cells))
+    made.add_row(*(_cell(text) for text, _ in cells))
     return made
 
 
-def size(count: float | None) -> str:
-    """Bytes in the units disks are sold in, 1 GB = 10^9: "7.8 GB"."""
-    if count is None:
-        return "–"
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(count) >= 0.9995 * factor:
-            value = count / factor
-            return f"{value:,.1f} {unit}" if value < 99.95 else f"{value:,.0f} {unit}"
-    return f"{count:,.0f} B"
-
-
-def count(number: float | None) -> str:
-    """A whole number with its thousands apart."""
-    return "–" if number is None else f"{number:,.0f}"
-
-
-def duration(seconds: float | None) -> str:
-    """A length of time, in its two largest units: "3 h 12 min"."""
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    if seconds < 1:
-        return f"{max(0.0, seconds) * 1000:.0f} ms"
-    left, parts = round(seconds), list[str]()
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        if left >= length or (unit == "s" and not parts):
-            parts.append(f"{left // length} {unit}")
-            left %= length
-    return " ".join(parts[:2])
-
-
-def ratio(times: float | None) -> str:
-    """How many times smaller: "3,401x"."""
-    return "–" if times is None else f"{times:,.1f}x" if times < 100 else f"{times:,.0f}x"
-
-
-def span(low: float, high: float) -> str:
-    """A size that lies between two: "64.7–78.4 GB"."""
-    one, other = size(low), size(high)
-    if one == other:
-        return one
-    return f"{one.removesuffix(other[-3:])}–{other}"
-
-
-def age(moment: float, now: float) -> str:
-    """How long ago a moment was."""
-    return "in the future" if moment > now + 1 else f"{duration(max(0.0, now - moment))} ago"
+def _cell(value: Cell) -> Text:
+    return styled(value) if isinstance(value, str) else value

@@ -40,7 +40,7 @@ def _google(found: Found, env: Mapping[str, str], cloud: Cloud) -> Found:
     if named:
         if not Path(named).is_file():
             raise CloudRefused(
-                f"GOOGLE_APPLICATION_CREDENTIALS names {named}, which is no file; {cloud} needs it to be the "
+                f"GOOGLE_APPLICATION_CREDENTIALS is {named}, which is not a file; {cloud} needs it to be the "
                 "JSON key of a service account."
             )
         return {**found, "application_credentials": named}

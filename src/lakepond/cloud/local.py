@@ -53,7 +53,7 @@ class LocalBucket:
             try:
                 os.link(aside, target)  # unlike rename, refuses a name that is taken
             except FileExistsError:
-                raise Exists(f"{target} is there already.") from None
+                raise Exists(f"{target} already exists.") from None
         else:
             aside.replace(target)
         _sync(target.parent)

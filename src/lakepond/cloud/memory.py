@@ -37,7 +37,7 @@ class MemoryBucket:
         held = _Held(bytes(data), hashlib.md5(data, usedforsecurity=False).hexdigest(), time.time())
         with self._lock:
             if create and name in self._held:
-                raise Exists(f"memory://{self._name} has {name} already.")
+                raise Exists(f"{name} already exists in memory://{self._name}.")
             self._held[name] = held
         return held.etag
 

@@ -1,7 +1,7 @@
-"""Where the cloud is and how to use it: one URL, a few settings, and the environment for the rest.
+"""Cloud storage settings: a URL and transfer limits; credentials come from the environment.
 
 gs://bucket/prefix    s3://bucket/prefix    az://container/prefix
-file:///folder        memory://name/prefix  (memory: for tests, it ends with the process)
+file:///folder        memory://name/prefix  (memory: for tests; lost when the process ends)
 """
 
 from __future__ import annotations
@@ -22,65 +22,74 @@ SCHEMES = ("gs", "s3", "az", "file", "memory")
 
 @dataclass(frozen=True)
 class Cloud:
-    """A place in the cloud and how to use it; never holds a secret that its repr would show."""
+    """URL and transfer settings of a cloud location. Its repr never shows secrets.
+
+    Raises `SpecError` for an invalid URL or setting.
+    """
 
     url: str
     """gs://bucket/prefix, s3://, az://, file:///folder or memory://name"""
     workers: int = 4
-    """files sent or fetched at the same time"""
+    """number of parallel uploads or downloads"""
     max_rate: float | None = None
-    """bytes a second sent at most, by all workers together"""
+    """maximum upload rate of all workers together, in bytes per second; None: unlimited"""
     min_rate: float = 1e6
-    """bytes a second below which a request is given up: a time-out is four times what this rate needs"""
+    """slowest acceptable rate of a request, in bytes per second; requests time out after four times the
+    duration that this rate implies"""
     read_back: float = 1.0
-    """the share of new files that is read again where the server does not tell their MD5"""
+    """fraction of new files that is downloaded again for verification if the server does not report an MD5"""
     retry_cap: float = 60.0
-    """seconds between tries at most"""
+    """maximum seconds between two attempts"""
     patience: float = 120.0
-    """seconds that somebody who waits for a file waits for a server that does not answer"""
+    """seconds that a blocking call waits for a server that does not answer"""
     most_in_flight: int = 256 << 20
-    """bytes held in memory on their way at most; a single larger file goes alone"""
+    """maximum bytes of uploads in memory; a larger file is transferred alone"""
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """for the client, beside what the environment says: endpoint, access_key_id, service_account, ..."""
+    """client options in addition to the environment: endpoint, access_key_id, service_account, ..."""
 
     def __post_init__(self) -> None:
         scheme, bucket, _ = self.parts()
         if scheme not in SCHEMES or not bucket:
             raise SpecError(
-                f"{hidden(self.url)!r} is no place in the cloud; write it like gs://bucket/demo, "
+                f"{hidden(self.url)!r} is not a valid cloud URL; write it like gs://bucket/demo, "
                 f"or with one of {', '.join(SCHEMES)}."
             )
         if "@" in bucket:
             raise SpecError(
-                f"{hidden(self.url)!r} has a user in it; credentials come from the environment, not the URL."
+                f"{hidden(self.url)!r} contains a user name; credentials come from the environment, not "
+                "the URL."
             )
         if self.workers < 1 or self.min_rate <= 0 or (self.max_rate is not None and self.max_rate <= 0):
-            raise SpecError("a cloud needs at least one worker and rates above 0.")
+            raise SpecError("workers must be at least 1, and min_rate and max_rate above 0.")
         if not 0 <= self.read_back <= 1:
-            raise SpecError(f"read_back is a share from 0 to 1, but is {self.read_back!r}.")
+            raise SpecError(f"read_back must be a fraction between 0 and 1, but is {self.read_back!r}.")
 
     @classmethod
     def of(cls, cloud: str | Cloud) -> Cloud:
-        """A URL with all settings as they are, or settings that were made before."""
+        """Return a `Cloud` unchanged, or make one with default settings from a URL."""
         return cloud if isinstance(cloud, Cloud) else cls(cloud)
 
     @classmethod
     def from_env(cls, prefix: str = "", env: Mapping[str, str] = os.environ) -> Self | None:
-        """What `CLOUD_PROVIDER` and `CLOUD_BUCKET` say; None where they name nothing."""
+        """Create the location named by `CLOUD_PROVIDER` (gcs, s3, azure, local) and `CLOUD_BUCKET`.
+
+        Returns None if no bucket is set and the provider is local. Raises `SpecError` for an unknown provider
+        or a missing bucket.
+        """
         provider, bucket = env.get("CLOUD_PROVIDER", "local").lower(), env.get("CLOUD_BUCKET", "")
         if provider not in PROVIDERS:
-            raise SpecError(
-                f"CLOUD_PROVIDER is {provider!r}; lakepond knows {', '.join(PROVIDERS)}: set one of them."
-            )
+            raise SpecError(f"CLOUD_PROVIDER is {provider!r}; set it to one of {', '.join(PROVIDERS)}.")
         if not bucket:
             if provider != "local":
-                raise SpecError(f"CLOUD_PROVIDER is {provider}, but CLOUD_BUCKET is empty; set it.")
+                raise SpecError(
+                    f"CLOUD_PROVIDER is {provider}, but CLOUD_BUCKET is empty; set it to the bucket's name."
+                )
             return None
         where = str(Path(bucket).absolute()) if provider == "local" else bucket.strip("/")
         return cls(f"{PROVIDERS[provider]}://{where}" + (f"/{prefix}" if prefix else ""))
 
     def parts(self) -> tuple[str, str, str]:
-        """Scheme, bucket (a folder for file://) and prefix."""
+        """Split the URL into scheme, bucket (a folder for file://) and prefix."""
         match = re.fullmatch(r"([a-z][a-z0-9]*)://(.*)", self.url)
         if match is None:
             return "", "", ""
@@ -94,12 +103,12 @@ class Cloud:
         return hidden(self.url)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled like any value, unless a secret would be written with it."""
+        """Refuse to pickle `options`, which may contain a secret."""
         if self.options:
             raise TypeError(f"the settings of {self} may hold a secret and are not pickled; send the URL.")
         return dict(vars(self))
 
 
 def hidden(url: str) -> str:
-    """A URL without the user or key that somebody may have put into it."""
+    """Return a URL without user name, key or query."""
     return re.sub(r"//[^/@]*@", "//***@", url.partition("?")[0])

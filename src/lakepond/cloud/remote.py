@@ -135,8 +135,8 @@ class RemoteBucket:
                     self._clients[timeout] = kind(self._bucket, retry_config={"max_retries": 0}, **options)
                 except Exception as error:  # a key file that is none, say; its text may hold the key
                     raise CloudRefused(
-                        f"the credentials for {self._cloud} cannot be used ({type(error).__name__}); see "
-                        "that they are whole and of the right kind."
+                        f"the credentials for {self._cloud} cannot be used ({type(error).__name__}); check "
+                        "that they are complete and of the right kind."
                     ) from None
         return self._clients[timeout]
 
@@ -166,15 +166,15 @@ class RemoteBucket:
         why = reason(text)
         where = f"{self._scheme}://{self._bucket}"
         if kind == "AlreadyExistsError" or kind == "PreconditionError":
-            return Exists(f"{where} has {name} already.")
+            return Exists(f"{name} already exists in {where}.")
         if re.search(r"NoSuchBucket|ContainerNotFound|bucket does not exist", text):
-            return CloudNotFound(f"there is no bucket {where}; make it, or name another one.")
+            return CloudNotFound(f"the bucket {where} does not exist; create it, or give another URL.")
         if kind in ("PermissionDeniedError", "UnauthenticatedError") or re.search(
             r"status code: 40[13]|InvalidAccessKeyId|SignatureDoesNotMatch|AuthenticationFailed|"
             r"AccessDenied|invalid_grant|decode private key|reading credentials",
             text,
         ):
-            return CloudRefused(f"{where} refuses these credentials ({why}); see that they may write there.")
+            return CloudRefused(f"{where} rejects these credentials ({why}); check that they permit writing.")
         if kind == "NotFoundError" or isinstance(error, FileNotFoundError):
             return CloudNotFound(f"{where} has no {name} ({why}).")
         if kind == "InvalidPathError":
@@ -183,7 +183,7 @@ class RemoteBucket:
                 "move it to another place."
             )
         if kind in ("GenericError", "JoinError"):
-            return CloudUnreachable(f"{where} does not answer as it should ({why}); it is tried again.")
+            return CloudUnreachable(f"a request to {where} failed ({why}); it is retried.")
         return None
 
 

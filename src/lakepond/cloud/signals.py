@@ -1,4 +1,4 @@
-"""SIGTERM, the notice of a spot machine: commit, push what the time allows, then end as before.
+"""Commit and push on SIGTERM, the preemption notice of spot machines, then run the previous handler.
 
     signal ──▶ the handler returns at once ──▶ a thread commits, pushes ──▶ the signal again, as before
 
@@ -24,28 +24,29 @@ log = logging.getLogger("lakepond")
 
 
 class Saves(Protocol):
-    """What a replay can do."""
+    """The methods of a replay that the handler calls."""
 
     def commit(self, note: dict[str, Any] | None = None, *, wait: bool) -> Any:
-        """Make all that was recorded durable."""
+        """Commit all steps."""
 
     def push(self) -> Any:
-        """Send it, in the background."""
+        """Upload commits in the background."""
 
     def wait_for_uploads(self, timeout: float) -> Any:
-        """Wait for it."""
+        """Wait for the uploads."""
 
 
 def on_sigterm(replay: Saves, grace: float = 5.0) -> Callable[[], None]:
-    """From now on SIGTERM commits and pushes for up to `grace` seconds before it does what it did before.
+    """Install a SIGTERM handler that commits and pushes, then runs the previous handler.
 
-    Only in the main thread. Returns a function that takes it back. A machine that is taken away without any
-    notice loses what was recorded since the last commit, and nothing else.
+    grace: maximum seconds for commit and push. Returns a function that restores the previous handler. Call it
+    in the main thread. A machine that is stopped without notice loses only the steps recorded since the last
+    commit.
     """
     if threading.current_thread() is not threading.main_thread():
         raise SpecError("on_sigterm must be called in the main thread, where Python handles signals.")
     before = signal.getsignal(signal.SIGTERM)
-    begun = threading.Event()
+    started = threading.Event()
 
     def save() -> None:
         until = time.monotonic() + grace
@@ -54,13 +55,13 @@ def on_sigterm(replay: Saves, grace: float = 5.0) -> Callable[[], None]:
         working.join(grace)
         if working.is_alive():
             log.warning(
-                "SIGTERM: the %.1f s are over before all is saved; the next start sends the rest", grace
+                "SIGTERM: not everything was saved within %.1f s; the next start uploads the rest", grace
             )
         os.kill(os.getpid(), signal.SIGTERM)  # the handler lets this one through
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if not begun.is_set():
-            begun.set()
+        if not started.is_set():
+            started.set()
             log.warning("SIGTERM: saving for up to %.1f s", grace)
             threading.Thread(target=save, name="lakepond-sigterm", daemon=True).start()
             return

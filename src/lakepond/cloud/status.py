@@ -1,4 +1,4 @@
-"""What is on its way to the cloud, and what is not there yet."""
+"""Progress of uploads to the cloud."""
 
 from __future__ import annotations
 
@@ -7,57 +7,58 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class UploadStatus:
-    """How far the uploads are, at one moment."""
+    """Progress of uploads at one moment."""
 
     state: str
-    """idle; sending; waiting: something failed and will be tried again; failed: it needs somebody"""
+    """`idle`; `sending`; `waiting`: an upload failed and will be retried; `failed`: the user must act"""
     uploaded: int
-    """files that arrived and were checked, since this was opened"""
+    """files uploaded and verified since the replay was opened"""
     uploaded_bytes: int
     pending: int
-    """files that are known not to be there yet"""
+    """files not uploaded yet"""
     pending_bytes: int
     failed: int
-    """files that were given up; the next push tries them again"""
+    """files whose upload was given up; the next push retries them"""
     lag_seconds: float
-    """how long the oldest of what is pending has been waiting; 0.0 if nothing is"""
+    """age of the oldest pending upload, in seconds; 0.0 if none is pending"""
     bytes_per_second: float
     last_error: str | None
-    """the last thing that went wrong, without secrets; None once all is well again"""
+    """the last error, without secrets; None after a later success"""
     pushed: int | None = None
-    """the newest commit of the lake that is whole in the cloud, as far as it is known"""
+    """number of the newest commit known to be complete in the cloud"""
     over_budget_bytes: int = 0
-    """what the lake has on this disk above its local budget, because it is not in the cloud yet"""
+    """bytes on this disk above `local_budget` that cannot be deleted because they are not uploaded yet"""
     conditions: bool | None = None
-    """whether the server notices two runs that write to one place; None: not known yet"""
+    """whether the server supports conditional puts, which detect two runs that write to the same location;
+    None: not known yet"""
 
     @property
     def done(self) -> bool:
-        """Whether everything that was asked for is in the cloud."""
+        """Whether all requested uploads have completed."""
         return not self.pending and not self.failed and self.state == "idle"
 
     @property
     def eta_seconds(self) -> float | None:
-        """How long the rest will take at this rate; None if that is not known."""
+        """Estimated seconds until all uploads complete; None if the rate is not known."""
         if not self.pending_bytes:
             return 0.0
         return self.pending_bytes / self.bytes_per_second if self.bytes_per_second else None
 
     def __str__(self) -> str:
-        told = f"{self.state}: {self.uploaded} files, {in_words(self.uploaded_bytes)} sent"
+        text = f"{self.state}: {self.uploaded} files, {in_words(self.uploaded_bytes)} uploaded"
         if self.pending:
-            told += f", {self.pending} files, {in_words(self.pending_bytes)} to go"
+            text += f", {self.pending} files, {in_words(self.pending_bytes)} left"
         if self.bytes_per_second:
-            told += f", {in_words(self.bytes_per_second)}/s"
+            text += f", {in_words(self.bytes_per_second)}/s"
         if self.pending and self.eta_seconds is not None:
-            told += f", about {self.eta_seconds:,.0f} s left"
+            text += f", about {self.eta_seconds:,.0f} s left"
         if self.failed:
-            told += f", {self.failed} files failed"
-        return told + (f" ({self.last_error})" if self.last_error else "")
+            text += f", {self.failed} files failed"
+        return text + (f" ({self.last_error})" if self.last_error else "")
 
 
 def in_words(size: float) -> str:
-    """A number of bytes as people say it."""
+    """Format a number of bytes with a decimal unit: "1.3 GB"."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:,.0f} B" if unit == "B" else f"{size:,.1f} {unit}"

@@ -70,7 +70,7 @@ class Store:
         except Exists:
             if self.holds(name, data):
                 return 0
-            log.warning("%s: %s was there with other content; it is put again", self.cloud, name)
+            log.warning("%s: %s existed with different content; it is uploaded again", self.cloud, name)
             etag = self._put(name, data, create=False)
         self._check(name, data, etag)
         return len(data)
@@ -87,7 +87,7 @@ class Store:
                 self.replace(name, data)
                 return
             raise CloudConflict(
-                f"another machine has published {name} in {self.cloud} with other content; nothing was "
+                f"another machine has published {name} in {self.cloud} with different content; nothing was "
                 "overwritten: pull that lake to a fresh folder to continue from it, or push this one to "
                 "another place."
             ) from None
@@ -105,7 +105,9 @@ class Store:
         self.bucket.put_file(self._key(name), path, self._timeout(size))
         self.bytes_sent += size
         if self.bucket.checks != "own" and self.md5_of(name) != md5_of_file(path):
-            raise CloudUnreachable(f"{self.cloud} has {name}, but not as it was sent; it is sent again.")
+            raise CloudUnreachable(
+                f"{self.cloud} has {name}, but its checksum differs after the upload; it is uploaded again."
+            )
 
     def _put(self, name: str, data: bytes, create: bool) -> str | None:
         if self._pace is not None:
@@ -122,7 +124,10 @@ class Store:
         if not self._same(name, data, etag):
             self._put(name, data, create=False)
             if not self._same(name, data, None):
-                raise CloudUnreachable(f"{self.cloud} has {name}, but not as it was sent; it is sent again.")
+                raise CloudUnreachable(
+                    f"{self.cloud} has {name}, but its checksum differs after the upload; it is "
+                    "uploaded again."
+                )
 
     def _same(self, name: str, data: bytes, etag: str | None) -> bool:
         md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
@@ -133,7 +138,7 @@ class Store:
             return False
         if told is not None:  # an encrypted bucket's ETags look like MD5s and are none
             self._md5_etags = False
-            log.info("%s: ETags are no MD5s here; what is new is read back", self.cloud)
+            log.info("%s: ETags are not MD5 checksums here; new files are read back and compared", self.cloud)
         return True
 
     # --- reading ---------------------------------------------------------------------------------
@@ -164,7 +169,7 @@ class Store:
                 raise
             if not self._unlistable:
                 self._unlistable = True
-                log.warning("%s: only %s are looked at: %s", self.cloud, ", ".join(known), error)
+                log.warning("%s: only %s are used: %s", self.cloud, ", ".join(known), error)
             found = [each for name in known for each in self._one_by_one(start + name)]
         below = f"{self._prefix}/" if self._prefix else ""
         names = {each.name.removeprefix(below): each for each in found if each.name.startswith(below)}

@@ -63,13 +63,13 @@ class Uploader:
         self.check_process()
         with self._change:
             if self._stop:
-                raise CloudError(f"the uploads to {self._cloud} were closed; open it anew to send more.")
+                raise CloudError(f"the connection to {self._cloud} is closed; open it again to upload more.")
             for upload in uploads:
                 before = self._waiting.pop(upload.name, None)
                 if before is not None:
                     upload.asked_at = before.asked_at
                 self._waiting[upload.name] = upload
-            self._settle()
+            self._update_state()
             while len(self._threads) < min(self._cloud.workers, len(self._waiting) + len(self._active)):
                 name = f"lakepond-upload-{len(self._threads)}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -81,8 +81,8 @@ class Uploader:
         """Raise `CloudForked` in a child: the threads that would send are in its parent."""
         if os.getpid() != self._pid:
             raise CloudForked(
-                f"process {os.getpid()} was forked from the one that sends to {self._cloud}; push there, or "
-                "start this one with the method 'spawn' and open the cloud in it."
+                f"process {os.getpid()} was forked from the one that uploads to {self._cloud}; push there, "
+                "or start this one with the method 'spawn' and open the cloud in it."
             )
 
     def forget_failures(self) -> None:
@@ -91,7 +91,7 @@ class Uploader:
             self._failed = 0
             if self._error is not None and not self._waiting:
                 self._error = None
-            self._settle()
+            self._update_state()
 
     def _work(self) -> None:
         while True:
@@ -100,7 +100,7 @@ class Uploader:
                 if upload is None:
                     return
                 self._active[upload.name] = upload
-                self._settle()
+                self._update_state()
             error: Exception | None = None
             sent = 0
             try:
@@ -112,8 +112,8 @@ class Uploader:
                     upload.failed(error)
             with self._change:
                 del self._active[upload.name]
-                self._settled(upload, sent, error)
-                self._settle()
+                self._finished(upload, sent, error)
+                self._update_state()
                 self._change.notify_all()
 
     def _next(self) -> Upload | None:
@@ -131,7 +131,7 @@ class Uploader:
             self._change.wait(None if soonest is None else soonest - now)
         return None
 
-    def _settled(self, upload: Upload, sent: int, error: Exception | None) -> None:
+    def _finished(self, upload: Upload, sent: int, error: Exception | None) -> None:
         now = time.monotonic()
         if error is None:
             self._uploaded += sent > 0
@@ -146,7 +146,7 @@ class Uploader:
             self._error = f"{type(error).__name__}: {error}"
         if not self._comes_again(error):
             self._failed += 1
-            log.error("%s: %s is not sent: %s", self._cloud, upload.name, self._error)
+            log.error("%s: %s cannot be uploaded: %s", self._cloud, upload.name, self._error)
         elif upload.name not in self._waiting and isinstance(error, CloudError):
             upload.backoff = upload.backoff or Backoff(self._cloud.retry_cap)
             upload.not_before = now + upload.backoff.after(error)
@@ -156,8 +156,8 @@ class Uploader:
     def _comes_again(error: Exception) -> bool:
         return isinstance(error, CloudError) and not isinstance(error, CloudConflict | CloudForked)
 
-    def _settle(self) -> None:
-        """Tell a change of state, once."""
+    def _update_state(self) -> None:
+        """Report a change of state, once."""
         if self._error is not None and (self._waiting or self._active):
             state = "waiting"
         elif self._waiting or self._active:
@@ -168,14 +168,14 @@ class Uploader:
             return
         self._state = state
         left = [*self._waiting.values(), *self._active.values()]
-        to_go = f"{len(left)} files, {in_words(sum(upload.size for upload in left))} to go"
+        to_go = f"{len(left)} files, {in_words(sum(upload.size for upload in left))} left"
         if state == "sending":
-            log.info("%s: sending, %s", self._cloud, to_go)
+            log.info("%s: uploading, %s", self._cloud, to_go)
         elif state == "waiting":
-            log.warning("%s: waiting to try again, %s: %s", self._cloud, to_go, self._error)
+            log.warning("%s: waiting to retry, %s: %s", self._cloud, to_go, self._error)
         elif state == "idle":
             sent = f"{self._uploaded} files, {in_words(self._uploaded_bytes)}"
-            log.info("%s: all sent, %s since it was opened", self._cloud, sent)
+            log.info("%s: upload complete, %s since it was opened", self._cloud, sent)
 
     # --- how far it is ---------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Whether this machine is ready for a run. Each check is tried, not guessed; none ever shows a credential."""
+"""Check whether this machine is ready for a run. Checks test the real thing; none shows a credential."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Check", "examine"]
 
 
 def examine(path: Path, cloud: str | None = None) -> Iterator[Check]:
-    """All checks, one after another; `path` is where runs will be, `cloud` a bucket's address."""
+    """All checks, one after another; `path` is the folder for runs, `cloud` the URL of a bucket."""
     yield software.python()
     yield software.core()
     yield from software.extras()

@@ -1,4 +1,4 @@
-"""What one look at the machine found."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Verdict = Literal["pass", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Check:
-    """What one look at the machine found."""
+    """The result of one check."""
 
     name: str
     verdict: Verdict
-    told: str
+    result: str
     next_step: str | None = None

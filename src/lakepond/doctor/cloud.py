@@ -1,4 +1,4 @@
-"""Credentials, of which only the presence is told; and a bucket, which is written, read and cleaned up."""
+"""Checks of credentials, which are never shown, and of a bucket, with a small object that is deleted."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from pathlib import Path
 
 from lakepond.doctor.check import Check
 from lakepond.errors import CloudError, SpecError
+from lakepond.formats import duration
 
 SKEW_FAIL = 600.0
 """seconds; object stores refuse signatures from about 15 minutes on"""
 
 
 def credentials(environment: Mapping[str, str]) -> Check:
-    """Which credentials of object stores are there; none is read or shown."""
+    """Which credentials of object stores exist; none is read or shown."""
     found = []
     named = environment.get("GOOGLE_APPLICATION_CREDENTIALS")
     if named:
         if not os.access(named, os.R_OK):
-            step = "point GOOGLE_APPLICATION_CREDENTIALS at a key file that is there."
+            step = "set GOOGLE_APPLICATION_CREDENTIALS to a key file that exists and is readable."
             return Check("credentials", "fail", f"the Google key file {named} cannot be read", step)
         found.append("Google (key file)")
     if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
@@ -31,12 +32,12 @@ def credentials(environment: Mapping[str, str]) -> Check:
         found.append("Azure (variables)")
     if found:
         return Check("credentials", "pass", f"found for {', '.join(found)}")
-    step = "only needed for a cloud copy: GOOGLE_APPLICATION_CREDENTIALS, AWS_ACCESS_KEY_ID or AZURE_…"
+    step = "only needed for push and pull: set GOOGLE_APPLICATION_CREDENTIALS, AWS_... or AZURE_STORAGE_..."
     return Check("credentials", "warn", "none found", step)
 
 
 def bucket(url: str) -> Check:
-    """Write, read back, compare and delete a small object; and the store's clock beside ours."""
+    """Write, read, compare and delete a small object; compare the store's clock with ours."""
     from lakepond.cloud.place import Cloud
     from lakepond.cloud.store import Store
 
@@ -45,7 +46,9 @@ def bucket(url: str) -> Check:
     try:
         store = Store(Cloud.of(url))
     except (CloudError, SpecError) as error:
-        return Check("bucket", "fail", str(error), "name a bucket that is there, and its credentials.")
+        return Check(
+            "bucket", "fail", str(error), "give the URL of an existing bucket, and set its credentials."
+        )
     began = time.perf_counter()
     try:
         store.replace(name, data)
@@ -56,13 +59,22 @@ def bucket(url: str) -> Check:
             store.delete(name)
         gone = store.head(name) is None
     except CloudError as error:
-        return Check("bucket", "fail", str(error), "see that the bucket is there and that the key may write.")
+        return Check(
+            "bucket",
+            "fail",
+            str(error),
+            "check that the bucket exists and that the credentials allow writing.",
+        )
     took = time.perf_counter() - began
     if not same or not gone or listed is None:
-        step = "this store does not give back what was written; do not use it."
-        return Check("bucket", "fail", f"{store.cloud} lost or kept what it should not", step)
+        step = "this store does not return the bytes that were written; do not use it."
+        return Check(
+            "bucket", "fail", f"{store.cloud} lost an object, changed it, or did not delete it", step
+        )
     skew = listed.modified - time.time()
     if abs(skew) > SKEW_FAIL:
         step = "set this machine's clock (timedatectl set-ntp true)."
-        return Check("bucket", "fail", f"{store.cloud}: its clock is {skew:+,.0f} s from ours", step)
-    return Check("bucket", "pass", f"{store.cloud}: written, read, deleted in {took:.2f} s")
+        return Check(
+            "bucket", "fail", f"{store.cloud}: its clock differs from this machine's by {skew:+,.0f} s", step
+        )
+    return Check("bucket", "pass", f"{store.cloud}: wrote, read and deleted an object in {duration(took)}")

@@ -1,4 +1,4 @@
-"""Disk, memory, file system and clock; what matters is tried: a file is synced, a lock is fought over."""
+"""Checks of disk, memory, file system and clock; syncing and locking are tested with real files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from tempfile import mkdtemp
 
 from lakepond import machine
 from lakepond.doctor.check import Check
+from lakepond.formats import duration, size
 
 GB = 10**9
 FREE_WARN, FREE_FAIL = 20 * GB, GB
-"""free disk below which the trading run was to be warned, and below which nothing can be done"""
+"""free disk below which the check warns, and below which it fails"""
 MEMORY_WARN = 4 * GB
 FILES_WARN = 256
 SKEW_WARN = 60.0
 """seconds; object stores refuse signatures from about 15 minutes on"""
 RELEASED = 1_793_000_000.0
-"""no clock that is right shows an earlier moment: October 2026"""
+"""a correct clock does not show an earlier moment: October 2026"""
 FORGETFUL = ("tmpfs", "ramfs")
 SHARED = ("nfs", "cifs", "smb", "fuse", "9p", "lustre", "beegfs", "ceph")
 TRY_LOCK = """
@@ -42,9 +43,9 @@ time.sleep(60)
 
 
 def free(path: Path) -> Check:
-    """Free space where runs will be."""
+    """Free space at the folder for runs."""
     left = machine.free_disk(path)
-    told = f"{left / GB:,.1f} GB free at {path.absolute()}"
+    told = f"{size(left)} free at {path.absolute()}"
     step = "free some space, or see `lakepond plan` for how much a run needs."
     if left < FREE_FAIL:
         return Check("disk", "fail", told, step)
@@ -54,16 +55,16 @@ def free(path: Path) -> Check:
 def memory() -> Check:
     """Main memory."""
     has = machine.memory()
-    told = f"{has.available / GB:,.1f} of {has.total / GB:,.1f} GB available"
+    told = f"{size(has.available)} of {size(has.total)} available"
     if has.available < MEMORY_WARN:
         return Check(
-            "memory", "warn", told, "stop what else runs, or see `lakepond plan` for what a run needs."
+            "memory", "warn", told, "stop other programs, or see `lakepond plan` for how much a run needs."
         )
     return Check("memory", "pass", told)
 
 
 def open_files() -> Check:
-    """Files that may be open at once."""
+    """The limit of open files."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     many = "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,}"
     if limit != resource.RLIM_INFINITY and limit < FILES_WARN:
@@ -72,12 +73,12 @@ def open_files() -> Check:
 
 
 def sync_and_lock(path: Path) -> Iterator[Check]:
-    """What a commit needs of the file system, tried in a folder that is removed afterwards."""
+    """What a commit needs of the file system, tested in a folder that is removed afterwards."""
     home = machine.existing(path)
     try:
         folder = Path(mkdtemp(prefix=".lakepond-doctor-", dir=home))
     except OSError as error:
-        step = "choose a folder that you may write to, with --path."
+        step = "choose a folder that you may write to with --path."
         yield Check("writing", "fail", f"{home}: {error.strerror}", step)
         return
     try:
@@ -88,7 +89,7 @@ def sync_and_lock(path: Path) -> Iterator[Check]:
 
 
 def sync(folder: Path) -> Check:
-    """Write, sync, rename and sync the folder, as a commit does; and what kind of file system that is."""
+    """Write, sync, rename and sync the folder, as a commit does; report the kind of file system."""
     from lakepond.lake.files import write_whole
 
     kind = file_system(folder)
@@ -98,9 +99,9 @@ def sync(folder: Path) -> Check:
     except OSError as error:
         step = "this file system cannot make a commit durable; choose another with --path."
         return Check("sync", "fail", f"{kind}: {error.strerror}", step)
-    told = f"{kind}: a synced write takes {(time.perf_counter() - began) * 1000:.1f} ms"
+    told = f"{kind}: a synced write takes {duration(time.perf_counter() - began)}"
     if kind in FORGETFUL:
-        step = "this is memory, gone when the machine restarts: choose a disk with --path."
+        step = "this file system is in memory and lost when the machine restarts; choose a disk with --path."
         return Check("sync", "warn", told, step)
     return Check("sync", "pass", told)
 
@@ -118,7 +119,7 @@ def file_system(path: Path) -> str:
 
 
 def lock(folder: Path) -> Check:
-    """A lock that another process holds is refused, and dies with that process."""
+    """A lock that another process holds is refused, and is released when that process ends."""
     file = folder / "lock"
     file.touch()
     step = "two writers could damage a lake here; choose a local disk with --path."
@@ -128,10 +129,10 @@ def lock(folder: Path) -> Check:
         assert other.stdout is not None
         try:
             if other.stdout.readline() != "held\n":
-                return Check("locks", "fail", "this file system has no locks", step)
+                return Check("locks", "fail", "this file system does not support locks", step)
             with file.open() as mine:
                 if _takes(mine.fileno()):
-                    return Check("locks", "fail", "a lock that another process holds was given twice", step)
+                    return Check("locks", "fail", "a lock was granted to two processes at once", step)
                 other.send_signal(signal.SIGKILL)
                 other.wait()
                 if not _takes(mine.fileno()):
@@ -140,8 +141,10 @@ def lock(folder: Path) -> Check:
             other.kill()
     kind = file_system(folder)
     if kind.startswith(SHARED):
-        return Check("locks", "warn", f"honoured here; {kind} may not honour them between machines", step)
-    return Check("locks", "pass", "honoured, and die with their process")
+        return Check(
+            "locks", "warn", f"work on this machine; {kind} may not support them between machines", step
+        )
+    return Check("locks", "pass", "work, and are released when their process ends")
 
 
 def _takes(descriptor: int) -> bool:
@@ -152,21 +155,21 @@ def _takes(descriptor: int) -> bool:
 
 
 def clock(path: Path) -> Check:
-    """The clock: not in the past, and one with the file system's."""
+    """The clock: not in the past, and equal to the file system's."""
     now = time.time()
     told = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     step = "set it (timedatectl set-ntp true); object stores refuse requests from a wrong clock."
     if now < RELEASED:
-        return Check("clock", "fail", f"{told} is before this version was released", step)
+        return Check("clock", "fail", f"{told} is earlier than the release of this version", step)
     probe = machine.existing(path) / f".lakepond-clock-{os.getpid()}"
     try:
         probe.touch()
         skew = probe.stat().st_mtime - time.time()
     except OSError:
-        return Check("clock", "pass", told)  # that nothing can be written is told by another check
+        return Check("clock", "pass", told)  # another check reports that nothing can be written
     finally:
         with suppress(OSError):
             probe.unlink(missing_ok=True)
     if abs(skew) > SKEW_WARN:
-        return Check("clock", "warn", f"{told}; the file system's clock is {skew:+,.0f} s off", step)
+        return Check("clock", "warn", f"{told}; the file system's clock differs by {skew:+,.0f} s", step)
     return Check("clock", "pass", told)

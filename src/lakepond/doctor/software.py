@@ -1,4 +1,4 @@
-"""Python, libraries, and what JAX computes on."""
+"""Checks of Python, the libraries, and the device that JAX uses."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def python() -> Check:
     system = f"{platform.system()} {platform.machine()}"
     told = f"Python {platform.python_version()} on {system}, lakepond {__version__}"
     if platform.system() != "Linux":
-        return Check("python", "fail", told, "lakepond is made for Linux; use a Linux machine or container.")
+        return Check("python", "fail", told, "lakepond runs on Linux only; use a Linux machine or container.")
     return Check("python", "pass", told)
 
 
 def core() -> Check:
-    """The libraries that lakepond cannot do without."""
+    """The libraries that lakepond requires."""
     there, missing = _versions(CORE)
     if missing:
         return Check("libraries", "fail", f"missing: {', '.join(missing)}", "pip install --upgrade lakepond")
@@ -59,7 +59,7 @@ def _versions(names: tuple[str, ...]) -> tuple[str, list[str]]:
 
 
 def accelerator() -> Check:
-    """What JAX computes on, asked in a process of its own: a sick driver may hang."""
+    """The device that JAX uses, asked in a process of its own because a broken driver may hang."""
     ask = "import jax; d = jax.devices(); print(d[0].platform, len(d), d[0].device_kind, sep='|')"
     try:
         done = subprocess.run(
@@ -67,7 +67,7 @@ def accelerator() -> Check:
         )
     except subprocess.TimeoutExpired:
         return Check(
-            "accelerator", "fail", "JAX did not answer in 90 s", "look at nvidia-smi; restart the machine."
+            "accelerator", "fail", "JAX did not answer in 90 s", "run nvidia-smi; restart the machine."
         )
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
@@ -75,6 +75,15 @@ def accelerator() -> Check:
     kind, count, name = done.stdout.strip().splitlines()[-1].split("|")
     if kind == "cpu":
         seen = any(Path("/dev").glob("nvidia[0-9]*"))
-        step = "pip install 'jax[cuda12]'" if seen else "fine for small runs; rent a GPU for large ones."
-        return Check("accelerator", "warn", f"none in use{', though one is there' if seen else ''}", step)
+        step = (
+            "pip install 'jax[cuda12]'"
+            if seen
+            else "fine for small runs; use a machine with a GPU for large ones."
+        )
+        return Check(
+            "accelerator",
+            "warn",
+            "none; JAX uses the CPU" + (", although there is a GPU" if seen else ""),
+            step,
+        )
     return Check("accelerator", "pass", f"{count} x {name}")

@@ -1,4 +1,4 @@
-"""Compile ahead of time what the first replay on a machine would compile."""
+"""Compile the functions of a replay ahead of time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from lakepond.doctor.check import Check
+from lakepond.formats import duration
 
 
 def warm_up() -> Check:
-    """Record, sample, evict and look up small frames by priority: all compiled functions run once."""
+    """Record, sample and evict small frames, so that all compiled functions run once."""
     from lakepond.replay import Replay
     from lakepond.types import Field, RowSource, Spec, WindowRef
 
@@ -35,5 +36,5 @@ def warm_up() -> Check:
             pixels.record(obs=obs, next_obs=obs, **step)
             pixels.sample(1)
     return Check(
-        "compiled", "pass", f"in {time.perf_counter() - began:.1f} s; later starts load it from disk"
+        "compiled", "pass", f"in {duration(time.perf_counter() - began)}; later starts load it from disk"
     )

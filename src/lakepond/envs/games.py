@@ -15,7 +15,7 @@ def find_game(name: str, known: Sequence[str], kind: str) -> str:
         return found
     near = [plain[match] for match in difflib.get_close_matches(_plain(name), plain, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(list(known)[:8])} ..."
-    raise ConfigError(f"{name!r} is no {kind} game; {hint}")
+    raise ConfigError(f"{name!r} is not a {kind} game; {hint}")
 
 
 def _plain(name: str) -> str:

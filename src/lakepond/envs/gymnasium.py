@@ -53,9 +53,14 @@ class Gymnasium:
         if self._only is None:
             one.close()
         if not isinstance(actions, spaces.Discrete):
-            raise ConfigError(f"{self.name} has actions {actions}; the agents here take discrete ones.")
+            raise ConfigError(
+                f"{self.name} has the action space {actions}; these agents need discrete actions."
+            )
         if not isinstance(space, spaces.Box):
-            raise ConfigError(f"{self.name} shows {space}; wrap it so that it shows one array (a Box).")
+            raise ConfigError(
+                f"{self.name} has the observation space {space}; wrap it so that it "
+                "returns one array (a Box)."
+            )
         self.actions, self._first_action = int(actions.n), int(actions.start)
         self.obs = Field(space.shape, "uint8" if space.dtype in (np.uint8, bool) else "float32", rows=None)
 
@@ -63,8 +68,8 @@ class Gymnasium:
         """`count` copies at the start of an episode."""
         if self._only is not None and self._only.num_envs != count:
             raise ConfigError(
-                f"{count} copies of {self.name} were asked for, but the one that was handed over has "
-                f"{self._only.num_envs}; hand over a function that makes them."
+                f"{count} copies of {self.name} are needed, but the given environment has "
+                f"{self._only.num_envs}; pass a function that creates them."
             )
         seed = jax.random.randint(key, (), 0, 2**31 - 1 - count)
         told = _told((), "int32"), self._observations(count)

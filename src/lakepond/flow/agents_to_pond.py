@@ -1,4 +1,4 @@
-"""agents ──record──▶ pond: check all values of a call before any of them is stored."""
+"""agents ──record──▶ pond: validate all values of a call before any of them is stored."""
 
 from __future__ import annotations
 
@@ -10,55 +10,49 @@ from numpy import ndarray
 
 from lakepond.errors import RecordError
 from lakepond.pond import column_fields
-from lakepond.pond.links import CONTINUES, STARTS
 from lakepond.pond.observations import check_window
+from lakepond.sampling.links import CONTINUES, STARTS
 from lakepond.types import STREAM_MAX, Array, Field, Spec, Tree, WindowRef, leaves
 
 FIELDS = ("obs", "next_obs", "action", "reward", "terminated", "truncated")
 MISSING: Any = object()
-"""Stands for a field that was not handed over."""
+"""Marks an argument that was not passed."""
 BATCHES_CHECKED = 16
 """batches without `stream` that are checked for consecutive steps"""
-FLOATS = (float, int, bool, np.float64, np.float32, np.float16)
 
 
 class Intake:
-    """Turns the arguments of `record` into what a pond takes, or says in one sentence what is wrong.
+    """Validates and converts the arguments of `record`; raises `RecordError` with one sentence.
 
     Not thread-safe: called under the pond's lock.
     """
 
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
+    def __init__(self, spec: Spec, *, cast: bool = False) -> None:
+        """`cast`: convert observations of another float dtype to that of the spec."""
+        self.spec, self._cast = spec, cast
         obs, next_obs = list(leaves(spec.obs, "obs")), list(leaves(spec.obs, "next_obs"))
         self._fields: list[tuple[str, Field]] = [*obs, *next_obs, *column_fields(spec)]
         self._windows = len(obs)
         self._flat_spec = isinstance(spec.obs, Field) and isinstance(spec.action, Field) and not spec.extras
-        self._accepted = [
-            (np.dtype(field.dtype), field.shape, _scalar_types(field, i < 2 * self._windows))
+        self._accepted = [  # columns take floats of another precision
+            (np.dtype(field.dtype), field.shape, field.dtype.kind == "f" and i >= 2 * self._windows)  # type: ignore[union-attr]
             for i, (_, field) in enumerate(self._fields)
         ]
-        self._unchecked = BATCHES_CHECKED
+        self._last_batch: tuple[int, list[Any]] = (-1, [])
+        self.unchecked = BATCHES_CHECKED
+        """batches without `stream` that will still be checked for consecutive steps"""
         self._range: list[int] = []
         self._one: list[int] = [0]
-        self._last_streams: tuple[Array | None, list[int]] = (None, [])
+        self._last_streams: tuple[Any, bytes, list[int]] = (None, b"", [])
 
     def values(self, given: tuple[Tree, ...], extras: dict[str, Any]) -> Sequence[Any]:
-        """The leaves of all arguments, in the order in which a pond takes them; `given`: as in `FIELDS`."""
-        if self._flat_spec and not extras and not any(value is MISSING for value in given):
-            return given
-        return self._flat(given, extras)
-
-    def is_one_step(self, values: Sequence[Any]) -> bool:
-        """Whether these are the values of one step, which columns take as they are; the fast path."""
-        for value, (dtype, shape, scalars) in zip(values, self._accepted, strict=True):
-            kind = type(value)
-            if kind is ndarray:
-                if value.shape != shape or (value.dtype is not dtype and value.dtype != dtype):
-                    return False
-            elif kind not in scalars:
-                return False
-        return True
+        """The leaves of all arguments, in the order of `Pond.append`; `given`: in the order of `FIELDS`."""
+        if extras or not self._flat_spec:
+            return self._flat(given, extras)
+        for value in given:
+            if value is MISSING:
+                return self._flat(given, extras)
+        return given
 
     def check(
         self, values: Sequence[Any], stream: int | Array | None
@@ -69,23 +63,25 @@ class Intake:
         if count is None:
             fitted_count, values = self._fit(list(values))
             batched, count = fitted_count is not None, 1 if fitted_count is None else fitted_count
-        if stream is None and batched and count > 1 and self._unchecked > 0:
-            self._unchecked -= 1
+        if stream is None and batched and count > 1 and self.unchecked > 0:
+            self.unchecked -= 1
             self._refuse_consecutive(values, count)
         return self._streams(stream, count), values, batched
 
     def _batch_as_it_is(self, values: Sequence[Any]) -> int | None:
-        """The number of steps of a batch of arrays that columns take as they are; None for anything else."""
+        """Number of steps of a batch of arrays that need no conversion; None for anything else."""
         first = values[0]
-        if type(first) is not ndarray or first.shape[1:] != self._fields[0][1].shape or first.ndim == 0:
+        if type(first) is not ndarray or not first.shape:
             return None
-        count = len(first)
-        for i, (value, (dtype, shape, _)) in enumerate(zip(values, self._accepted, strict=True)):
-            if type(value) is not ndarray or value.shape != (count, *shape):
+        count, expected = self._last_batch
+        if len(first) != count:
+            count = len(first)
+            expected = [(dtype, (count, *shape), casts) for dtype, shape, casts in self._accepted]
+            self._last_batch = count, expected
+        for value, (dtype, shape, casts) in zip(values, expected, strict=True):
+            if type(value) is not ndarray or value.shape != shape:
                 return None
-            if value.dtype is dtype or value.dtype == dtype:
-                continue
-            if i < 2 * self._windows or value.dtype.kind != "f" or dtype.kind != "f":
+            if value.dtype is not dtype and value.dtype != dtype and (not casts or value.dtype.kind != "f"):
                 return None
         return count
 
@@ -109,13 +105,11 @@ class Intake:
         spec = self.spec
         for name, value in zip(FIELDS, given, strict=True):
             if value is MISSING:
-                raise RecordError(
-                    f"record is missing {name!r}; hand over {', '.join([*FIELDS, *spec.extras])}."
-                )
+                raise RecordError(f"record is missing {name!r}; pass {', '.join([*FIELDS, *spec.extras])}.")
         if extras.keys() != spec.extras.keys():
             raise RecordError(
                 f"record got the extra fields {sorted(extras) or 'none'}, the Spec declares "
-                f"{sorted(spec.extras) or 'none'}; hand over each declared one, or declare it in extras."
+                f"{sorted(spec.extras) or 'none'}; pass each declared one, or declare it in extras."
             )
         more = [extras[name] for name in spec.extras] if extras else []
         obs, next_obs, action, *rest = given
@@ -128,7 +122,7 @@ class Intake:
         ]
 
     def _fit(self, values: list[Any]) -> tuple[int | None, list[Any]]:
-        """How many steps there are (None: one, without a batch axis), and all values with a batch axis."""
+        """Return the number of steps (None: one, without a batch axis), and all values with a batch axis."""
         for (path, _), value in zip(self._fields, values, strict=True):
             if isinstance(value, np.ma.MaskedArray):
                 raise RecordError(
@@ -138,8 +132,10 @@ class Intake:
         count = self._count(values[0])
         fitted: list[Any] = []
         for i, ((path, field), value) in enumerate(zip(self._fields, values, strict=True)):
-            fit = _window if i < 2 * self._windows else _column
-            fitted.append(fit(path, field, value, count))
+            if i < 2 * self._windows:
+                fitted.append(_window(path, field, value, count, self._cast))
+            else:
+                fitted.append(_column(path, field, value, count))
         return count, fitted
 
     def _streams(self, stream: int | Array | None, size: int) -> list[int]:
@@ -154,10 +150,10 @@ class Intake:
             return self._one
         if type(stream) is not ndarray:
             return _streams(stream, size)
-        last, streams = self._last_streams
-        if last is None or last.dtype != stream.dtype or not np.array_equal(last, stream):
+        dtype, last, streams = self._last_streams
+        if stream.dtype != dtype or len(streams) != size or stream.tobytes() != last:
             streams = _streams(stream, size)
-            self._last_streams = (stream.copy(), streams)
+            self._last_streams = (stream.dtype, stream.tobytes(), streams)
         return streams
 
     def _count(self, first: Any) -> int | None:
@@ -174,8 +170,23 @@ class Intake:
         raise _misfit(path, field, shape, None)
 
 
+def as_array(path: str, value: Any) -> Array:
+    """A value as a NumPy array: a tensor of PyTorch too, on any device, with or without gradients."""
+    if type(value) is ndarray:
+        return value
+    if hasattr(value, "detach"):  # a tensor; the core does not import torch
+        try:
+            array: Array = value.numpy(force=True)
+        except TypeError as error:
+            raise RecordError(
+                f"{path} is a tensor without a NumPy dtype: {error}; convert it first."
+            ) from None
+        return array
+    return np.asarray(value)
+
+
 def joins_of(follows_previous: Any) -> int | Array:
-    """The argument `follows_previous` of `record` as the pond takes it."""
+    """Convert the argument `follows_previous` of `record` to joins."""
     array = np.asarray(follows_previous)
     if array.dtype != np.bool_ or array.ndim > 1:
         raise RecordError(f"follows_previous must be a bool or an array of them, not {follows_previous!r}.")
@@ -187,18 +198,6 @@ def check_length(join: int | Array, count: int) -> None:
     """Refuse `follows_previous` that is not one bool, or one for each step."""
     if not isinstance(join, int) and len(join) != count:
         raise RecordError(f"follows_previous has {len(join)} values for {count} steps.")
-
-
-def _scalar_types(field: Field, is_window: bool) -> frozenset[type]:
-    """The types of single numbers that a column without a shape takes without changing their value."""
-    dtype: Any = np.dtype(field.dtype)
-    if field.shape:
-        return frozenset()
-    types = {dtype.type}
-    if not is_window:
-        python: dict[str, set[type]] = {"b": {bool}, "i": {int, bool}, "u": {int, bool}, "f": set(FLOATS)}
-        types |= python.get(dtype.kind, set())
-    return frozenset(types)
 
 
 def _number(path: str, value: Any, dtype: np.dtype[Any]) -> Array:
@@ -226,7 +225,7 @@ def _along(spec: Tree, value: Tree, path: str) -> list[Any]:
     return [leaf for i, sub in enumerate(spec) for leaf in _along(sub, value[i], f"{path}[{i}]")]
 
 
-def _window(path: str, field: Field, value: Any, count: int | None) -> Array | WindowRef:
+def _window(path: str, field: Field, value: Any, count: int | None, cast: bool) -> Array | WindowRef:
     if type(value) is WindowRef:
         stops = check_window(path, field, value)
         if len(stops) != (1 if count is None else count):
@@ -234,13 +233,29 @@ def _window(path: str, field: Field, value: Any, count: int | None) -> Array | W
                 f"{path} has {len(stops)} windows, obs has {1 if count is None else count} steps."
             )
         return WindowRef(value.source, stops)
-    array = value if type(value) is np.ndarray else np.asarray(value)
+    array = as_array(path, value)
     if array.dtype != field.dtype:
-        raise RecordError(
-            f"{path} is {array.dtype.name}, the Spec says {np.dtype(field.dtype).name}; convert it with "
-            f".astype({np.dtype(field.dtype).name!r}), or change the Spec (bytes are stored unchanged)."
-        )
+        dtype = np.dtype(field.dtype)
+        floats = array.dtype.kind == dtype.kind == "f"
+        if not (cast and floats):
+            option = ", or create the Replay with cast=True" if floats else ""
+            raise RecordError(
+                f"{path} is {array.dtype.name}, but the Spec declares {dtype.name}; convert it with "
+                f".astype({dtype.name!r}){option}, or change the Spec (bytes are stored unchanged)."
+            )
+        array = _cast_floats(path, array, dtype)
     return _batched(path, field, array, count)
+
+
+def _cast_floats(path: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """Rounded to another float dtype; refused where a finite number would become infinite."""
+    try:
+        with np.errstate(over="raise"):
+            return array.astype(dtype)
+    except FloatingPointError:
+        raise RecordError(
+            f"{path} has a number outside the range of {dtype.name}; scale it, or change the Spec."
+        ) from None
 
 
 PLAIN_NUMBERS = {bool: "biufc", int: "iufc", float: "fc"}
@@ -251,18 +266,20 @@ def _column(path: str, field: Field, value: Any, count: int | None) -> Array:
     dtype: Any = field.dtype
     if count is None and not field.shape and dtype.kind in PLAIN_NUMBERS.get(type(value), ""):
         return _number(path, value, dtype)
-    array = value if type(value) is np.ndarray else np.asarray(value)
+    array = as_array(path, value)
     if array.dtype != dtype:
         array = _cast(path, array, dtype)
     return _batched(path, field, array, count)
 
 
 def _cast(path: str, array: Array, dtype: np.dtype[Any]) -> Array:
-    """Between numbers of one kind, as from Python's to float32; never where a value would change by it."""
+    """Convert between numeric dtypes of one kind; integers and bools only if no value changes."""
     cast = array.astype(dtype) if array.dtype.kind in "biuf" and dtype.kind in "biufc" else None
     whole = dtype.kind in "biu" and (array.dtype.kind == "f" or (cast is not None and (cast != array).any()))
     if cast is None or whole or (dtype.kind == "b" and array.dtype.kind != "b"):
-        raise RecordError(f"{path} is {array.dtype.name}, the Spec says {dtype.name}; convert it first.")
+        raise RecordError(
+            f"{path} is {array.dtype.name}, but the Spec declares {dtype.name}; convert it first."
+        )
     return cast
 
 
@@ -279,8 +296,8 @@ def _batched(path: str, field: Field, array: Array, count: int | None) -> Array:
 def _misfit(path: str, field: Field, shape: tuple[int, ...], count: int | None) -> RecordError:
     if count is None:
         return RecordError(
-            f"{path} has the shape {list(shape)}, the Spec says {list(field.shape)}, or that with a leading "
-            "batch axis; hand over one step, or a batch in which every field has the same leading axis."
+            f"{path} has the shape {list(shape)}, but the Spec declares {list(field.shape)}, or that with a "
+            "leading batch axis; pass one step, or a batch in which every field has the same leading axis."
         )
     return RecordError(
         f"{path} has the shape {list(shape)}, but the batch of {count} steps needs {[count, *field.shape]}."

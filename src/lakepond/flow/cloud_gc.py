@@ -1,12 +1,12 @@
-"""Garbage in the cloud: commits that need not be kept, and segments that no commit names any more.
+"""Garbage collection in the cloud: expired commits, and segments that no commit refers to.
 
-    LIST ──▶ read every commit ──▶ delete those that go ──▶ LIST ──▶ delete what none of the rest names
-               and every checkpoint: the commits they name stay
-               and every lease of a reader: the commits and segments it names stay, until it expires
+    LIST ──▶ read every commit ──▶ delete expired ones ──▶ LIST ──▶ delete unreferenced segments
+               and every checkpoint: its commits are kept
+               and every lease of a reader: its commits and segments are kept until it expires
 
-Careful in every step: a dry run unless told otherwise; nothing younger than a day, by the server's own clock,
-for a push that is under way sends segments before the commit that names them; nothing at all after a LIST
-that failed or a commit that cannot be read; and commits that came in between keep what they name.
+Safety: a dry run by default. Nothing younger than a day by the server's clock is deleted, because a push
+uploads segments before the commit that refers to them. Nothing is deleted after a failed LIST or if a commit
+is unreadable. Segments of commits that were published meanwhile are kept.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ DAY = 24 * 3600.0
 
 @dataclass(frozen=True)
 class Swept:
-    """What was, or would be, deleted."""
+    """Result of `gc`: what was deleted, or would be deleted without `dry_run`."""
 
     dry_run: bool
     commits: tuple[int, ...]
     segments: tuple[str, ...]
     bytes: int
     young: int
-    """files that no commit names, but that are too young to go"""
+    """unreferenced files that are newer than `older_than`"""
     leased: tuple[int, ...] = ()
-    """commits that would go, but that a reader with a valid lease needs"""
+    """commits that are kept only because a reader has a valid lease on them"""
 
     def __str__(self) -> str:
         what = "would be deleted" if self.dry_run else "deleted"
@@ -55,7 +55,7 @@ class Swept:
             f"{len(self.commits)} commits and {len(self.segments)} segments, {in_words(self.bytes)}, {what}"
         )
         text += f"; {len(self.leased)} commits are kept for readers on other machines" if self.leased else ""
-        return text + (f"; {self.young} more are too young" if self.young else "")
+        return text + (f"; {self.young} more are too recent to delete" if self.young else "")
 
 
 def gc(
@@ -67,18 +67,21 @@ def gc(
     dry_run: bool = True,
     lake: str | Path | None = None,
 ) -> Swept:
-    """Delete what no kept commit of a place in the cloud names; says what, and does it with `dry_run=False`.
+    """Delete old commits and unreferenced files of a lake in the cloud; by default only report them.
 
-    All commits are kept, or the newest `keep_last` and, beside them, each whose number is a multiple of
-    `keep_every`, and each that a checkpoint of the run names which the lake belongs to. Only what is older
-    than `older_than` seconds goes, and nothing that a reader with a valid lease needs. What the commits of a
-    `lake` on this disk name is kept, too: its segments may be in the cloud alone; and so are the commits that
-    the checkpoints beside it name.
+    keep_last, keep_every: keep the newest `keep_last` commits and those whose number is a multiple of
+    `keep_every`; default: all. Commits that a checkpoint of the run refers to are always kept.
+    older_than: minimum age of a deleted file, in seconds. dry_run: report without deleting.
+    lake: a local copy of the lake; files that its commits and checkpoints refer to are kept, because its
+    segments may exist only in the cloud.
+
+    Files that a reader with a valid lease needs are kept. Raises `SpecError` for invalid arguments,
+    `CloudNotFound` if the location has no lake with a commit.
     """
     if keep_last is not None and keep_last < 1:
         raise SpecError(f"keep_last must be at least 1, but is {keep_last!r}: a lake needs a commit.")
     if keep_every is not None and (keep_every < 1 or keep_last is None):
-        raise SpecError("keep_every is a number of commits, at least 1, kept beside keep_last.")
+        raise SpecError("keep_every must be at least 1 and given together with keep_last.")
     store = Store(Cloud.of(cloud))
     remote = _look(store)
     needed = _of_checkpoints(store.cloud, None if lake is None else Path(lake))
@@ -93,10 +96,10 @@ def gc(
         folder = Path(lake) / "commits"
         named |= {name for n in commits.numbers(folder) for name in commits.read(folder, n).files()}
     loose = _loose(remote.listed, named)
-    old = {name: told for name, told in loose.items() if now - told.modified > older_than}
+    old = {name: found for name, found in loose.items() if now - found.modified > older_than}
     if not dry_run:
         old = _delete(store, going, old, set(remote.numbers), now)
-    size = sum(told.size for told in old.values()) + sum(remote.listed[commit_name(n)].size for n in going)
+    size = sum(found.size for found in old.values()) + sum(remote.listed[commit_name(n)].size for n in going)
     swept = Swept(
         dry_run,
         tuple(going),
@@ -146,14 +149,15 @@ def _around(cloud: Cloud) -> Cloud | None:
 
 
 def _named(store: Store, numbers: list[int]) -> set[str]:
-    """Every file that these commits name; raises if one cannot be read: nobody knows what it names."""
+    """All files that these commits refer to; raises if a commit is unreadable."""
     found: set[str] = set()
     for number in numbers:
         try:
             found |= set(Commit.from_json(store.read(commit_name(number)), commits.file_name(number)).files())
         except LakeCorrupt as error:
             raise CloudCorrupt(
-                f"commit {number} of {store.cloud} cannot be read, so nobody knows what it names; nothing is "
+                f"commit {number} of {store.cloud} cannot be read, so it is not known which files it "
+                "uses; nothing is "
                 "deleted. Delete that commit by hand if it is not needed."
             ) from error
     return found
@@ -169,7 +173,7 @@ def _loose(listed: dict[str, Listed], named: set[str]) -> dict[str, Listed]:
 
 
 class Leases(NamedTuple):
-    """What readers on all machines need."""
+    """The commits and segments that readers on all machines need."""
 
     commits: set[int]
     segments: set[str]
@@ -212,10 +216,12 @@ def _delete(
         store.delete(commit_name(number))
     remote = _look(store)
     if strange := [number for number in going if number in remote.numbers]:
-        raise CloudCorrupt(f"commit {strange[0]} of {store.cloud} is there after it was deleted; stopped.")
+        raise CloudCorrupt(
+            f"commit {strange[0]} of {store.cloud} still exists after it was deleted; gc stopped."
+        )
     valid = _leases(store, remote.listed, now)
     new = valid.segments | _named(store, [number for number in remote.numbers if number not in seen])
-    gone = {name: told for name, told in old.items() if name.removeprefix("segments/") not in new}
+    gone = {name: found for name, found in old.items() if name.removeprefix("segments/") not in new}
     for name in [*gone, *valid.expired]:
         store.delete(name)
     return gone
@@ -226,9 +232,9 @@ def _server_time(store: Store) -> float:
     name = f"gc-{os.urandom(4).hex()}"
     store.replace(name, b"lakepond asks for the time")
     try:
-        told = store.head(name)
-        if told is None:
-            raise CloudCorrupt(f"{store.cloud} lost a file it had acknowledged; nothing is deleted.")
-        return told.modified
+        found = store.head(name)
+        if found is None:
+            raise CloudCorrupt(f"{store.cloud} lost a file that it had acknowledged; nothing was deleted.")
+        return found.modified
     finally:
         store.delete(name)

@@ -1,9 +1,9 @@
-"""cloud ──pull──▶ lake: the newest whole commit, or one by number; segments all at once, or when touched.
+"""cloud ──pull──▶ lake: the newest intact commit, or one by number; all segments, or each when it is read.
 
-    LIST ──▶ lake.json ──▶ commits, newest first, until one is whole ──▶ its segments, four at a time
+    LIST ──▶ lake.json ──▶ commits, newest first, until one is intact ──▶ its segments, four at a time
 
-Every segment is compared with its name before it appears; what is here already is not fetched again, so a
-pull that was cut off goes on. Memory: a few megabytes a worker, whatever a segment's size.
+Every segment is compared with its digest before it appears. Existing segments are not downloaded again, so an
+interrupted pull resumes. Memory: a few megabytes per worker, for segments of any size.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from lakepond.cloud.store import Store
 from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorrupt, LakeFull
 from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
 from lakepond.flow.leases import Lease
+from lakepond.formats import ranges
 from lakepond.lake import commits, description
 from lakepond.lake.checksum import Digest
 from lakepond.lake.commits import Commit
@@ -41,17 +42,17 @@ TRIES = 3
 
 
 class Fetcher:
-    """Brings segments to this disk, checked; each is fetched once, however many ask for it."""
+    """Downloads and verifies segments; concurrent requests for a segment share one download."""
 
     def __init__(self, path: Path, store: Store) -> None:
         self._folder, self._store = path / "segments", store
         self.restart_in_child()
         self.segments: Segments | None = None
-        """asked to make room before something is brought"""
+        """asked to make room before a file is fetched"""
         forks.register(self)
 
     def restart_in_child(self) -> None:
-        """Nothing is being fetched by another thread."""
+        """Forget the downloads of the parent's threads."""
         self._lock = threading.Lock()
         self._busy: dict[str, threading.Lock] = {}
 
@@ -65,16 +66,16 @@ class Fetcher:
 
     def _bring(self, name: str) -> None:
         patience, cap = self._store.cloud.patience, self._store.cloud.retry_cap
-        told = patiently(lambda: self._store.head(f"segments/{name}"), for_seconds=patience, cap=cap)
-        if told is None:
+        found = patiently(lambda: self._store.head(f"segments/{name}"), for_seconds=patience, cap=cap)
+        if found is None:
             raise CloudNotFound(
                 f"segment {name} is not in {self._store.cloud} any more: see `gc`, or open another commit."
             )
         if self.segments is not None:
-            self.segments.make_room(told.size)
+            self.segments.make_room(found.size)
         for _ in range(TRIES):
             try:
-                patiently(lambda: self._fetch(name, told.size), for_seconds=patience, cap=cap)
+                patiently(lambda: self._fetch(name, found.size), for_seconds=patience, cap=cap)
                 return
             except CloudCorrupt as error:
                 wrong = error
@@ -91,8 +92,8 @@ class Fetcher:
                     view = view[file.write(view) :]
             if digest.hexdigest() != name.partition(".")[0]:
                 raise CloudCorrupt(
-                    f"segment {name} in {self._store.cloud} is not what was written: its content has another "
-                    "name; push it again from a disk that has it, or open an older commit."
+                    f"segment {name} in {self._store.cloud} is damaged: its content does not match "
+                    "the digest in its name; push it again from a disk that has it, or open an older commit."
                 )
             os.fsync(file.fileno())
 
@@ -102,15 +103,15 @@ class Fetcher:
 
 @dataclass(frozen=True)
 class Remote:
-    """What a place in the cloud holds."""
+    """The lake at a cloud location."""
 
     listed: dict[str, Listed]
     numbers: list[int]
-    """of all its commits, whole or not, oldest first"""
+    """of all its commits, intact or not, oldest first"""
 
 
 def look(store: Store) -> Remote | None:
-    """What is there; None if there is no lake. A server that is away is told at once, nearly."""
+    """Return the lake at a location, or None. Fails fast if the server does not answer."""
     listed = patiently(lambda: store.list(known=KNOWN), for_seconds=1.0, cap=store.cloud.retry_cap)
     if description.NAME not in listed:
         return None
@@ -118,10 +119,14 @@ def look(store: Store) -> Remote | None:
 
 
 def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, lazy: bool = False) -> Lake:
-    """A lake from the cloud at `path`, open to read: its newest whole commit, or the one with that number.
+    """Download a lake to `path` and open it at its newest intact commit, or at the one with that number.
 
-    `lazy`: segments come when they are touched, and stay. Else all come now; a pull that was cut off goes on
-    where it stopped. A lake that is at `path` already goes forward to what the cloud has.
+    lazy: download segments when they are read; by default all are downloaded before the call returns. An
+    interrupted pull resumes with the next call. A lake that already exists at `path` is updated.
+
+    Raises `CloudNotFound` if the lake or commit does not exist, `CloudConflict` if `path` contains another
+    lake or conflicting commits, `CloudCorrupt` if a downloaded file does not match its checksum, and
+    `CloudUnreachable` without network.
     """
     path, cloud = Path(path), Cloud.of(cloud)
     store = Store(cloud)
@@ -136,11 +141,11 @@ def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, laz
 def bring_commits(
     path: Path, store: Store, elsewhere: Elsewhere, number: int | None = None, remote: Remote | None = None
 ) -> Commit:
-    """Have `lake.json`, the newest whole commit, and the one asked for, on this disk; returns the latter."""
+    """Download `lake.json`, the newest intact commit and the requested one; return the latter."""
     cloud = store.cloud
     remote = remote if remote is not None else look(store)
     if remote is None:
-        raise CloudNotFound(f"there is no lake at {cloud}; `replay.push()` makes one.")
+        raise CloudNotFound(f"there is no lake at {cloud}; `lakepond push` or `replay.push()` uploads one.")
     folders = [path / name for name in ("segments", "commits", FOLDER, "quarantine")]
     check_folders(*folders)
     for folder in (path, *folders[:3]):
@@ -156,12 +161,12 @@ def bring_commits(
         if number is None or number == newest.number:
             return newest
         if number not in remote.numbers:
-            raise CloudNotFound(f"{cloud} has no commit {number}; it has {remote.numbers[-8:]}.")
+            raise CloudNotFound(f"{cloud} has no commit {number}; it has {ranges(sorted(remote.numbers))}.")
         return _bring_commit(path, store, elsewhere, remote, number)
 
 
 def _newest_whole(path: Path, store: Store, elsewhere: Elsewhere, remote: Remote) -> Commit:
-    """The newest whole commit, brought here; those after it that are not whole go to the quarantine."""
+    """Fetch the newest intact commit; those after it, which are damaged, go to the quarantine."""
     mine = commits.numbers(path / "commits")
     for number in reversed(remote.numbers):
         if mine and mine[-1] < number:
@@ -215,8 +220,8 @@ def _bring_commit(
     try:
         commit = Commit.from_json(data, name)
         for segment, size in commit.files().items():
-            told = remote.listed.get(f"segments/{segment}")
-            if told is None or told.size != size:
+            found = remote.listed.get(f"segments/{segment}")
+            if found is None or found.size != size:
                 raise CloudCorrupt(
                     f"{store.cloud} does not have {segment} of {size:,} bytes, which it names."
                 )
@@ -227,9 +232,9 @@ def _bring_commit(
         raise
     if ahead and not file.exists() and not all(segment in elsewhere for segment in commit.files()):
         raise CloudConflict(
-            f"another machine has published commit {number} in {store.cloud}, which is not known to {path}, "
-            "and there are newer commits here that were never pushed: pull to a fresh folder to continue "
-            "from that one, or push this one to another place."
+            f"another machine has published commit {number} in {store.cloud}, which does not exist at "
+            f"{path}, and there are newer commits here that were never pushed: pull to a fresh folder to "
+            "continue from that one, or push this one to another place."
         )
     elsewhere.add(commit.files())
     if not file.exists():
@@ -238,7 +243,7 @@ def _bring_commit(
 
 
 def bring_segments(path: Path, commit: Commit, fetcher: Fetcher, cloud: Cloud) -> None:
-    """Have all segments of a commit here, some at a time."""
+    """Download all segments of a commit, several in parallel."""
     missing = {n: size for n, size in commit.files().items() if not (path / "segments" / n).exists()}
     needed, free = sum(missing.values()), shutil.disk_usage(path).free
     if needed > free:

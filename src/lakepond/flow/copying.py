@@ -1,4 +1,4 @@
-"""One round of a push: what this disk has and the cloud has not goes there, segments first, commits last.
+"""One round of a push: upload the files that the cloud does not have, segments first, commits last.
 
 commits on disk ──▶ LIST ──▶ send what is not there ──▶ LIST ──▶ publish the commits
 """
@@ -24,6 +24,7 @@ from lakepond.errors import (
     LakeCorrupt,
 )
 from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
+from lakepond.formats import ranges
 from lakepond.lake import commits, description, writers
 from lakepond.lake.checksum import Digest
 from lakepond.lake.commits import Commit
@@ -38,22 +39,22 @@ CONFIRMED_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What this disk has and the cloud should."""
+    """The commits on this disk that should be in the cloud."""
 
     commits: dict[int, tuple[Commit, bytes]]
     """by number: the commit, and its file's bytes"""
 
     def files(self) -> dict[str, int]:
-        """Every file that they name, with its size."""
+        """All files that the commits refer to, with their sizes."""
         return {name: size for commit, _ in self.commits.values() for name, size in commit.files().items()}
 
 
 class Changed(Exception):
-    """A file left the disk, because its commit is kept no longer: plan again."""
+    """A file was deleted during the round, because its commit expired: plan again."""
 
 
 class Copier:
-    """Brings a place in the cloud to what a lake on this disk holds, a round at a time."""
+    """Uploads a lake to the cloud, one round at a time."""
 
     def __init__(self, path: Path, store: Store, elsewhere: Elsewhere, uploader: Uploader) -> None:
         self.path, self.store, self.cloud = path, store, store.cloud
@@ -65,7 +66,7 @@ class Copier:
         self.commit_files = self.commit_bytes = 0
         """commits that were put, and their bytes"""
         self.pushed: int | None = None
-        """the newest commit that is whole there, as far as it is known"""
+        """the newest commit that is known to be complete there"""
         self._published: set[int] = (
             set()
         )  # commits that were seen there, complete; the newest is checked again
@@ -76,14 +77,14 @@ class Copier:
         self._same_lake = False  # whether `lake.json` was compared with the one there
 
     def round(self) -> None:
-        """Bring the cloud to what the disk holds now; raises what is in the way.
+        """Upload all current commits; raises the first error.
 
-        `Changed`: plan again. A `CloudConflict` needs the user's decision; other `CloudError`s, another try.
+        `Changed`: plan again. `CloudConflict`: the user must decide. Other `CloudError`s can be retried.
         """
         if others := writers.names(self.path)[1:]:
             raise CloudConflict(
-                f"{self.path} has several writers ({', '.join(others[:8])}, ...), which the cloud does not "
-                "know how to hold; nothing was sent: keep this lake on its disk."
+                f"{self.path} has several writers ({', '.join(others[:8])}, ...), and a bucket "
+                "cannot store such a lake; nothing was uploaded: keep this lake on its disk."
             )
         check_folders(self.path / "commits", self.path / "segments")
         plan = self._plan()
@@ -97,12 +98,12 @@ class Copier:
         self._compare(plan, listed)
         self._leave_out_lost(plan, listed)
         if self._send(plan, listed):
-            listed = self._list()  # not what we think that we sent: what is there
+            listed = self._list()  # what is really in the cloud, not what was sent
             self._compare(plan, listed)  # another machine may have published in the meantime
         self._publish(plan, listed)
 
     def stop(self) -> None:
-        """Wait for nothing more."""
+        """Stop waiting for uploads."""
         with self._change:
             self._stop = True
             self._change.notify_all()
@@ -166,18 +167,18 @@ class Copier:
         if description.NAME in listed and not self._same_lake:
             if not self._holds(description.NAME, mine, listed):
                 raise CloudConflict(
-                    f"{self.cloud} holds another lake than {self.path}; nothing was overwritten: push this "
-                    "one to another place, or pull that one to a fresh folder."
+                    f"{self.cloud} contains a different lake from {self.path}; nothing was overwritten: "
+                    "push this one to another place, or pull that one to a fresh folder."
                 )
             self._same_lake = True
         for number in plan.commits.keys() & set(there) - self._compared:
             if not self._holds(commit_name(number), plan.commits[number][1], listed):
-                raise self._published_by_another(number, "with other content than the one at")
+                raise self._published_by_another(number, "with different content from the one at")
             self._compared.add(number)
         there = commit_numbers(listed)
         if there and there[-1] not in self._compared and plan.commits.keys() - set(there):
             if not self._knows(there[-1]):
-                raise self._published_by_another(there[-1], "which is not known at")
+                raise self._published_by_another(there[-1], "which does not exist at")
             self._compared.add(there[-1])
 
     def _holds(self, name: str, data: bytes, listed: dict[str, Listed]) -> bool:
@@ -213,7 +214,8 @@ class Copier:
     def _published_by_another(self, number: int, how: str) -> CloudConflict:
         return CloudConflict(
             f"another machine has published commit {number} in {self.cloud}, {how} {self.path}; nothing was "
-            "sent: pull that lake to a fresh folder to continue from it, or push this one to another place."
+            "uploaded: pull that lake to a fresh folder to continue from it, or push this one to "
+            "another place."
         )
 
     def _leave_out_deleted(self, plan: Plan, listed: dict[str, Listed]) -> None:
@@ -224,7 +226,7 @@ class Copier:
         kept = commit_numbers(listed)
         deleted = [number for number in plan.commits if kept and number < kept[0]]
         if deleted and deleted[-1] == max(plan.commits) and not self._was_there(plan.commits[deleted[-1]][0]):
-            raise self._published_by_another(kept[-1], "which is not known at")
+            raise self._published_by_another(kept[-1], "which does not exist at")
         for number in deleted:
             del plan.commits[number]
         self._leave_out(deleted, f"{self.cloud} keeps commits from {kept[0] if kept else 0} on")
@@ -233,20 +235,20 @@ class Copier:
         """Report commits that are not sent, once."""
         if new := [number for number in numbers if number not in self._left_out]:
             self._left_out.update(new)
-            log.warning("%s: commit %s of %s is not pushed", why, ", ".join(map(str, new[:8])), self.path)
+            log.warning("%s: commit %s of %s is not pushed", why, ranges(new), self.path)
 
     def _leave_out_lost(self, plan: Plan, listed: dict[str, Listed]) -> None:
         """Push without commits whose files are neither here nor there; not without the newest."""
         for number, (commit, _) in list(plan.commits.items()):
             for name, size in commit.files().items():
-                told = listed.get(f"segments/{name}")
-                if (self.path / "segments" / name).exists() or (told is not None and told.size == size):
+                found = listed.get(f"segments/{name}")
+                if (self.path / "segments" / name).exists() or (found is not None and found.size == size):
                     continue
                 if not (self.path / "commits" / commits.file_name(number)).exists():
                     raise Changed
                 lost = f"commit {number} needs {name}, which is neither at {self.path} nor in {self.cloud}"
                 if number == max(plan.commits):
-                    raise LakeCorrupt(f"{lost}; see `repair`.")
+                    raise LakeCorrupt(f"{lost}; run `lakepond repair`.")
                 self._leave_out([number], lost)
                 del plan.commits[number]
                 break
@@ -267,15 +269,15 @@ class Copier:
 
         uploads = []
         for name, size in plan.files().items():
-            told = listed.get(f"segments/{name}")
-            if told is not None and told.size == size and name in self._elsewhere:
+            found = listed.get(f"segments/{name}")
+            if found is not None and found.size == size and name in self._elsewhere:
                 continue
             left.add(name)
             uploads.append(
                 Upload(
                     f"segments/{name}",
                     size,
-                    send=lambda name=name, told=told: self._send_one(name, told),  # type: ignore[misc]
+                    send=lambda name=name, found=found: self._send_one(name, found),  # type: ignore[misc]
                     done=lambda name=name: finish(name, None),  # type: ignore[misc]
                     failed=lambda error, name=name: finish(name, error),  # type: ignore[misc]
                 )
@@ -286,20 +288,22 @@ class Copier:
         with self._change:
             self._change.wait_for(lambda: not left or self._stop)
         if self._stop and left:
-            raise CloudUnreachable(f"the uploads to {self.cloud} were closed before all was sent.")
+            raise CloudUnreachable(
+                f"the connection to {self.cloud} was closed before everything was uploaded."
+            )
         for error in errors:
             if isinstance(error, FileNotFoundError):
                 raise Changed from None
             raise error
         return bool(uploads)
 
-    def _send_one(self, name: str, told: Listed | None) -> int:
+    def _send_one(self, name: str, found: Listed | None) -> int:
         """Have one segment there; returns how many bytes were sent for it."""
         file = self.path / "segments" / name
-        if told is not None and not file.exists():  # it is there alone: its name tells whether it is right
-            check_content(self.store, name, told.size)
+        if found is not None and not file.exists():  # it is there alone: its name tells whether it is right
+            check_content(self.store, name, found.size)
             return 0
-        if told is not None and self.store.holds(f"segments/{name}", read_regular(file), told):
+        if found is not None and self.store.holds(f"segments/{name}", read_regular(file), found):
             return 0
         return self.store.keep(f"segments/{name}", lambda: read_regular(file))
 
@@ -321,19 +325,19 @@ class Copier:
             self.commit_bytes += len(data)
             self.commit_files += 1
         if new:
-            log.info("%s: commit %d is whole in the cloud", self.cloud, new[-1])
+            log.info("%s: commit %d is complete in the cloud", self.cloud, new[-1])
 
     def _check_arrived(self, commit: Commit, listed: dict[str, Listed]) -> None:
         lost = [
             name
             for name, size in commit.files().items()
-            if (told := listed.get(f"segments/{name}")) is None or told.size != size
+            if (found := listed.get(f"segments/{name}")) is None or found.size != size
         ]
         if lost:
             self._elsewhere.drop(lost)
             raise CloudUnreachable(
                 f"{self.cloud} does not have {len(lost)} files that it acknowledged ({lost[0]}, ...); they "
-                "are sent again."
+                "are uploaded again."
             )
 
     def _put_description(self, listed: dict[str, Listed]) -> None:
@@ -344,7 +348,8 @@ class Copier:
         if description.NAME in listed and self.store.conditions is None:  # a second one was taken
             self.store.conditions = False
             log.warning(
-                "%s ignores conditions: two runs that write to one place would not be noticed", self.cloud
+                "%s does not support conditional writes: two runs that push to one URL would not be noticed",
+                self.cloud,
             )
 
 
@@ -355,13 +360,13 @@ def check_content(store: Store, name: str, size: int) -> None:
         digest.update(piece)
     if digest.hexdigest() != name.partition(".")[0]:
         raise CloudCorrupt(
-            f"segment {name} in {store.cloud} is not what was written: its content has another name; push it "
-            "again from a disk that has it, or open an older commit."
+            f"segment {name} in {store.cloud} is damaged: its content does not match the digest in its "
+            "name; push it again from a disk that has it, or open an older commit."
         )
 
 
 def _sound(data: bytes) -> bool:
-    """Whether a description or a commit is one that somebody wrote, by its own checksum."""
+    """Whether a description or a commit matches its own checksum."""
     try:
         unseal(data)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -59,7 +59,7 @@ class DeviceLake:
         path = Path(path)
         if (path / description.NAME).exists():
             if description.read(path) != spec:
-                raise SpecError(f"{path} was made for another spec; choose another folder.")
+                raise SpecError(f"{path} was created with a different spec; choose another folder.")
         else:
             lake_writer.create(path, description.describe(spec))
         self.path, self.spec = path, spec
@@ -86,11 +86,12 @@ class DeviceLake:
         Raises `SpecError` if a ring no longer holds all of these steps or their rows.
         """
         self._background.check()
-        length = self.spec.obs.shape[0] if self.spec.obs.rows == 0 else 1
+        length, declared = self.spec.obs.stack, self.spec.obs.row_layout
         starts: list[Array] = []
         columns: list[dict[str, Array]] = []
         pieces: list[Array] = []
         row_at, stream, ends = self._next_row, 0, dict(self._ends)
+        truncated: dict[int, tuple[bool, bool]] = {}
         for pond in ponds:
             for lane in range(len(pond.rows)):
                 steps = np.arange(int(pond.oldest[lane]), pond.steps)
@@ -113,7 +114,10 @@ class DeviceLake:
                         obs = b"".join(
                             part.tobytes() for part in _ring(pond.rows[lane], first, first + length)
                         )
-                        follows[0] = self._resumed.get(stream) == obs
+                        last, expected = self._resumed.get(stream, (-1, b""))
+                        follows[0] = expected == obs
+                        if last >= 0 and not follows[0]:  # its environment could not be saved
+                            truncated[last] = (False, True)
                     columns.append(
                         {
                             **{name: values[lane, place] for name, values in pond.columns.items()},
@@ -124,10 +128,10 @@ class DeviceLake:
                     ends[stream] = int(next_at[-1])
                 stream += 1
         if not columns:
-            raise SpecError("the ponds hold no steps to pour.")
+            raise SpecError("the ponds have no steps to pour; record some first.")
         row_bytes = int(pieces[0][0].nbytes)
         windows_of = Windows(
-            layout=Layout(length, row_bytes, 0 if self.spec.obs.rows == 0 else None),
+            layout=Layout(length, row_bytes, 0 if declared is not None and declared.axis == 0 else None),
             runs=np.array([[self._next_row, row_at - self._next_row]], "<i8"),
             starts=np.concatenate(starts),
             first=self._next_row,
@@ -144,6 +148,7 @@ class DeviceLake:
             largest_priority=1.0,
             alpha=None,
             release=lambda: None,
+            ends=truncated,
         )
         done = self._background.submit(new, note or {})
         self._next_row, self._ends = row_at, ends
@@ -158,14 +163,14 @@ class DeviceLake:
         return self._background.waiting
 
     def wait(self) -> Commit | None:
-        """The newest commit, once all that was poured is durable; what failed before is tried again.
+        """Wait until all poured steps are durable, retry failed ones, and return the newest commit.
 
-        Raises why it could not be: what was poured stays in memory and is tried again with the next pour.
+        Raises the error if that fails; the steps stay in memory and are retried with the next pour.
         """
         return self._background.flush()
 
     def commit_at(self, recorded: int) -> Commit | None:
-        """The commit that holds the first `recorded` steps and no more, once all that was poured is durable.
+        """Wait until all poured steps are durable; return the commit with exactly the first `recorded` steps.
 
         None if no pour ended there.
         """
@@ -182,13 +187,13 @@ class DeviceLake:
 
     @property
     def waiting_bytes(self) -> int:
-        """About how much memory the pours take that are not durable yet."""
+        """Approximate bytes of the pours that are not durable yet."""
         return self.waiting * self._pour_bytes
 
     def close(self, *, discard: bool = False) -> None:
-        """Write what was poured and release the lake; if that raises, the lake stays open, with nothing lost.
+        """Write all poured steps and release the lake; if that raises, the lake stays open and intact.
 
-        With `discard`, what could not be written is given up. In a forked child it does nothing.
+        `discard`: drop steps that could not be written. Does nothing in a forked child.
         """
         self._background.discard() if discard else self._background.close()
 
@@ -199,8 +204,8 @@ class DeviceLake:
         close_after(error, self.close)
 
 
-def _last_observations(path: Path, spec: Spec, commit: Commit) -> dict[int, bytes]:
-    """The next_obs of the last step of each stream whose episode has not ended, of the newest segment."""
+def _last_observations(path: Path, spec: Spec, commit: Commit) -> dict[int, tuple[int, bytes]]:
+    """The id and next_obs of the last step of each stream that has not ended, in the newest segment."""
     if not commit.segments:
         return {}
     newest = commit.segments[-1]
@@ -211,8 +216,8 @@ def _last_observations(path: Path, spec: Spec, commit: Commit) -> dict[int, byte
         batch = batch_of(lake.reader, spec, last)
     going = ~(batch.terminated | batch.truncated)
     return {
-        int(stream): obs.tobytes()
-        for stream, obs, goes in zip(batch.stream, batch.next_obs, going, strict=True)
+        int(stream): (int(step), obs.tobytes())
+        for stream, step, obs, goes in zip(batch.stream, last, batch.next_obs, going, strict=True)
         if goes
     }
 

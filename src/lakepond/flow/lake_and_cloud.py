@@ -1,4 +1,4 @@
-"""A lake on this disk and its copy in the cloud, kept together for one replay: both arrows and the budget."""
+"""The cloud copy of a replay's lake: pull, push and the local budget."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PULL_SECONDS = 60.0
 
 
 class CloudCopy:
-    """The cloud of one replay."""
+    """The copy of one replay's lake in the cloud."""
 
     def __init__(self, path: Path, cloud: str | Cloud, budget: int | None = None) -> None:
         self.path, self.cloud = path, Cloud.of(cloud)
@@ -52,12 +52,12 @@ class CloudCopy:
         self._closing = False
 
     def begin(self, pull: Literal["lazy", "all"] | None, commit: int | None) -> None:
-        """Before the lake is opened: bring what is to be brought, and refuse to begin a second lake there.
+        """Pull if requested, before the lake is opened; refuse a location that contains another lake.
 
-        A cloud that cannot be reached is said, in one sentence, and only in the way of who needs it.
+        An unreachable cloud is logged; it raises only if `pull` was requested and there is no local lake.
         """
         if pull not in (None, "lazy", "all"):
-            raise SpecError(f"pull is 'lazy', 'all' or None, but is {pull!r}.")
+            raise SpecError(f"pull must be 'lazy', 'all' or None, but is {pull!r}.")
         here = (self.path / description.NAME).exists()
         if here and pull is None:
             threading.Thread(target=self._greet, name="lakepond-hello", daemon=True).start()
@@ -74,7 +74,7 @@ class CloudCopy:
         if pull is None:
             raise CloudConflict(
                 f"{self.cloud} holds a lake of {len(remote.numbers)} commits already, and {self.path} none: "
-                "pass pull='lazy' or pull='all' to go on with it, or name another place for a new one."
+                "pass pull='lazy' or pull='all' to continue it, or name another place for a new one."
             )
         if remote.numbers:
             chosen = bring_commits(self.path, self.store, self.pusher.elsewhere, commit, remote)
@@ -88,11 +88,13 @@ class CloudCopy:
             self._away(error)
 
     def _away(self, error: CloudError) -> None:
-        log.warning("%s: %s Training goes on; all is kept on this disk until then.", self.cloud, error)
+        log.warning(
+            "%s: %s Training continues; everything is kept on this disk until then.", self.cloud, error
+        )
         self.pusher.note(str(error))
 
     def _look(self, seconds: float) -> Remote | None:
-        """What is there, on a thread that nobody waits for longer than that."""
+        """List the cloud location on a thread, and wait for it for a limited time."""
         found: list[Remote | CloudError | None] = []
 
         def ask() -> None:
@@ -108,48 +110,46 @@ class CloudCopy:
             log.warning("%s: no answer within %.0f s; still waiting", self.cloud, HELLO_SECONDS)
             asking.join(seconds - HELLO_SECONDS)
         if not found:
-            raise CloudUnreachable(
-                f"{self.cloud} does not answer within {seconds:.0f} s; see to the network."
-            )
+            raise CloudUnreachable(f"{self.cloud} does not answer within {seconds:.0f} s; check the network.")
         if isinstance(found[0], CloudError):
             raise found[0]
         return found[0]
 
     def continue_from(self, commit: Commit) -> None:
-        """Keep a commit in the cloud until `close`: the next commits share segments with it."""
+        """Protect a commit from `gc` until `close`, because later commits share its segments."""
         self._unpin = self.segments.pin(commit)
         weakref.finalize(self, self._unpin, 0.0).atexit = False  # if the replay is dropped without `close`
 
     # --- while it runs ---------------------------------------------------------------------------
 
-    def settle_with(self, settled: Callable[[], object]) -> None:
-        """A push begins when `settled` has returned: commits that were handed over are on disk."""
-        self.pusher.settled = settled
+    def wait_with(self, wait: Callable[[], object]) -> None:
+        """Call `wait` before each push, so that all submitted commits are on disk."""
+        self.pusher.wait_for_commits = wait
 
     def committed(self) -> None:
-        """After a commit: keep to the budget; push by itself when half of it is in this disk alone."""
+        """Enforce the budget after a commit; push automatically if half of it is not uploaded."""
         if self.segments.budget is None:
             return
         if self.segments.make_room(ask=False) or 2 * self.segments.unsafe_bytes() > self.segments.budget:
             self.pusher.push()
 
     def push(self) -> None:
-        """Have all commits that are kept on this disk in the cloud, soon."""
+        """Start uploading all commits on this disk."""
         self.pusher.push()
 
     def status(self) -> UploadStatus:
-        """How far the uploads are."""
+        """Return the progress of uploads."""
         return self.pusher.status()
 
     def wait(self, timeout: float) -> UploadStatus:
-        """Return when all is there, or after `timeout` seconds; on a terminal with a line of progress."""
+        """Wait for all uploads, at most `timeout` seconds; shows progress on a terminal."""
         from lakepond.cloud.progress import watching
 
         with watching(self.pusher.status):
             return self.pusher.wait(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Push all commits, wait a while for them, and log what did not arrive. May be called again."""
+        """Push all commits, wait for a limited time, and log missing uploads. Can be repeated."""
         if not self._closing:
             self.pusher.push()
             self._closing = True

@@ -1,11 +1,10 @@
-"""lake ──push──▶ cloud: every file once, the commit last; in the background, for as long as it takes.
+"""lake ──push──▶ cloud: upload every file once and the commit last, in the background.
 
-    commits on disk ──▶ LIST ──▶ send what is not there ──▶ LIST ──▶ publish the commits
+    commits on disk ──▶ LIST ──▶ upload missing files ──▶ LIST ──▶ publish the commits
 
-The place becomes a lake, file by file: `lake.json`, `segments/<digest>`, `commits/<number>.json`. Only a
-commit says what there is; no folder is walked. A segment is put once, checked, and remembered in a list
-beside the lake; a commit is put after a LIST has shown all that it names. So whoever reads the place finds,
-at any moment, the newest commit that arrived whole.
+The objects are those of a lake: `lake.json`, `segments/<digest>`, `commits/<number>.json`. Readers rely on
+commits only and never walk folders. A segment is put once, verified, and recorded in a list beside the lake;
+a commit is put after a LIST has shown all of its files. So a reader always finds the newest complete commit.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from lakepond.lake.elsewhere import Elsewhere, Segments
 
 log = logging.getLogger("lakepond")
 CLOSE_SECONDS = 30.0
-"""how long `close` waits for what was asked for, unless the cloud is known to be away"""
+"""seconds that `close` waits for uploads, unless the cloud is known to be unreachable"""
 
 
 class Pusher:
-    """Keeps a place in the cloud at what the lake on this disk holds, whenever it is asked to."""
+    """Uploads a lake to the cloud on a background thread. Thread-safe."""
 
     def __init__(self, path: Path, cloud: Cloud, *, store: Store | None = None) -> None:
         self.path, self.cloud = path, cloud
@@ -41,7 +40,7 @@ class Pusher:
         self.elsewhere = Elsewhere(path, str(cloud))
         self.segments: Segments | None = None
         """asked to keep to its budget after a push"""
-        self.settled: Callable[[], object] = lambda: None
+        self.wait_for_commits: Callable[[], object] = lambda: None
         """returns when commits that were handed over are on disk"""
         self._uploader = Uploader(cloud)
         self._copier = Copier(path, self.store, self.elsewhere, self._uploader)
@@ -56,11 +55,11 @@ class Pusher:
     # --- asking ----------------------------------------------------------------------------------
 
     def push(self) -> None:
-        """Have all commits that are kept on this disk in the cloud, soon; returns at once."""
+        """Start uploading all commits on this disk; returns immediately."""
         self._uploader.check_process()
         with self._change:
             if self._stop:
-                raise CloudError(f"the uploads to {self.cloud} were closed; open the replay anew to push.")
+                raise CloudError(f"the connection to {self.cloud} is closed; open the replay again to push.")
             if self._asked == self._served:
                 self._asked_at = time.monotonic()
             self._asked += 1
@@ -72,18 +71,18 @@ class Pusher:
             self._change.notify_all()
 
     def wait(self, timeout: float) -> UploadStatus:
-        """Return when all that was asked for is there, or given up, or after `timeout` seconds."""
+        """Wait until all uploads have completed or failed, at most `timeout` seconds."""
         with self._change:
             self._change.wait_for(lambda: self._served >= self._asked or self._stop, timeout)
         return self.status()
 
     def status(self) -> UploadStatus:
-        """How far it is."""
-        told = self._uploader.status()
+        """Return the progress of uploads."""
+        status = self._uploader.status()
         with self._change:
             busy = self._asked > self._served
             state = "sending" if busy else "idle"
-            error = self._error or (told.last_error if busy else None)
+            error = self._error or (status.last_error if busy else None)
             if self._failed:
                 state = "failed"
             elif busy and error is not None:
@@ -91,10 +90,10 @@ class Pusher:
             copier = self._copier
             to_go = dict(copier.to_go)
             return replace(
-                told,
+                status,
                 state=state,
-                uploaded=told.uploaded + copier.commit_files,
-                uploaded_bytes=told.uploaded_bytes + copier.commit_bytes,
+                uploaded=status.uploaded + copier.commit_files,
+                uploaded_bytes=status.uploaded_bytes + copier.commit_bytes,
                 pending=len(to_go),
                 pending_bytes=sum(to_go.values()),
                 lag_seconds=time.monotonic() - self._asked_at if busy else 0.0,
@@ -105,34 +104,34 @@ class Pusher:
             )
 
     def confirm(self, ask: bool) -> bool:
-        """Whether the list of files that are in the cloud is up to date; `ask`: after a LIST, if need be."""
+        """Whether the list of uploaded files is up to date; `ask`: make a LIST if necessary."""
         return self._copier.confirm(ask)
 
     def note(self, error: str) -> None:
-        """Something that went wrong before a push was asked for."""
+        """Record an error that occurred before a push."""
         with self._change:
             self._error = error
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Wait a while for what was asked for, then begin nothing more, and say what is not there."""
+        """Wait for uploads for a limited time, stop, and log what is missing."""
         until = time.monotonic() + timeout
         while self._asked > self._served and self.status().state != "waiting":
             if self.wait(min(0.2, max(0.0, until - time.monotonic()))).done or time.monotonic() >= until:
                 break
-        told = self.status()
+        status = self.status()
         with self._change:
             self._stop = True
             self._change.notify_all()
         self._copier.stop()
         self._uploader.close()
-        if told.pending:
+        if status.pending:
             log.warning(
-                "%s: %d files, %s, are not in the cloud yet; the next push from %s sends them%s",
+                "%s: %d files, %s, are not in the cloud yet; the next push from %s uploads them%s",
                 self.cloud,
-                told.pending,
-                in_words(told.pending_bytes),
+                status.pending,
+                in_words(status.pending_bytes),
                 self.path,
-                f" ({told.last_error})" if told.last_error else "",
+                f" ({status.last_error})" if status.last_error else "",
             )
 
     # --- doing -----------------------------------------------------------------------------------
@@ -146,7 +145,7 @@ class Pusher:
                     return
                 asked = self._asked
             try:
-                self.settled()
+                self.wait_for_commits()
                 self._copier.round()
                 if self.segments is not None:
                     self.segments.make_room()
@@ -156,13 +155,13 @@ class Pusher:
                 self._give_up(asked, str(error))
             except CloudError as error:
                 if self._error is None:
-                    log.warning("%s: waiting to try again: %s", self.cloud, error)
+                    log.warning("%s: waiting to retry: %s", self.cloud, error)
                 with self._change:
                     self._error = str(error)
                     wait = backoff.after(error)
                     self._change.wait_for(lambda: self._stop or self._asked != asked, wait)  # noqa: B023
                 continue
-            except Exception as error:  # of the lake or its disk: training goes on, and somebody has to look
+            except Exception as error:  # of the lake or its disk: training continues, the user must act
                 self._give_up(asked, f"{type(error).__name__}: {error}")
             else:
                 with self._change:
@@ -171,16 +170,18 @@ class Pusher:
             backoff = Backoff(self.cloud.retry_cap)
 
     def _give_up(self, asked: int, error: str) -> None:
-        log.error("%s: the push is given up until it is asked for again: %s", self.cloud, error)
+        log.error("%s: the push stopped; push again to continue: %s", self.cloud, error)
         with self._change:
             self._error, self._failed, self._served = error, True, max(self._served, asked)
             self._change.notify_all()
 
 
 def push(path: str | Path, cloud: str | Cloud, *, timeout: float = 3600.0) -> UploadStatus:
-    """Send what a lake on this disk has and the cloud has not; returns how far it came in that time.
+    """Upload the commits of a local lake that the cloud does not have; return the progress.
 
-    For a lake that no process writes, or beside its writer: commits are read as they are on disk.
+    path: folder of the lake; it may be written by another process meanwhile. cloud: URL or `Cloud`.
+    timeout: maximum seconds; the upload resumes with the next call. Raises `LakeNotFound` if `path` is not a
+    lake. Errors of the cloud are retried and reported in `UploadStatus.last_error`.
     """
     from lakepond.cloud.progress import watching
 

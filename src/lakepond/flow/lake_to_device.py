@@ -92,7 +92,7 @@ def plan(lake: Lake, count: int, *, rng: np.random.Generator, block: int = BLOCK
     The steps come in the order of the disk, those of a stream within a segment in the order of time.
     """
     if not 1 <= count <= len(lake):
-        raise TooFewSteps(f"{count:,} steps were requested, but {lake.path} holds {len(lake):,}.")
+        raise TooFewSteps(f"{count:,} steps were requested, but {lake.path} has {len(lake):,}.")
     if not hasattr(lake.spec.obs, "shape") or not hasattr(lake.spec.action, "shape"):
         raise SpecError(
             f"{lake.path} has observations or actions of several arrays; a device pond takes one of each."
@@ -115,12 +115,11 @@ def plan(lake: Lake, count: int, *, rng: np.random.Generator, block: int = BLOCK
             f"{lake.path} stores some observations in rows and some without, but a device pond needs one "
             "layout; record with obs=Field(..., rows=0) for stacks or rows=None for single observations."
         )
-    shape = lake.spec.obs.shape
     return Fill(
         lake=lake,
         columns={name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns},
         row_numbers=np.concatenate([part.row_numbers for part in parts]),
-        row_shape=shape[1:] if parts[0].layout.axis == 0 else shape,
+        row_shape=parts[0].layout.row_shape(lake.spec.obs.shape),
     )
 
 
@@ -173,7 +172,7 @@ def _read(lake: Lake, segment: Segment, chosen: Array, rows_before: int) -> _Par
     first = max(segment.first, lake.commit.oldest)
     part = lake.reader.read(segment, np.arange(first, segment.stop))
     leaf = part.leaves[0]
-    if not isinstance(leaf, LeafPart) or leaf.layout.axis == -1:
+    if not isinstance(leaf, LeafPart) or leaf.layout.axis not in (0, None):
         raise SpecError(
             f"{lake.path} does not store its observations in rows along the first axis, which a device pond "
             "needs; record with obs=Field(..., rows=0) for stacks or rows=None for single observations."

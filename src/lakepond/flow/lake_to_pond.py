@@ -1,4 +1,4 @@
-"""lake ──fill──▶ pond: steps by id, read in the order of the disk, rows once a part and never expanded."""
+"""lake ──fill──▶ pond: steps by id, in the order of the disk; each row is read once per part."""
 
 from __future__ import annotations
 
@@ -14,40 +14,46 @@ from lakepond.lake.reader import LeafPart, Part
 from lakepond.lake.tracks import covered, distinct
 from lakepond.lake.weights import read_weights
 from lakepond.pond import Pond, SlotWindows, column_fields
-from lakepond.pond.links import ALONE, CONTINUES, STARTS
-from lakepond.types import Array
+from lakepond.sampling.links import ALONE, CONTINUES, STARTS
+from lakepond.types import Array, RowLayout
 
 STRAIGHT_BYTES = 256 << 20
 """rows read at a time where they go straight to the pond: fewer blocks are read for two parts"""
 
 
 class Held(NamedTuple):
-    """Steps of a lake whose rows are in a pond, held, and which are not yet appended."""
+    """Steps of a lake that are not appended yet; their rows are in the pond, pinned."""
 
     columns: dict[str, Array]
     leaves: list[SlotWindows | Array]
     """for each leaf its windows, or its values (steps, 2, *shape)"""
 
 
-def resume(lake: Lake, pond: Pond, ids: Array) -> None:
-    """Append these steps in their order, linked as they were recorded; later steps go to the same lake."""
-    _settle(lake, pond)
+def resume(lake: Lake, pond: Pond, oldest: int = 0) -> None:
+    """Load the newest steps, from `oldest` on, into a new pond, with the links and priorities they had.
+
+    Steps that are recorded later may go to the same lake.
+    """
+    start = max(oldest, lake.commit.oldest, lake.commit.recorded - pond.capacity)
+    pond.start_at(start)
+    _choose_layouts(lake, pond)
     rows = _Rows(lake, pond, ours=True)
-    for part in lake.parts(ids):
+    for part in lake.parts(np.arange(start, lake.commit.recorded)):
         held = rows.hold(part)
         try:
             _append(pond, held, slice(None), alone=False)
         finally:
-            _let_go(pond, held)
+            _unpin(pond, held)
+    _restore_priorities(lake, pond)
 
 
 def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
     """Append the steps with these sorted ids, in random order.
 
-    Rows go to the pond as they are read, steps when all are there: until then, memory is needed for their
-    columns and for where their windows are.
+    Rows are loaded as they are read, steps are appended at the end: until then, memory is needed for their
+    columns and window starts.
     """
-    _settle(lake, pond)
+    _choose_layouts(lake, pond)
     read: list[Held] = []
     rows = _Rows(lake, pond, ours=False)
     if rows.straight:
@@ -59,9 +65,9 @@ def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
             if any(
                 leaf.store is not None and not isinstance(values, SlotWindows)
                 for leaf, values in zip(pond.leaves, held.leaves, strict=True)
-            ):  # written before their row axis was known: a few steps, but whole observations
+            ):  # written before their layout was known: a few steps, but complete observations
                 _append(pond, held, rng.permutation(len(held.columns["stream"])), alone=True)
-                _let_go(pond, read.pop())
+                _unpin(pond, read.pop())
         if read:
             whole = _joined(read)
             order = rng.permutation(len(whole.columns["stream"]))
@@ -69,11 +75,11 @@ def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
                 _append(pond, whole, order[at : at + PART_STEPS], alone=True)
     finally:
         for held in read:
-            _let_go(pond, held)
+            _unpin(pond, held)
 
 
-def restore_priorities(lake: Lake, pond: Pond) -> None:
-    """Give the steps of a pond the priorities they had when the lake was committed."""
+def _restore_priorities(lake: Lake, pond: Pond) -> None:
+    """Set the priorities of the steps in a pond to those stored in the commit."""
     if pond.priorities is None or not lake.commit.weights:
         return
     ids, weight = read_weights(lake.commit, lake.reader.segments)
@@ -94,15 +100,15 @@ def restore_priorities(lake: Lake, pond: Pond) -> None:
 
 
 def draw(lake: Lake, count: int, rng: np.random.Generator) -> Array:
-    """Exactly `count` of all live steps, every choice as likely as any other; sorted."""
+    """Draw exactly `count` live steps uniformly without replacement; sorted ids."""
     return np.sort(lake.commit.oldest + rng.choice(len(lake), count, replace=False, shuffle=False))
 
 
-def _settle(lake: Lake, pond: Pond) -> None:
+def _choose_layouts(lake: Lake, pond: Pond) -> None:
     if not pond.size:
-        for observations, axis in zip(pond.leaves, lake.reader.axes(), strict=True):
-            if axis is not None:
-                observations.settle_on(axis)
+        for leaf, layout in zip(pond.leaves, lake.reader.layouts(), strict=True):
+            if layout is not None and layout.axis is not None:
+                leaf.use_layout(RowLayout(layout.axis, leaf.field.shape[layout.axis] // layout.length))
 
 
 def _append(pond: Pond, held: Held, which: slice | Array, *, alone: bool) -> None:
@@ -119,49 +125,49 @@ def _append(pond: Pond, held: Held, which: slice | Array, *, alone: bool) -> Non
     pond.append(streams if alone else streams.tolist(), [*windows, *columns], join=join)
 
 
-def _let_go(pond: Pond, held: Held) -> None:
+def _unpin(pond: Pond, held: Held) -> None:
     for i, leaf in enumerate(held.leaves):
         if isinstance(leaf, SlotWindows):
             pond.unpin_rows(i, leaf.pinned)
 
 
 def _joined(parts: list[Held]) -> Held:
-    """All of them as one, with one track a leaf; the rows stay held by the parts."""
+    """All parts as one, with one track per leaf; the rows stay pinned by the parts."""
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
     leaves: list[SlotWindows | Array] = []
     for i in range(len(parts[0].leaves)):
-        spelled = [leaf for part in parts if isinstance(leaf := part.leaves[i], SlotWindows)]
-        if not spelled:
+        windows = [leaf for part in parts if isinstance(leaf := part.leaves[i], SlotWindows)]
+        if not windows:
             leaves.append(np.concatenate([np.asarray(part.leaves[i]) for part in parts]))
             continue
-        lengths = [len(leaf.track) for leaf in spelled]
+        lengths = [len(leaf.track) for leaf in windows]
         offsets = np.cumsum(lengths) - lengths
-        starts = [leaf.starts + offset for leaf, offset in zip(spelled, offsets.tolist(), strict=True)]
-        track = np.concatenate([leaf.track for leaf in spelled])
+        starts = [leaf.starts + offset for leaf, offset in zip(windows, offsets.tolist(), strict=True)]
+        track = np.concatenate([leaf.track for leaf in windows])
         leaves.append(SlotWindows(track, np.concatenate(starts), np.zeros(0, np.int32)))
     return Held(columns, leaves)
 
 
 class _Rows:
-    """Brings the rows of parts of a lake to a pond."""
+    """Loads the rows of parts of a lake into a pond."""
 
     def __init__(self, lake: Lake, pond: Pond, *, ours: bool) -> None:
-        """`ours`: the pond is poured into this lake, and its rows are to be found when they come again."""
+        """`ours`: the pond is poured into this lake, so rows keep their numbers and repeats are found."""
         self._lake, self._pond, self._ours = lake, pond, ours
-        # a row that came with an earlier part is known by its place: its steps hold it, or we do
+        # a row of an earlier part is found by its place; it is referenced by steps, or pinned
         self._places = [lake.reader.row_places(i) for i in range(len(pond.leaves))]
-        try:  # slot + 1 of each row, 0 if it has not come yet: zeros take no memory until they are used
+        try:  # slot + 1 of each row, 0 if it is not loaded yet: zeros take no memory until they are used
             self._slots = [np.zeros(places.count, np.int32) for places in self._places]
         except (MemoryError, ValueError) as error:
             raise LakeCorrupt(
-                f"{lake.path} cannot have as many rows as it says: {error}; see `repair`."
+                f"{lake.path} declares more rows than there is memory for: {error}; run `lakepond repair`."
             ) from error
         self.straight = not ours and not pond.size
-        """what an empty pond does not hold need not be looked for: rows are decoded where they will lie"""
+        """the pond is empty, so rows need not be looked up: they are decoded into their slots"""
         self._scratch = np.empty(0 if self.straight else PART_BYTES, np.uint8)
 
     def make_room(self, steps: int) -> None:
-        """Let the pond grow once, for the most rows that so many steps can need."""
+        """Grow the pond once, for the largest number of rows that these steps can need."""
         for i, known in enumerate(self._slots):
             store = self._pond.leaves[i].store
             if store is not None:
@@ -169,22 +175,22 @@ class _Rows:
                     self._pond.make_room(i, min(len(known), steps * (store.length + 1)))
 
     def hold(self, part: Part) -> Held:
-        """A part whose rows are now in the pond, held."""
+        """Load the rows of a part into the pond, pinned."""
         leaves: list[SlotWindows | Array] = []
         try:
             for i, leaf in enumerate(part.leaves):
-                leaves.append(self._spell(i, leaf))
+                leaves.append(self._load(i, leaf))
         except BaseException:
-            _let_go(self._pond, Held({}, leaves))
+            _unpin(self._pond, Held({}, leaves))
             raise
         return Held(part.columns, leaves)
 
-    def _spell(self, i: int, leaf: LeafPart | Array) -> SlotWindows | Array:
+    def _load(self, i: int, leaf: LeafPart | Array) -> SlotWindows | Array:
         """The windows of a part as slots of the pond."""
         if not isinstance(leaf, LeafPart):
             return leaf
         layout = leaf.layout
-        if not self._pond.takes_rows(i, layout.length, layout.axis):  # laid out before its row axis was known
+        if not self._pond.takes_rows(i, layout.length, layout.axis):  # written in another layout
             return np.stack([self._lake.observations(i, leaf, which) for which in (0, 1)], axis=1)
         positions = covered(leaf.starts, layout.length)
         numbers, place = distinct(leaf.track[positions])
@@ -193,7 +199,7 @@ class _Rows:
             places = self._places[i].of(numbers)
         except LookupError:
             raise LakeCorrupt(
-                f"a window of {self._lake.path} names a row that is in no file; see `repair`."
+                f"a window of {self._lake.path} names a row that is in no file; run `lakepond repair`."
             ) from None
         missing = known[places] == 0
         new = numbers[missing]

@@ -1,4 +1,4 @@
-"""Leases: a reader that keeps segments in the cloud says which, and `gc` keeps them while the lease is valid.
+"""Leases: a reader lists the segments that it needs from the cloud; `gc` keeps them while the lease is valid.
 
     leases/<id>.json    {"seconds": 86400, "commits": [7], "segments": ["5f0c...rows", ...]}
 
@@ -32,7 +32,7 @@ LONGEST = 7 * SECONDS
 
 
 class Needs(NamedTuple):
-    """What the holder of a lease reads from the cloud."""
+    """The commits and segments that a lease protects."""
 
     seconds: float
     commits: frozenset[int]
@@ -40,7 +40,7 @@ class Needs(NamedTuple):
 
 
 def parse(data: bytes) -> Needs:
-    """A lease that was read; ValueError if it is not valid."""
+    """Parse a lease; raises ValueError if it is not valid."""
     try:
         lease: Any = json.loads(data)
         seconds = float(lease["seconds"])
@@ -55,10 +55,10 @@ def parse(data: bytes) -> Needs:
 
 
 class Lease:
-    """The lease of one reader; all threads may call. What goes wrong is logged once and stops nobody."""
+    """The lease of one reader. Thread-safe. Errors are logged once and not raised."""
 
     def __init__(self, store: Store, *, newest: Callable[[], Commit | None] = lambda: None) -> None:
-        """`newest`: the newest commit on this disk, which may name segments that are in the cloud alone."""
+        """`newest`: the newest commit on this disk; its segments may be only in the cloud."""
         self.store, self._newest = store, newest
         self.name = f"{LEASES}{os.urandom(8).hex()}.json"
         self._pid = os.getpid()
@@ -69,7 +69,7 @@ class Lease:
         self._logged = False
 
     def pin(self, commit: Commit) -> Callable[[float], None]:
-        """Keep a commit and its segments in the cloud; returns what ends that, given seconds to wait."""
+        """Protect a commit and its segments; returns a function that ends it, given a timeout in seconds."""
         if os.getpid() != self._pid:  # a forked child has no thread, and the client refuses to work there
             return lambda _: None
         key = object()
@@ -94,7 +94,7 @@ class Lease:
         return unpin
 
     def wait(self, timeout: float) -> bool:
-        """Whether the lease in the cloud is that of all commits that are pinned, within `timeout` seconds."""
+        """Wait up to `timeout` seconds; return whether the lease in the cloud has all pinned commits."""
         with self._change:
             return self._change.wait_for(lambda: self._served >= self._asked, timeout)
 
@@ -133,10 +133,10 @@ class Lease:
         except (CloudError, OSError) as error:
             if not self._logged:
                 self._logged = True
-                why = "may not be written" if isinstance(error, CloudRefused) else "was not written"
+                why = "is not permitted" if isinstance(error, CloudRefused) else "failed"
                 log.warning(
-                    "%s: the lease of this reader %s, so a `gc` on another machine may delete what it reads "
-                    "(warning once): %s",
+                    "%s: writing the lease of this reader %s, so a `gc` on another machine may delete what "
+                    "it reads (warning once): %s",
                     self.store.cloud,
                     why,
                     error,

@@ -1,4 +1,4 @@
-"""A pond and its lake, kept together for one replay: opened, poured in time, and closed."""
+"""Connects a replay's pond to its lake: open, commit steps before they are evicted, close."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from lakepond import forks
 from lakepond.errors import LakeCorrupt, RecordError, SpecError
 from lakepond.flow import lake_to_pond
-from lakepond.flow.pond_to_lake import Handed, hand_over
+from lakepond.flow.pond_to_lake import Handed, copy_of, hand_over
 from lakepond.lake import commits, description, writers
 from lakepond.lake.background import Background
 from lakepond.lake.commits import Commit, Start
@@ -23,6 +23,7 @@ from lakepond.lake.guard import parse_bytes
 from lakepond.lake.lake import Lake, commit_to_follow
 from lakepond.lake.writer import LakeWriter, create
 from lakepond.pond import Pond
+from lakepond.sampling.generators import set_state
 from lakepond.types import Spec
 
 if TYPE_CHECKING:
@@ -30,31 +31,38 @@ if TYPE_CHECKING:
     from lakepond.flow.lake_and_cloud import CloudCopy
 
 KEPT_SAVES = 2
-"""how many saves of a replay are kept: the newest, and the one before it"""
+"""saves of a replay that are kept: the newest, and the one before it"""
 MOST_WAITING = 4
 """commits that may wait for space on the disk, each of up to a pond of steps, before recording is refused"""
 
 
 class Outflow:
-    """Where a pond goes on into its lake: what is recorded is committed, at the latest before it leaves."""
+    """Commits the steps of a pond to its lake, at the latest before they are evicted."""
 
     def __init__(
-        self, pond: Pond, writer: LakeWriter, *, keeps_all: bool = True, cloud: CloudCopy | None = None
+        self,
+        pond: Pond,
+        writer: LakeWriter,
+        generator: np.random.Generator,
+        *,
+        keeps_all: bool = True,
+        cloud: CloudCopy | None = None,
     ) -> None:
-        """`keeps_all`: whether steps are committed before they leave the pond."""
-        self._pond, self._cloud = pond, cloud
+        """`keeps_all`: commit steps before they leave the pond. `generator`: saved with every commit."""
+        self._pond, self._cloud, self._generator = pond, cloud, generator
         self._handed = Handed(writer.next_rows())
+        self._ends: dict[int, tuple[bool, bool]] = {}  # flags of steps that changed after their hand-over
         self.background = Background(writer, keeps_all=keeps_all)
         self.lock = threading.RLock()
-        """hand-overs come one after another, and nothing is recorded meanwhile"""
+        """held while steps are submitted for a commit; nothing is recorded meanwhile"""
         self._warned = 0  # failures that have been warned of
         if cloud is not None:
-            cloud.settle_with(self.background.settle)
+            cloud.wait_with(self.background.wait_for_jobs)
         self.background.drop_with(self, lambda: pond.recorded)
         forks.register(self)
 
     def restart_in_child(self) -> None:
-        """In a forked child nothing can be written; what tries to must not wait for the parent's threads."""
+        """Replace the lock in a forked child, where nothing can be written."""
         self.lock = threading.RLock()
 
     @property
@@ -63,40 +71,62 @@ class Outflow:
         return self.background.writer.path
 
     def commit(self, note: dict[str, Any]) -> Future[Commit]:
-        """Hand over all that is new, to be written in the background.
+        """Submit all new steps, to be written in the background.
 
-        Interrupted at any moment, all of it has been handed over, or nothing has, and the next commit does.
+        Atomic: after an interrupt either all steps were submitted, or none and the next commit does it.
         """
         self.background.check()
         with self.lock:
             since = self.background.taken
             if not self.background.keeps_all:
                 since = max(since, self._pond.oldest)
-            done = hand_over(self._pond, since, self._handed, self.background, note)
+            done = hand_over(
+                self._pond, since, self._handed, self.background, note, self._generator, self._ends
+            )
+            self._ends = {}
             if self._cloud is not None:
                 done.add_done_callback(self._keep_to_budget)
             return done
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether a copy of the replay can read all steps from the lake."""
+        return self.background.keeps_all and not self.background.forked
+
     def commit_the_rest(self) -> None:
-        """Make durable what is not yet, if all is kept."""
+        """Make all steps durable, if all are kept."""
         self.background.check()
-        if self.background.keeps_all and self.background.taken < self._pond.recorded:
+        if self.background.keeps_all and (self.background.taken < self._pond.recorded or self._ends):
             self.commit({}).result()
 
-    def make_way(self, count: int) -> None:
-        """Commit before steps that are not in the lake yet make room for new ones.
+    def end(self, stream: int, *, terminated: bool, truncated: bool) -> int:
+        """`Pond.end`; the next commit updates the flags of a step that was already submitted."""
+        with self.lock:
+            step = self._pond.end(stream, terminated=terminated, truncated=truncated)
+            if 0 <= step < self.background.taken and not self.background.forked:
+                place = self._pond.places(np.array([step]))
+                flags = (bool(self._pond.columns[name][place][0]) for name in ("terminated", "truncated"))
+                self._ends[step] = (next(flags), next(flags))
+            return step
 
-        If that fails they are held beside the pond, and tried again with the next commit, within bounds.
+    def make_way(self, count: int) -> None:
+        """Commit if `count` new steps would evict steps that are not in the lake yet.
+
+        If that fails, the steps stay in memory and are retried with the next commit, up to `MOST_WAITING`.
         """
         background, pond = self.background, self._pond
         background.check()
         if background.keeps_all and pond.recorded + count - background.taken > pond.capacity:
             if count > pond.capacity:
-                raise RecordError(f"{count:,} steps at once do not fit a capacity of {pond.capacity:,}.")
+                raise RecordError(
+                    f"{count:,} steps in one call exceed the capacity of "
+                    f"{pond.capacity:,}; record fewer at once."
+                )
             if background.failure is not None and background.waiting >= MOST_WAITING:
                 raise RecordError(
-                    f"{background.waiting} commits wait to be written ({background.failure}) and no more are "
-                    "held in memory; nothing was recorded: free some space and commit() before going on."
+                    f"{background.waiting} commits are waiting to be written ({background.failure}) and no "
+                    "more are kept in memory; nothing was recorded: free some space and commit() before "
+                    "you continue."
                 )
             with suppress(OSError):  # reported below
                 self.commit({"automatic": True}).result()
@@ -114,10 +144,10 @@ class Outflow:
         return Lake.open(self.path, commit, writer=self.background.writer.name, segments=segments)
 
     def close(self, *, discard: bool = False) -> None:
-        """Commit the rest, release the lake, and push, if there is a cloud.
+        """Commit the remaining steps, release the lake, and push if there is a cloud.
 
-        If it raises, nothing has ended and it can be called again. With `discard`, what could not be
-        committed is given up. In a forked child it does nothing.
+        If it raises, the connection stays open and `close` can be called again. `discard`: drop steps that
+        could not be committed. Does nothing in a forked child.
         """
         if self.background.forked:
             return
@@ -137,45 +167,73 @@ class Outflow:
 
 
 def find_or_make(path: Path, spec: Spec | None) -> Spec:
-    """The spec of the lake at a path, which is made for `spec` if there is none."""
+    """The spec of the lake at a path; the lake is created for `spec` if there is none."""
     if spec is not None and not (path / description.NAME).exists():
         create(path, description.describe(spec))
     elif spec is None and not (path / description.NAME).exists():
-        raise SpecError(f"there is no lake at {path}; give the spec to make one.")
+        raise SpecError(f"there is no lake at {path}; pass a spec to create one.")
     known = description.read(path)
     if spec is not None and spec != known:
-        raise SpecError(f"{path} was made for another spec; leave it out to take that of the lake.")
+        raise SpecError(f"{path} was created with a different spec; omit spec to use that of the lake.")
     return known
 
 
-def go_on(pond: Pond, writer: LakeWriter, commit: int | Start | None, cloud: CloudCopy | None) -> Outflow:
-    """Fill a new pond from the commit that its writer follows, and return where it pours to."""
+def continue_lake(
+    pond: Pond,
+    writer: LakeWriter,
+    commit: int | Start | None,
+    cloud: CloudCopy | None,
+    generator: np.random.Generator,
+) -> Outflow:
+    """Load a new pond from the commit that its writer continues, and return its connection to the lake.
+
+    `generator`: of the replay; set to the state that the commit stores.
+    """
     path, name = writer.path, writer.name
     try:
         last = commit_to_follow(path, commit, name)
         if last is None and commit is None and commits.numbers(writers.home(path, name) / "commits"):
-            raise LakeCorrupt(f"{path} has commits and none of them is intact; see `repair`.")
+            raise LakeCorrupt(f"{path} has commits and none of them is intact; run `lakepond repair`.")
         if last is not None:
             writer.go_on_from(last)
             if cloud is not None:
                 cloud.continue_from(last)
             with Lake(path, pond.spec, last, None if cloud is None else cloud.segments) as lake:
-                begin = max(last.oldest, last.recorded - pond.capacity)
-                pond.start_at(begin)
-                lake_to_pond.resume(lake, pond, np.arange(begin, last.recorded))
-                lake_to_pond.restore_priorities(lake, pond)
-        return Outflow(pond, writer, cloud=cloud)
+                lake_to_pond.resume(lake, pond)
+            if last.generator is not None:
+                set_state(generator, last.generator)
+        return Outflow(pond, writer, generator, cloud=cloud)
     except BaseException:
         writer.close()
         raise
 
 
-def save_to(pond: Pond, path: Path, codec: str, merge_after: int) -> Outflow:
-    """A new lake for what a pond holds when it is saved: steps that leave between two saves are not kept."""
+def save_to(pond: Pond, path: Path, codec: str, merge_after: int, generator: np.random.Generator) -> Outflow:
+    """Create a lake for saves of a pond; steps evicted between two saves are not stored."""
+    writer = _new_lake(pond, path, codec, merge_after)
+    return Outflow(pond, writer, generator, keeps_all=False)
+
+
+def write_snapshot(
+    pond: Pond, path: Path, codec: str, generator: np.random.Generator, note: dict[str, Any]
+) -> Commit:
+    """Write the live steps of a pond to a new lake, durable on return; the pond's own lake is unchanged."""
+    writer = _new_lake(pond, path, codec, None)
+    try:
+        new = copy_of(pond, generator)
+        try:
+            return writer.commit(new, note)
+        finally:
+            new.release()
+    finally:
+        writer.close()
+
+
+def _new_lake(pond: Pond, path: Path, codec: str, merge_after: int | None) -> LakeWriter:
     if path.exists() and not is_empty_lake(path):
-        raise SpecError(f"{path} exists already; load it to continue with it, or save to another folder.")
+        raise SpecError(f"{path} already exists; load it to continue with it, or save to another folder.")
     find_or_make(path, pond.spec)
-    writer = LakeWriter(
+    return LakeWriter(
         path,
         len(pond.leaves),
         codec=codec,
@@ -183,23 +241,20 @@ def save_to(pond: Pond, path: Path, codec: str, merge_after: int) -> Outflow:
         keep_last=KEPT_SAVES,
         merge_after=merge_after,
     )
-    return Outflow(pond, writer, keeps_all=False)
 
 
 def is_empty_lake(path: Path) -> bool:
-    """Whether a folder holds nothing but a lake without a commit, as a killed first save leaves it."""
+    """Whether a folder contains only a lake without a commit, for example after a killed first save."""
     own = {description.NAME, "segments", "commits", "lock"}
     strange = any(each.name not in own and each.suffix != ASIDE for each in path.iterdir())
     return not strange and not commits.numbers(path / "commits")
 
 
 def check_saved(path: str | Path) -> None:
-    """`SpecError` unless `save` made what is at a path."""
+    """Raise `SpecError` unless the lake at a path was made by `save` or `snapshot`."""
     with Lake.open(path) as lake:
         if not lake.commit.note.get("saved"):
-            raise SpecError(
-                f"{path} was not made by `save` but keeps all experience; Replay.open goes on with it."
-            )
+            raise SpecError(f"{path} was not written by `save`; use Replay.open to continue it.")
 
 
 def cloud_copy(
@@ -210,16 +265,16 @@ def cloud_copy(
     commit: int | None,
     writer: str,
 ) -> CloudCopy | None:
-    """The cloud of a lake, if there is one, with what is to be pulled brought here."""
+    """The cloud copy of a lake, after pulling from it if asked; None without a cloud."""
     if cloud is None:
         if pull is not None or local_budget is not None:
             raise SpecError(
-                "pull and local_budget need a cloud; give its URL, like cloud='gs://bucket/demo'."
+                "pull and local_budget need a cloud; pass its URL, like cloud='gs://bucket/demo'."
             )
         return None
     if writer:
         raise SpecError(
-            f"writer={writer!r} and a cloud do not go together: a lake of several writers stays on its disk."
+            f"writer={writer!r} and a cloud cannot be combined: a lake with several writers cannot be pushed."
         )
     from lakepond.flow.lake_and_cloud import CloudCopy
 

@@ -1,56 +1,37 @@
 """pond ──sample──▶ agents: copy chosen steps into a batch.
 
-Steps are chosen and small columns are copied while the pond is locked; rows, which take nearly all of the
-time, are copied after it.
+Steps are chosen and small columns are copied while the pond is locked; rows, which take most of the time, are
+copied without the lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from lakepond.errors import SampleError, TooFewSteps
-from lakepond.pond import Pond, sampling
+from lakepond.errors import SampleError
+from lakepond.pond import Pond
 from lakepond.pond.observations import Observations, Read
 from lakepond.rows import RowStore
+from lakepond.sampling.arguments import left_out
+from lakepond.sampling.draw import importance
 from lakepond.types import Array, Batch, Field, Tree, leaves, rebuild
 
 PARALLEL_BYTES = 4 << 20
 """a smaller batch is not worth a second thread"""
 
 
-def check_arguments(
-    pond: Pond,
-    batch_size: int,
-    n_step: int,
-    gamma: float | None,
-    sequence_length: int | None,
-    replace: bool,
-    beta: float | None,
-) -> None:
-    """Refuse invalid arguments of `sample`."""
-    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise SampleError(f"batch_size must be an integer, at least 1, but is {batch_size!r}.")
-    check_n_step(n_step, gamma)
-    if sequence_length is not None and (sequence_length < 1 or n_step > 1 or not replace):
-        raise SampleError(
-            f"sequence_length must be at least 1, without n_step and replace, but is {sequence_length} with "
-            f"n_step={n_step}, replace={replace}; compute returns from the sequence."
-        )
-    if beta is not None and pond.priorities is None:
-        raise SampleError("beta needs priorities; create the replay with Replay(..., alpha=0.6).")
-
-
-def check_n_step(n_step: int, gamma: float | None) -> None:
-    """Refuse an invalid number of steps or discount."""
-    if n_step < 1 or (gamma is not None and not 0 <= gamma <= 1):
-        raise SampleError(f"n_step must be at least 1 and gamma in [0, 1], but are {n_step} and {gamma}.")
-    if n_step > 1 and gamma is None:
-        raise SampleError(f"n_step={n_step} needs the discount of one step; pass gamma=0.99, say.")
+@lru_cache(maxsize=8)
+def powers(gamma: float, n: int) -> Array:
+    """`gamma` to the power of 0, 1, ..., n."""
+    found: Array = (gamma ** np.arange(n + 1)).astype(np.float32)
+    found.flags.writeable = False
+    return found
 
 
 class Delivery:
@@ -64,6 +45,7 @@ class Delivery:
             for which, name in enumerate(("obs", "next_obs"))
             for leaf in pond.leaves
         ]
+        self._paths = [path for path, _, _ in self._obs_paths]
         self._actions = [path for path, _ in leaves(spec.action, "action")]
 
     def batch(
@@ -74,17 +56,18 @@ class Delivery:
         gamma: float | None = None,
         beta: float = 0.0,
         exclude: Collection[str] = (),
+        only: Collection[str] | None = None,
         out: Batch | None = None,
         pool: Executor | None = None,
         linked: bool = True,
     ) -> Batch:
-        """The steps that `choose` returns: ids (B,), or (B, T) for sequences; it is called under the lock.
+        """Return the steps that `choose` selects: ids (B,), or (B, T) for sequences; called under the lock.
 
         `linked`: whether choosing or n-step returns need links and priorities that are up to date.
         """
         pond = self._pond
-        if exclude:
-            self._check_exclude(exclude)
+        if exclude or only is not None:
+            exclude = left_out(self._paths, exclude, only)
         given = None if out is None else _arrays_of(out)
         reads: list[tuple[Read, Array]] = []
         try:
@@ -93,6 +76,8 @@ class Delivery:
                     pond.wait_for_growth()
                 if linked:
                     pond.update()
+                else:
+                    pond.catch_up()
                 ids = choose()
                 batch = self._fill(ids, n_step, gamma, beta, exclude, given, reads)
             if reads:
@@ -122,9 +107,10 @@ class Delivery:
             num_steps = np.ones(ids.shape, np.int64)
             factor: Any = np.float32(discount)
         else:
-            last, total, num_steps = pond.links.n_step(places, columns["reward"], n_step, discount)
+            rewards = partial(columns["reward"].take, axis=0, mode="wrap")
+            last, total, num_steps = pond.links.n_step(places, rewards, n_step, discount)
             reward = _put(total, "reward", given)
-            factor = (discount ** np.arange(n_step + 1)).astype(np.float32)[num_steps]
+            factor = powers(discount, n_step).take(num_steps)
         terminated = _take(columns["terminated"], last, "terminated", given)
         windows: list[Array | None] = []
         waiting: list[tuple[Observations, Array, int, Array]] = []
@@ -152,7 +138,7 @@ class Delivery:
             terminated=terminated,
             truncated=_take(columns["truncated"], last, "truncated", given),
             discount=_put(~terminated * factor, "discount", given),
-            weight=_put(sampling.importance(pond, first, beta), "weight", given),
+            weight=_put(importance(pond, first, beta), "weight", given),
             step_id=_put(ids, "step_id", given),
             stream=_take(columns["stream"], places, "stream", given),
             extras={n: _take(columns[n], places, f"extras[{n!r}]", given) for n in spec.extras},
@@ -161,13 +147,6 @@ class Delivery:
         for leaf, where, which, target in waiting:  # last: from here on rows are pinned
             reads.append((leaf.look_up(where, which), target))
         return batch
-
-    def _check_exclude(self, exclude: Collection[str]) -> None:
-        known = {path for path, _, _ in self._obs_paths}
-        if isinstance(exclude, str) or not known.issuperset(exclude):
-            raise SampleError(
-                f"exclude names observations to leave out, some of {sorted(known)}, but is {exclude!r}."
-            )
 
 
 def _copy(reads: list[tuple[Read, Array]], pool: Executor | None) -> None:
@@ -214,16 +193,17 @@ def _given(given: dict[str, Array], path: str, shape: tuple[int, ...], dtype: An
     """The array of `out` for a field; refused unless it can be overwritten with this sample."""
     array = given.get(path)
     if array is None:
-        raise SampleError(f"out has no {path}; pass a batch that this replay has delivered.")
+        raise SampleError(f"out has no {path}; pass a batch that this replay returned.")
     if type(array) is not ndarray or not array.flags.writeable:
         raise SampleError(
             f"out.{path} is {'read-only' if type(array) is ndarray else type(array).__name__}; pass the "
-            "writeable NumPy arrays of an earlier batch, or no out."
+            "writeable NumPy arrays of an earlier batch, or omit out."
         )
     if array.shape != shape or array.dtype != dtype:
         raise SampleError(
             f"out.{path} is {array.dtype.name}{list(array.shape)}, this sample needs "
-            f"{np.dtype(dtype).name}{list(shape)}; pass a batch of an earlier call like this one."
+            f"{np.dtype(dtype).name}{list(shape)}; pass a batch returned by an earlier call with "
+            "the same arguments."
         )
     return array
 
@@ -243,15 +223,3 @@ def _put(values: Array, path: str, given: dict[str, Array] | None) -> Array:
     array = _given(given, path, values.shape, values.dtype)
     array[...] = values
     return array
-
-
-def check_ids(pond: Pond, ids: Array) -> Array:
-    """Live step ids, or why they are not."""
-    if ids.dtype.kind not in "iu":
-        raise SampleError(f"step ids are integers, not {ids.dtype.name}{list(ids.shape)}.")
-    if ids.size and (ids.min() < pond.oldest or ids.max() >= pond.recorded):
-        raise TooFewSteps(
-            f"steps {ids.min()}..{ids.max()} were asked for, but the replay holds "
-            f"[{pond.oldest}, {pond.recorded}); older ones have been evicted."
-        )
-    return ids.astype(np.int64)

@@ -1,18 +1,22 @@
-"""What a replay offers to sample from its pond: `sample`, `recent`, `steps`."""
+"""The methods of a replay that sample its pond: `sample`, `recent`, `steps`, `batches`."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lakepond.errors import SampleError, TooFewSteps
-from lakepond.flow.pond_to_agents import Delivery, check_arguments, check_ids, check_n_step
+from lakepond.errors import SampleError, TooFewSteps, UnknownStream
+from lakepond.flow.agents_to_pond import as_array
+from lakepond.flow.pond_to_agents import Delivery
 from lakepond.forks import ThreadPool
-from lakepond.pond import Pond, sampling
+from lakepond.pond import Pond
+from lakepond.sampling import draw
+from lakepond.sampling.arguments import check_arguments, check_generator, check_ids, check_n_step
+from lakepond.sampling.batches import batches
 from lakepond.types import Array, Batch
 
 
@@ -46,18 +50,25 @@ class Sampler:
         replace: bool = True,
         beta: float | None = None,
         exclude: Collection[str] = (),
+        only: Collection[str] | None = None,
         out: Batch | None = None,
         **renamed: Any,
     ) -> Batch:
-        """Draw steps at random: uniformly, or by priority if the replay has priorities.
+        """Draw a batch of steps at random: uniformly, or by priority if the replay has priorities.
 
-        `n_step`, `gamma`: n-step returns, never across an episode's end; `batch.discount` is the multiplier
-        for the bootstrap value of `batch.next_obs`. `sequence_length`: sequences of consecutive steps of one
-        stream, (B, T, ...), within an episode unless `across_episodes`. `replace=False`: no step twice.
-        `beta`: exponent of the importance weights, default 0.4; they are divided by the largest of the batch.
-        `exclude`: observations to leave out ("obs", "next_obs['image']"), which are None in the batch.
-        `out`: an earlier batch whose arrays are overwritten, which is faster. `rng`: the replay's own
-        generator if not given; the batch depends only on its state and on what was recorded.
+        n_step, gamma: n-step returns, which never cross the end of an episode; `gamma` is required with
+        n_step > 1. `batch.discount` is the multiplier for the bootstrap value of `batch.next_obs`.
+        sequence_length: draw sequences of consecutive steps of one stream, with arrays (B, T, ...), within an
+        episode unless `across_episodes`.
+        replace: False: every step at most once per batch.
+        beta: exponent of the importance weights, default 0.4; they are divided by the batch maximum.
+        exclude: observations to leave out ("obs", "next_obs['image']"); they are None in the batch.
+        only: observations to include; all others are left out.
+        out: an earlier batch whose arrays are overwritten, which is faster.
+        rng: generator to draw with; default: the replay's own. A batch depends only on the state of the
+        generator and on the recorded steps.
+
+        Thread-safe. Raises `TooFewSteps` if too few steps are recorded, `SampleError` for invalid arguments.
         """
         if renamed:
             sequence_length, across_episodes, exclude = _renamed(
@@ -65,14 +76,16 @@ class Sampler:
             )
         pond = self._pond
         rng = self._generator(rng)
-        check_arguments(pond, batch_size, n_step, gamma, sequence_length, replace, beta)
+        check_arguments(batch_size, n_step, gamma, sequence_length, replace)
+        if beta is not None and pond.priorities is None:
+            raise SampleError("beta needs priorities; create the replay with Replay(..., alpha=0.6).")
 
         def choose() -> Array:
             if pond.size == 0:
                 raise TooFewSteps("nothing has been recorded yet; record steps before sampling.")
             if sequence_length is not None:
-                return sampling.draw_sequences(pond, batch_size, sequence_length, across_episodes, rng)
-            return (sampling.draw if replace else sampling.draw_distinct)(pond, batch_size, rng)
+                return draw.draw_sequences(pond, batch_size, sequence_length, across_episodes, rng)
+            return (draw.draw if replace else draw.draw_distinct)(pond, batch_size, rng)
 
         batch = self._delivery.batch(
             choose,
@@ -80,6 +93,7 @@ class Sampler:
             gamma=gamma,
             beta=0.4 if beta is None else beta,
             exclude=exclude,
+            only=only,
             out=out,
             pool=self._pool,
             linked=n_step > 1 or sequence_length is not None or pond.priorities is not None,
@@ -91,15 +105,29 @@ class Sampler:
     def _generator(self, rng: np.random.Generator | None) -> np.random.Generator:
         if rng is None:
             return self._rng
-        if not isinstance(rng, np.random.Generator):
-            raise SampleError(f"rng must be a numpy Generator, not {type(rng).__name__}; see default_rng.")
+        check_generator(rng)
         return rng
 
     def recent(self, count: int, *, stream: int | None = None, out: Batch | None = None) -> Batch:
-        """The newest `count` steps, of all or of one stream, oldest first."""
-        return self._delivery.batch(
-            lambda: sampling.recent(self._pond, count, stream), out=out, pool=self._pool
-        )
+        """Return the newest `count` steps, of all streams or of one, oldest first; `out` as in `sample`."""
+        return self._delivery.batch(lambda: self._newest(count, stream), out=out, pool=self._pool)
+
+    def _newest(self, count: int, stream: int | None) -> Array:
+        """Ids of the newest steps; the lock is held."""
+        pond = self._pond
+        if stream is None:
+            found = np.arange(max(pond.oldest, pond.recorded - count), pond.recorded)
+        else:
+            found = np.array(pond.links.recent(stream, count, pond.oldest)[::-1], np.int64)
+            if not len(found):
+                streams = pond.streams
+                live = f"{streams[:8]}{' ...' if len(streams) > 8 else ''}" if streams else "none"
+                raise UnknownStream(
+                    f"no live step belongs to stream {stream!r}; the live streams are {live}."
+                )
+        if not 1 <= count == len(found):
+            raise TooFewSteps(f"{count:,} recent steps were requested, but {len(found):,} are stored.")
+        return found
 
     def steps(
         self,
@@ -108,20 +136,57 @@ class Sampler:
         n_step: int = 1,
         gamma: float | None = None,
         exclude: Collection[str] = (),
+        only: Collection[str] | None = None,
         out: Batch | None = None,
     ) -> Batch:
-        """The steps with these ids, in that order and shape; `n_step`, `gamma`, `exclude` as in `sample`."""
-        ids = np.atleast_1d(np.asarray(step_id))
+        """Return the steps with these ids, in the given order and shape.
+
+        n_step, gamma, exclude, only, out: as in `sample`. Raises `TooFewSteps` if a step has been evicted.
+        """
+        ids, pond = np.atleast_1d(as_array("step_id", step_id)), self._pond
         check_n_step(n_step, gamma)
-        if n_step > 1 and ids.ndim != 1:
-            raise SampleError(f"n-step returns take a list of step ids, not the shape {list(ids.shape)}.")
         return self._delivery.batch(
-            lambda: check_ids(self._pond, ids),
+            lambda: check_ids(ids, n_step, pond.oldest, pond.recorded, "the replay"),
             n_step=n_step,
             gamma=gamma,
             exclude=exclude,
+            only=only,
             out=out,
             pool=self._pool,
+            linked=n_step > 1 or pond.priorities is not None,
+        )
+
+    def batches(
+        self,
+        batch_size: int,
+        num_batches: int | None = None,
+        *,
+        rng: np.random.Generator | None = None,
+        replace: bool = True,
+        **options: Any,
+    ) -> Iterator[Batch]:
+        """Iterate over `num_batches` random batches, or over batches without end; `options` as in `sample`.
+
+        replace: False: one pass over the steps that are live now, each once and in random order. The last
+        batch may be smaller, and steps that are evicted during the pass are left out.
+        """
+        ids = None if replace else np.arange(self._pond.oldest, self._pond.recorded)
+        return batches(
+            batch_size,
+            num_batches,
+            self._generator(rng),
+            options,
+            sample=self.sample,
+            steps=self._steps_still_live,
+            ids=ids,
+        )
+
+    def _steps_still_live(
+        self, ids: Array, n_step: int = 1, gamma: float | None = None, **options: Any
+    ) -> Batch:
+        pond, pool = self._pond, self._pool
+        return self._delivery.batch(
+            lambda: ids[ids >= pond.oldest], n_step=n_step, gamma=gamma, pool=pool, **options
         )
 
     def __getitem__(self, step_id: npt.ArrayLike) -> Batch:

@@ -94,7 +94,9 @@ class Background:
                 "there, or open the lake here under a name of its own, writer='worker-1'."
             )
         if self.stopped:
-            raise ReplayClosed(f"the writer of {self.writer.path} is closed; open the lake again to go on.")
+            raise ReplayClosed(
+                f"the writer of {self.writer.path} is closed; open the lake again to continue."
+            )
 
     def submit(self, new: HandOver, note: dict[str, Any]) -> Future[Commit]:
         """Commit this after all jobs before it, which are tried again if they failed."""
@@ -110,7 +112,7 @@ class Background:
         self._wake.put(None)
         return done
 
-    def settle(self) -> None:
+    def wait_for_jobs(self) -> None:
         """Return when each job submitted so far is on disk, or has failed."""
         with self._lock:
             waiting = [job.done for job in self._jobs if job.done is not None]

@@ -56,7 +56,7 @@ class ShardInfo:
         """ValueError if a file of this size cannot hold that many rows."""
         block_bytes = self.block_rows * self.row_bytes
         if self.block_rows > 1 and block_bytes > MOST_BLOCK_BYTES:
-            raise ValueError(f"blocks of {block_bytes:,} bytes are larger than any")
+            raise ValueError(f"blocks of {block_bytes:,} bytes exceed the limit of {MOST_BLOCK_BYTES:,}")
         stored = self.bytes - 24 * self.blocks - 4  # without sums and index
         if self.blocks * block_bytes > stored * (MOST_RATIO if self.codec == "zstd" else 1):
             raise ValueError(
@@ -112,7 +112,7 @@ class Blocks:
         self._spans: list[tuple[int, int]] = list(zip(offsets.tolist(), sizes.tolist(), strict=True))
         if self.info.codec == "none":
             if self._spans != [(step * block, step) for block in range(blocks)]:
-                raise self.corrupt("its plain blocks do not lie end to end")
+                raise self.corrupt("its uncompressed blocks are not contiguous")
             self.plain = _mapped(self.path)[: step * blocks]
             self._checked = np.zeros(blocks, bool)
 
@@ -127,7 +127,7 @@ class Blocks:
         try:  # one call for many frames: each is decoded in a single pass, straight into its place
             size = zstd.stream_reader(frames, read_across_frames=True).readinto(out)
         except zstandard.ZstdError as error:
-            raise self.corrupt(f"one of the blocks {blocks} is no zstd frame ({error})") from error
+            raise self.corrupt(f"one of the blocks {blocks} is not a zstd frame ({error})") from error
         if size != len(out):
             raise self.corrupt(f"the blocks {blocks} hold {size} bytes, not {len(out)}")
 
@@ -151,7 +151,9 @@ class Blocks:
 
     def corrupt(self, what: str) -> LakeCorrupt:
         """The error that says so, and what to do."""
-        return LakeCorrupt(f"{self.path} is not what was written: {what}. Restore it from a copy or repair.")
+        return LakeCorrupt(
+            f"{self.path} is damaged: {what}. Restore it from a copy, or run `lakepond repair`."
+        )
 
     def close(self) -> None:
         """Close the file; arrays that lie in the mapped file stay valid."""

@@ -57,7 +57,7 @@ class Tally:
         self.bytes = 0
 
     def write(self, data: bytes | memoryview) -> int:
-        """Take all of `data`, which must not change before `settle` or `finish`."""
+        """Take all of `data`, which must not change before `hash_pending` or `finish`."""
         view = memoryview(data).cast("B")
         self.bytes += len(view)
         if len(view) < PIECE_BYTES // 4:
@@ -76,7 +76,7 @@ class Tally:
     def flush(self) -> None:
         """Nothing to do: `finish` writes what is held back."""
 
-    def settle(self) -> None:
+    def hash_pending(self) -> None:
         """Hash what has been written: it may change from now on."""
         for data in self._unhashed:
             self._digest.update(data)
@@ -86,14 +86,14 @@ class Tally:
         """Write all that is held back, and sync the file; returns the name of what is in it."""
         self._pass_on_small()
         if sync:
-            hashing = threading.Thread(target=self.settle)
+            hashing = threading.Thread(target=self.hash_pending)
             hashing.start()
             try:
                 os.fsync(self._file.fileno())
             finally:
                 hashing.join()
         else:
-            self.settle()
+            self.hash_pending()
         return self._digest.hexdigest()
 
     def _pass_on_small(self) -> None:
@@ -104,7 +104,7 @@ class Tally:
     def _pass_on(self, data: memoryview) -> None:
         self._unhashed.append(data)
         if sum(map(len, self._unhashed)) > UNHASHED_BYTES:
-            self.settle()
+            self.hash_pending()
         while data:
             data = data[self._file.write(data) :]  # an unbuffered file takes a part at a time
 

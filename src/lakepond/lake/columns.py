@@ -150,7 +150,7 @@ class Layout:
         if any(column.dtype.hasobject for column in self.columns):
             raise ValueError("a column of Python objects")
         if self.batch > BATCH_STEPS or (self.batch > 1 and self.batch * self.width > BATCH_BYTES):
-            raise ValueError(f"batches of {self.batch:,} steps of {self.width:,} bytes are larger than any")
+            raise ValueError(f"batches of {self.batch:,} steps of {self.width:,} bytes are too large")
 
     def schema(self) -> Any:
         """The Arrow schema that says all this."""

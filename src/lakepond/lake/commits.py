@@ -23,6 +23,7 @@ from lakepond.lake.files import sync_folder, write_bytes
 from lakepond.lake.names import COMMIT, DIGEST, entries
 from lakepond.lake.sealed import seal, unseal
 from lakepond.lake.steps import StepsInfo
+from lakepond.sampling.generators import generator_in
 
 NUMBER_LIMIT = 1 << 48
 """steps, rows and bytes are fewer: sums and products of two of them stay within 64 bits where it matters"""
@@ -98,6 +99,8 @@ class Commit:
     largest_priority: float = 1.0
     alpha: float | None = None
     """the exponent that the weights in `priorities` have"""
+    generator: dict[str, str] | None = None
+    """the state of the generator that samples are drawn with"""
     bytes_written: int = field(default=0, compare=False)
     """what this commit added to the disk, itself not counted"""
     seconds: float = field(default=0.0, compare=False)
@@ -125,6 +128,8 @@ class Commit:
         told["priority_changes"] = [vars(info) for info in self.priority_changes]
         if not self.priority_changes:
             del told["priority_changes"]
+        if self.generator is None:
+            del told["generator"]
         return seal(told)
 
     @classmethod
@@ -147,7 +152,7 @@ class Commit:
             commit.check()
             return commit
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
-            raise LakeCorrupt(f"commit {name} is not what was written: {error}; see `repair`.") from error
+            raise LakeCorrupt(f"commit {name} is damaged: {error}; run `lakepond repair`.") from error
 
     def check(self) -> None:
         """ValueError or TypeError unless it makes sense: steps and rows in order, needs among the rows."""
@@ -157,8 +162,10 @@ class Commit:
             *self.weights,
         ]
         if not all(re.fullmatch(DIGEST, file.digest) for file in files):
-            raise ValueError("it names a file by what is no digest")
+            raise ValueError("it names a file with an invalid digest")
         self._check_numbers(files)
+        if self.generator is not None:
+            generator_in(self.generator)
         names = {rows.name for rows in self.rows}
         if not self.oldest <= self.recorded:
             raise ValueError(f"it is number {self.number} and has the steps [{self.oldest}, {self.recorded})")
@@ -216,7 +223,7 @@ def read(folder: Path, number: int) -> Commit:
     name = file_name(number)
     commit = Commit.from_json((folder / name).read_bytes(), name)
     if commit.number != number:
-        raise LakeCorrupt(f"commit {name} says that it is number {commit.number}; see `repair`.")
+        raise LakeCorrupt(f"commit {name} says that it is number {commit.number}; run `lakepond repair`.")
     return commit
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FOLDER = "elsewhere"
 BROUGHT_AT_A_TIME = 4
-GONE = "is gone: its commit is kept no longer, then open the lake anew; or it is lost, then see `repair`."
+GONE = "is missing: if its commit was deleted, open the lake again; otherwise run `lakepond repair`."
 
 
 class Elsewhere:

@@ -1,8 +1,9 @@
-"""What a lake can be turned into. Everything is streamed: memory is bounded by a batch, or by an episode."""
+"""Reading a lake as a whole, and its exports, in memory bounded by a batch or an episode."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,61 +21,53 @@ Progress = Callable[[int, int], None]
 
 
 class Exports:
-    """The part of a lake that hands its steps to others."""
+    """The methods of a lake that export its steps."""
 
     spec: Spec
     reader: LakeReader
 
     def episodes(self) -> Iterator[Episode]:
-        """Each episode, in the order in which they end, with one observation more than it has steps.
+        """Iterate over episodes in the order of their ends; each has one more observation than steps.
 
-        Those that have not ended come last. Memory: one episode, and the ids of those that have begun.
+        Unfinished episodes come last. Memory: one episode, and the step ids of all unfinished ones.
         """
         for ids in episode_ids(self.reader, self.spec):
             yield episode_of(self.reader, self.spec, ids)
 
     def to_arrow(self, *, next_obs: bool = True) -> Any:
-        """A `pyarrow.RecordBatchReader`: a step a row, 16 MB at a time. `next_obs=False` leaves that out."""
-        from lakepond.lake.arrow import to_arrow
-
-        return to_arrow(self.reader, self.spec, next_obs=next_obs)
+        """A `pyarrow.RecordBatchReader`: one row per step, 16 MB at a time, with or without `next_obs`."""
+        return _adapter("arrow").to_arrow(self, next_obs=next_obs)
 
     def to_parquet(self, path: str | Path, *, next_obs: bool = True) -> None:
-        """One Parquet file, a step a row; it appears whole or not at all."""
-        from lakepond.lake.arrow import to_parquet
-
-        to_parquet(self.reader, self.spec, Path(path), next_obs=next_obs)
+        """Write one Parquet file, one row per step; atomic."""
+        _adapter("arrow").export_parquet(self, path, next_obs=next_obs)
 
     def to_npz(self, folder: str | Path, *, progress: Progress | None = None) -> int:
-        """A folder with one .npz file an episode; returns how many there are."""
-        from lakepond.lake.npz import write_npz
-
-        return write_npz(Path(folder), self.episodes(), total=self._steps(), progress=progress)
+        """Write a folder with one .npz file per episode; returns the number of episodes."""
+        count: int = _adapter("npz").export_npz(self, folder, progress=progress)
+        return count
 
     def to_minari(
         self, path: str | Path, *, dataset_id: str = "lakepond/lake-v0", progress: Progress | None = None
     ) -> int:
-        """A Minari dataset at `path`, lossless; returns how many episodes it has.
+        """Write a Minari dataset, lossless and with the spaces of the spec; returns the number of episodes.
 
         `minari.MinariDataset(path / "data")` opens it; under `$MINARI_DATASETS_PATH/<dataset_id>`,
         `minari.load_dataset(dataset_id)` does.
         """
-        from lakepond.lake.minari import write_minari
+        count: int = _adapter("minari").export_minari(self, path, dataset_id=dataset_id, progress=progress)
+        return count
 
-        return write_minari(
-            Path(path),
-            self.spec,
-            self.episodes(),
-            dataset_id=dataset_id,
-            total=self._steps(),
-            progress=progress,
-        )
+    def to_lerobot(self, path: str | Path, *, fps: int = 30, progress: Progress | None = None) -> int:
+        """Write a LeRobot dataset, which `datasets.load_dataset` opens too; returns the episode count."""
+        count: int = _adapter("lerobot").export_lerobot(self, path, fps=fps, progress=progress)
+        return count
 
     def column(self, name: str) -> View:
-        """A column of all live steps: `np.asarray(lake.column("reward"))`."""
+        """Return a column of all live steps: `np.asarray(lake.column("reward"))`."""
         fields = column_fields(self.spec)
         if name not in fields:
-            raise SpecError(f"there is no column {name!r}; there are {sorted(fields)}.")
+            raise SpecError(f"there is no column {name!r}; the columns are {sorted(fields)}.")
         field, commit = fields[name], self.reader.commit
 
         def read(places: Array) -> Array:
@@ -89,17 +82,19 @@ class Exports:
         return View(commit.recorded - commit.oldest, field.shape, field.dtype, read)
 
     def rows(self, leaf: int = 0) -> View:
-        """The distinct rows of one leaf of the observations, in the order in which they came.
+        """Return the distinct rows of one leaf of the observations, in the order of recording.
 
-        With codec "none" nothing is copied: `lake.rows()[10:20]` lies in the mapped file.
+        A row of several slices has these as its first axis, (3, 84, 84) for colour frames of (84, 84, 12).
+        With codec "none" slices such as `lake.rows()[10:20]` are views of the memory-mapped file.
         """
         field: Field = [field for _, field in leaves(self.spec.obs)][leaf]
-        axis = self.reader.axes()[leaf]
+        layout = self.reader.layouts()[leaf]
         if not self.reader.has_rows(leaf):
             raise SpecError(
-                f"leaf {leaf}, {field}, is small and kept plainly: it has no rows; read steps instead."
+                f"leaf {leaf}, {field}, is small and stored without deduplication: it has no "
+                "rows; read steps instead."
             )
-        shape = field.shape if axis is None else field.shape[1:] if axis == 0 else field.shape[:-1]
+        shape = field.shape if layout is None else layout.row_shape(field.shape)
         row_bytes = int(np.prod(shape)) * np.dtype(field.dtype).itemsize
         numbers = self.reader.row_numbers(leaf, row_bytes)
 
@@ -117,5 +112,7 @@ class Exports:
 
         return View(len(numbers), shape, field.dtype, read, mapped)
 
-    def _steps(self) -> int:
-        return self.reader.commit.recorded - self.reader.commit.oldest
+
+def _adapter(name: str) -> Any:
+    """A module of `lakepond.adapters`, which is a layer above this one: imported when it is used."""
+    return import_module(f"lakepond.adapters.{name}")

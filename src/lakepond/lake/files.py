@@ -187,7 +187,8 @@ class WriterLock(FileLock):
     """At most one process, and one place in it, writes a lake."""
 
     def __init__(self, path: Path) -> None:
-        here = any(lock.path == path and lock.descriptor >= 0 for lock in list(_open_locks))
+        place = path.resolve()
+        here = any(lock.path.resolve() == place and lock.descriptor >= 0 for lock in list(_open_locks))
         try:
             super().__init__(path, create=True)
         except OSError as error:

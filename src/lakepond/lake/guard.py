@@ -23,7 +23,7 @@ def parse_bytes(size: int | str) -> int:
         return size
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", size)
     if match is None or match[2].upper() not in UNITS:
-        raise SpecError(f"{size!r} is no size; write it like '20GB' or '512 MiB'.")
+        raise SpecError(f"{size!r} is not a valid size; write it like '20GB' or '512 MiB'.")
     return int(float(match[1]) * UNITS[match[2].upper()])
 
 
@@ -41,14 +41,14 @@ class DiskGuard:
         if free < self.floor:
             raise LakeFull(
                 errno.ENOSPC,
-                f"{free:,} bytes are free at {self.path}, the floor is {self.floor:,}; the last commit is "
-                "whole and the steps since are held: free some space, and the next commit goes on",
+                f"{free:,} bytes are free at {self.path}, the limit is {self.floor:,}; the last commit is "
+                "intact and newer steps are in memory: free some space, and the next commit continues",
             )
         left = self.commits_left(free)
         if left is not None and left < WARN_COMMITS and number >= self._warned_at:
             self._warned_at = number + max(1, int(left) // 2)
             log.warning(
-                "%s: %s bytes free above the floor, %s a commit: full at about commit %d",
+                "%s: %s bytes free above the limit, %s per commit: full at about commit %d",
                 self.path,
                 f"{free - self.floor:,}",
                 f"{int(self._rate):,}",

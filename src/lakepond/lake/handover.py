@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from lakepond.types import Array
+import numpy as np
+
+from lakepond.types import Array, Field
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,29 @@ class Layout:
     length: int
     """rows of a window"""
     row_bytes: int
-    axis: Literal[0, -1] | None
-    """along which the rows lie; None: the whole observation is one row"""
+    axis: int | None
+    """along which the rows are, -1 for the last of several; None: the whole observation is one row"""
+
+    def fits(self, of: Field) -> bool:
+        """Whether observations of a field can be made of such rows."""
+        numbers = (self.length, self.row_bytes, 0 if self.axis is None else self.axis)
+        if any(type(number) is not int for number in numbers) or self.length < 1:
+            return False
+        if self.axis is None:
+            slices = 1
+        elif of.shape and self.axis in (-1, *range(len(of.shape))):
+            slices = of.shape[self.axis]
+        else:
+            return False
+        return slices % self.length == 0 and self.row_bytes * self.length == of.nbytes
+
+    def row_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a row, of observations of that shape; slices of the row axis come first."""
+        if self.axis is None:
+            return shape
+        size = shape[self.axis] // self.length
+        rest = tuple(np.delete(shape, self.axis).tolist())
+        return rest if size == 1 else (size, *rest)
 
 
 @dataclass(frozen=True)
@@ -54,6 +76,10 @@ class HandOver:
     alpha: float | None
     release: Callable[[], None]
     """call it when all is written: the rows need no longer be held"""
+    generator: dict[str, str] | None = None
+    """the state of the replay's own generator"""
+    ends: Mapping[int, tuple[bool, bool]] = field(default_factory=dict)
+    """steps before `first` whose end flags have changed since they were handed over: terminated, truncated"""
 
     @property
     def steps(self) -> int:

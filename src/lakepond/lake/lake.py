@@ -1,9 +1,9 @@
-"""Lake: all experience on disk, read at one commit while its writer goes on."""
+"""Lake: read access to all steps on disk at one commit, while its writer continues."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,53 +11,62 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from lakepond.errors import LakeCorrupt, LakeNotFound, SampleError, SpecError, TooFewSteps, UnknownStream
+from lakepond.errors import LakeCorrupt, LakeNotFound, SpecError, UnknownStream
+from lakepond.formats import ranges
 from lakepond.lake import commits, description, writers
-from lakepond.lake.assemble import PART_STEPS, batch_of, observations
+from lakepond.lake.assemble import PART_STEPS, observations
 from lakepond.lake.checksum import Digest
 from lakepond.lake.commits import Commit, RowsFile, Start
 from lakepond.lake.elsewhere import Segments, known
 from lakepond.lake.exports import Exports
+from lakepond.lake.index import Index
 from lakepond.lake.reader import LakeReader, LeafPart, Part
+from lakepond.lake.sampled import Sampled
 from lakepond.lake.shard import Shard
-from lakepond.lake.steps import read_steps
 from lakepond.lake.weights import read_weights
-from lakepond.types import Array, Batch, Field, Spec, leaves
+from lakepond.types import Array, Field, Spec, leaves
 
 log = logging.getLogger("lakepond")
 PART_BYTES = 32 << 20
-"""steps are read fewer at a time if their rows take more than that"""
+"""maximum bytes of rows per part; larger parts are split"""
 
 
 @dataclass(frozen=True)
 class LakeStats:
-    """What a lake holds and what it takes."""
+    """Counts and disk use of a lake, as returned by `Lake.stats`."""
 
     commit: int
+    """number of the commit"""
     steps: int
+    """live steps"""
     recorded: int
+    """steps ever recorded"""
     rows: int
     """distinct rows"""
     files: int
     bytes_on_disk: int
     bytes_plain: int
-    """what the live steps would take plainly"""
+    """bytes of the live steps without deduplication and compression"""
 
     @property
     def ratio(self) -> float:
-        """How many times smaller it is than in plain form."""
+        """Compression ratio: `bytes_plain` divided by `bytes_on_disk`."""
         return self.bytes_plain / self.bytes_on_disk if self.bytes_on_disk else 1.0
 
 
 class Fillable(Protocol):
-    """What a lake can fill."""
+    """A replay that a lake can fill."""
 
     def fill_from(self, lake: Lake, count: int, *, rng: np.random.Generator) -> None:
-        """Append exactly `count` of a lake's live steps, every choice as likely as any other."""
+        """Append exactly `count` live steps of a lake, drawn uniformly without replacement."""
 
 
-class Lake(Exports):
-    """One commit of a lake, read-only; of several writers, one commit of each."""
+class Lake(Sampled, Exports):
+    """A lake at one commit, read-only; if the lake has several writers, at one commit of each.
+
+    Reading never blocks the writer, and later commits do not change what this object returns. It can be
+    pickled as path and commit numbers, and used in other processes. Close it, or use it in a `with` block.
+    """
 
     def __init__(
         self,
@@ -66,9 +75,10 @@ class Lake(Exports):
         commit: Commit | dict[str, Commit],
         segments: Segments | None = None,
     ) -> None:
-        """`commit`: that of each writer, by its name, where it is not the one without a name."""
+        """Use `Lake.open`. `commit`: one commit, or the commit of each writer by its name."""
         self.path, self.spec = path, spec
         self._fields: list[tuple[str, Field]] = list(leaves(spec.obs, "obs"))
+        self._rng = np.random.default_rng()
         self._read({"": commit} if isinstance(commit, Commit) else commit, segments)
 
     def _read(self, heads: dict[str, Commit], segments: Segments | None) -> None:
@@ -76,6 +86,7 @@ class Lake(Exports):
         """the commit of each writer"""
         self.commit = next(iter(heads.values())) if len(heads) == 1 else writers.together(heads)
         self.reader = LakeReader(self.path, self.commit, self.spec, segments)
+        self._index = Index(self.reader)
 
     @classmethod
     def open(
@@ -86,12 +97,16 @@ class Lake(Exports):
         writer: str | None = None,
         segments: Segments | None = None,
     ) -> Self:
-        """The newest commit that is whole, or the one with that number.
+        """Open a lake at its newest intact commit, or at the commit with that number.
 
-        Of several writers, the newest of each, read together: ids then count the live steps of the first
-        writer, from 0 on, then those of the next. `writer` names one, to read alone, with its own ids; a
-        number without it is a commit of the writer that has no name. `segments` knows the way to files that
-        are elsewhere; `pull` and `Replay.lake` hand it over.
+        If the lake has several writers, the newest commits of all are read together, and step ids count the
+        live steps of the first writer from 0, then those of the next.
+        commit: number of a commit of `writer`, or of the writer without a name.
+        writer: read the steps of this writer only, with its own step ids.
+        segments: locates files that are not on this disk; passed by `pull` and `Replay.lake`.
+
+        Raises `LakeNotFound` if the lake or the commit does not exist, `LakeCorrupt` if the requested commit
+        is damaged. Without `commit`, damaged commits are skipped with a warning.
         """
         path = Path(path)
         spec = description.read(path)
@@ -100,7 +115,7 @@ class Lake(Exports):
             folder = writers.home(path, writer) / "commits"
             if commit not in commits.numbers(folder):
                 kept = commits.numbers(folder)
-                raise LakeNotFound(f"{folder.parent} has no commit {commit}; it has {kept[-8:] or 'none'}.")
+                raise LakeNotFound(f"{folder.parent} has no commit {commit}; it has {ranges(kept)}.")
             found = commits.read(folder, commit)
             check_files(path, found)
             return cls(path, spec, {writer: found}, segments)
@@ -111,47 +126,26 @@ class Lake(Exports):
         }
         if not newest:
             where = path if writer is None else writers.home(path, writer)
-            raise LakeNotFound(f"{where} has no commit yet; `replay.commit()` makes one.")
+            raise LakeNotFound(f"{where} has no commit yet; `replay.commit()` creates one.")
         return cls(path, spec, newest, segments)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also in another process, opens the same commits of the lake at the same path."""
-        return _open_commits, (self.path.absolute(), {name: head.number for name, head in self.heads.items()})
+        return open_commits, (self.path.absolute(), {name: head.number for name, head in self.heads.items()})
 
     # --- steps -----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self.commit.recorded - self.commit.oldest
 
-    def ids(self) -> Array:
-        """The ids of all live steps."""
-        return np.arange(self.commit.oldest, self.commit.recorded)
-
-    def steps(self, start: int, stop: int) -> Batch:
-        """Steps [start, stop) by id."""
-        if not self.commit.oldest <= start < stop <= self.commit.recorded:
-            raise TooFewSteps(
-                f"steps [{start}, {stop}) were asked for, commit {self.commit.number} of {self.path} holds "
-                f"[{self.commit.oldest}, {self.commit.recorded})."
-            )
-        return batch_of(self.reader, self.spec, np.arange(start, stop))
-
-    def sample(self, batch_size: int, *, rng: np.random.Generator) -> Batch:
-        """Live steps at random, uniformly, with replacement."""
-        if batch_size < 1 or not isinstance(rng, np.random.Generator):
-            raise SampleError(
-                f"sample takes a size of at least 1 and a Generator, not {batch_size!r}, {rng!r}."
-            )
-        if not len(self):
-            raise TooFewSteps(f"{self.path} holds no step yet.")
-        return batch_of(self.reader, self.spec, self.commit.oldest + rng.integers(len(self), size=batch_size))
-
     def query(
         self, *, stream: int | None = None, writer: str | None = None, since_commit: int | None = None
     ) -> Array:
-        """The ids of live steps: of one stream, of one writer, and recorded after a commit of that writer.
+        """Return the ids of live steps, optionally of one stream or writer, or recorded after a commit.
 
-        Each writer numbers its streams itself: the same number with two writers is two streams.
+        stream: number of a stream; each writer numbers its own streams, so the same number of two writers is
+        two streams. writer: name of a writer. since_commit: number of a commit of that writer.
+        Raises `UnknownStream` if the stream has no live step, unless `since_commit` is given.
         """
         start, stop = self.commit.oldest, self.commit.recorded
         if writer is not None or since_commit is not None:
@@ -166,20 +160,14 @@ class Lake(Exports):
         ids = np.arange(start, stop)
         if stream is None or not len(ids):
             return ids
-        streams = []
-        for s in self.commit.segments:
-            first, last = max(start, s.first), min(stop, s.stop)
-            if first < last:
-                with self.reader.segments.using(s.name) as file:
-                    at = s.skip - s.first
-                    streams.append(read_steps(file, ["stream"], first + at, last + at)["stream"])
+        streams = [columns["stream"] for _, _, columns in self.reader.scan(["stream"], start, stop)]
         found: Array = ids[np.concatenate(streams) == stream]
         if not len(found) and since_commit is None:
             raise UnknownStream(f"no live step of {self.path} belongs to stream {stream!r}.")
         return found
 
     def parts(self, ids: Array, most: int = PART_BYTES) -> Iterator[Part]:
-        """Steps by sorted ids, in the order of the disk, a part at a time whose rows take `most` bytes."""
+        """Iterate over the steps with these sorted ids in parts whose rows take at most `most` bytes."""
         waiting = self.reader.parts(ids, PART_STEPS)[::-1]
         segments = dict.fromkeys(segment for segment, _ in waiting)
         self.reader.segments.expect(name for segment in segments for name in (segment.name, *segment.needs))
@@ -193,13 +181,13 @@ class Lake(Exports):
                 yield part
 
     def observations(self, i: int, leaf: LeafPart | Array, which: int) -> Array:
-        """The obs (0) or next_obs (1) of a part's steps, of one leaf, as arrays."""
+        """Return the obs (`which` 0) or next_obs (1) of a part's steps, for one leaf."""
         return observations(self.reader, i, self._fields[i][1], leaf, which)
 
     # --- the lake itself -------------------------------------------------------------------------
 
     def commits(self, writer: str | None = None) -> list[int]:
-        """The numbers of all commits that are kept, oldest first, of the only writer or of the one named."""
+        """Return the numbers of all commits, oldest first; `writer` is required if there are several."""
         return commits.numbers(writers.home(self.path, self._head(writer)[0]) / "commits")
 
     def _head(self, writer: str | None) -> tuple[str, Commit]:
@@ -212,22 +200,33 @@ class Lake(Exports):
             )
         return writer, self.heads[writer]
 
-    def verify(self) -> None:
-        """Read and check every byte that this commit names; `LakeCorrupt` names the first that is wrong.
+    def verify(self, *, progress: Callable[[int, int], None] | None = None) -> None:
+        """Read and check every byte of this commit; raise `LakeCorrupt` with the first damaged file.
 
-        Files that are elsewhere are brought and checked, if the way there is known, and else left alone.
+        Files that are only in the cloud are downloaded and checked if the lake was opened with access to the
+        cloud, and skipped otherwise. progress: called as `progress(done, total)` after each file, in bytes.
         """
         segments = self.reader.segments
         if len(self.heads) > 1:
             for head in self.heads.items():
                 with Lake(self.path, self.spec, dict([head]), segments) as alone:
-                    alone.verify()
+                    alone.verify(progress=progress)
             return
+        sizes = self.commit.files()
+        done, total = 0, sum(sizes.values())
+
+        def checked(name: str) -> None:
+            nonlocal done
+            done += sizes[name]
+            if progress is not None:
+                progress(done, total)
+
         with ThreadPoolExecutor(2) as pool:
             for file in filter(lambda file: segments.reachable(file.name), self.commit.rows):
                 self._check_leaf(file)
                 with segments.using(file.name) as there, Shard(there, file.shard) as shard:
                     shard.verify(pool)
+                checked(file.name)
         for segment in filter(lambda segment: segments.reachable(segment.name), self.commit.segments):
             with segments.using(segment.name) as there:
                 check_digest(there, segment.steps.digest)
@@ -236,6 +235,7 @@ class Lake(Exports):
                 for i, leaf in enumerate(part.leaves):
                     if isinstance(leaf, LeafPart) and first == segment.first:
                         self.reader.check_rows(i, leaf.track, leaf.layout.row_bytes)
+            checked(segment.name)
         for info in self.commit.weights:
             if segments.reachable(f"{info.digest}.steps"):
                 with segments.using(f"{info.digest}.steps") as there:
@@ -248,19 +248,19 @@ class Lake(Exports):
         if file.shard.row_bytes > size:
             raise LakeCorrupt(
                 f"{file.name} of {self.path} has rows of {file.shard.row_bytes:,} bytes for observation "
-                f"{file.leaf}, which has {size:,}; see `repair`."
+                f"{file.leaf}, which has {size:,}; run `lakepond repair`."
             )
 
     def fill(self, into: Fillable, count: int, *, rng: np.random.Generator) -> None:
-        """Append exactly `count` of the live steps to a replay, every choice as likely as any other."""
+        """Append exactly `count` live steps to a replay; the same as `Replay.fill_from`."""
         into.fill_from(self, count, rng=rng)
 
     def compact(self, *, keep_last: int | None = None, keep_every: int | None = None) -> None:
-        """Merge small files into larger ones, under a new commit of the same steps, and read that one then.
+        """Merge small files into larger ones, publish a new commit with the same steps, and switch to it.
 
-        Then commits are deleted that neither `keep_last` and `keep_every` nor a checkpoint of the run keeps,
-        and files that no commit names. `LakeLocked` while the lake is being written: a writer merges by
-        itself.
+        Then delete the commits that are not kept by `keep_last`, `keep_every` or a checkpoint of the run, and
+        the files that no commit refers to. Raises `LakeLocked` while a process writes the lake; a writer
+        merges files by itself.
         """
         from lakepond.lake.writer import LakeWriter
 
@@ -272,7 +272,7 @@ class Lake(Exports):
             try:
                 newest = newest_whole(self.path, name)
                 if newest is None:
-                    raise LakeNotFound(f"{self.path} has no commit that is whole; see `repair`.")
+                    raise LakeNotFound(f"{self.path} has no intact commit; run `lakepond repair`.")
                 writer.go_on_from(newest)
                 heads[name] = writer.compact() or newest
             finally:
@@ -281,7 +281,7 @@ class Lake(Exports):
         self._read(heads, self.reader.segments)
 
     def stats(self) -> LakeStats:
-        """What it holds and what it takes."""
+        """Return counts of steps, rows and files, and bytes on disk."""
         files = {name: size for commit in self.heads.values() for name, size in commit.files().items()}
         return LakeStats(
             commit=self.commit.number,
@@ -304,8 +304,8 @@ class Lake(Exports):
         self.close()
 
 
-def _open_commits(path: Path, numbers: dict[str, int]) -> Lake:
-    """A lake at one commit of each writer."""
+def open_commits(path: Path, numbers: dict[str, int]) -> Lake:
+    """Open a lake at one commit of each writer; used for unpickling."""
     heads = {
         name: commits.read(writers.home(path, name) / "commits", number) for name, number in numbers.items()
     }
@@ -325,10 +325,10 @@ def check_files(path: Path, commit: Commit) -> None:
             if name in elsewhere:
                 continue
             raise LakeCorrupt(
-                f"{file}, which commit {commit.number} needs, is missing; see `repair`."
+                f"{file}, which commit {commit.number} needs, is missing; run `lakepond repair`."
             ) from None
         if there != size:
-            raise LakeCorrupt(f"{file} has {there} bytes and should have {size}; see `repair`.")
+            raise LakeCorrupt(f"{file} has {there} bytes and should have {size}; run `lakepond repair`.")
 
 
 def check_digest(file: Path, digest: str) -> None:
@@ -338,7 +338,9 @@ def check_digest(file: Path, digest: str) -> None:
         while piece := opened.read(1 << 20):
             found.update(piece)
     if found.hexdigest() != digest:
-        raise LakeCorrupt(f"{file} is not what was written: its content has another name; see `repair`.")
+        raise LakeCorrupt(
+            f"{file} is damaged: its content does not match the digest in its name; run `lakepond repair`."
+        )
 
 
 def commit_to_follow(path: Path, commit: int | Start | None, writer: str = "") -> Commit | None:
@@ -349,7 +351,7 @@ def commit_to_follow(path: Path, commit: int | Start | None, writer: str = "") -
 
 
 def newest_whole(path: Path, writer: str = "") -> Commit | None:
-    """A writer's newest commit that verifies; steps back, and says so, over those that do not."""
+    """Return a writer's newest intact commit; skip damaged ones with a warning."""
     home = writers.home(path, writer)
     numbers = commits.numbers(home / "commits")
     for number in reversed(numbers):
@@ -357,9 +359,11 @@ def newest_whole(path: Path, writer: str = "") -> Commit | None:
             commit = commits.read(home / "commits", number)
             check_files(path, commit)
         except (LakeCorrupt, FileNotFoundError) as error:
-            if commits.numbers(home / "commits")[-1:] != numbers[-1:]:  # it went while we looked: begin again
+            if (
+                commits.numbers(home / "commits")[-1:] != numbers[-1:]
+            ):  # deleted while we read it: start again
                 return newest_whole(path, writer)
-            log.warning("stepping back over commit %d of %s: %s", number, home, error)
+            log.warning("skipping unreadable commit %d of %s: %s", number, home, error)
             continue
         return commit
     return None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from lakepond.errors import LakeCorrupt
 from lakepond.lake.commits import Commit, RowsFile, Segment
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.handover import Layout
-from lakepond.lake.shard import Job, Shard, run
+from lakepond.lake.shard import Job, Shard, ShardInfo, run
 from lakepond.lake.steps_files import StepsFiles
 from lakepond.lake.tracks import RowPlaces, Track, covered, distinct, spans_of
 from lakepond.types import Array, Spec
@@ -24,8 +25,15 @@ HELD_BYTES = 128 << 20
 """files of rows that are kept in memory, compressed as they are: what is read again is not fetched again"""
 UNPIN_SECONDS = 2.0
 """how long `close` waits until files that are elsewhere need not be kept there any more"""
-OPEN_SHARDS = 64
-"""files of rows whose index is kept; how many descriptors are open is bounded for all readers together"""
+OPEN_BLOCKS = 1 << 18
+"""blocks of rows whose place is kept in memory, about 45 MB; how many descriptors are open is bounded for all
+readers together"""
+FILE_BLOCKS = 16
+"""what an open file of rows takes beside that, in blocks"""
+
+
+SCANNED_STEPS = 1 << 16
+"""steps of which some columns are read at a time"""
 
 
 class LeafPart(NamedTuple):
@@ -62,6 +70,7 @@ class LakeReader:
         ]
         self._row_firsts = [np.array([file.first for file in files], np.int64) for files in self._rows]
         self._shards: OrderedDict[str, Shard] = OrderedDict()
+        self._open_blocks = 0
         self.pool = forks.ThreadPool(2, "lakepond-read")
         self._unpin = self.segments.pin(commit)
         weakref.finalize(self, self._unpin, 0.0).atexit = False  # if it is dropped without `close`
@@ -69,7 +78,7 @@ class LakeReader:
 
     def restart_in_child(self) -> None:
         """In a forked child open files again: another thread of the parent may have been opening one."""
-        shards, self._shards = self._shards, OrderedDict()
+        shards, self._shards, self._open_blocks = self._shards, OrderedDict(), 0
         for shard in shards.values():
             shard.close()
 
@@ -83,14 +92,14 @@ class LakeReader:
             found += [(segment, ids[at : min(at + most, end)]) for at in range(begin, end, most)]
         return found
 
-    def axes(self) -> list[Literal[0, -1] | None]:
-        """The row axis of each leaf, as the newest segment has it; None if it has none, or none yet."""
-        found: list[Literal[0, -1] | None] = [None] * self._leaves
+    def layouts(self) -> list[Layout | None]:
+        """The layout of each leaf, as the newest segment has it; None if it has no rows, or none yet."""
+        found: list[Layout | None] = [None] * self._leaves
         newest = {segment.writer: segment for segment in self.commit.segments}
         for segment in newest.values():
             for i, layout in enumerate(self._steps.know(segment).layouts):
                 if layout is not None and layout.axis is not None:
-                    found[i] = layout.axis
+                    found[i] = layout
         return found
 
     def read(self, segment: Segment, ids: Array) -> Part:
@@ -105,9 +114,22 @@ class LakeReader:
             starts = columns.pop(f"windows[{i}]")
             if len(starts) and (starts.min() < 0 or starts.max() + layout.length > len(track)):
                 file = self.path / "segments" / segment.name
-                raise LakeCorrupt(f"{file} has a window outside of its track; see `repair`.")
+                raise LakeCorrupt(f"{file} has a window outside of its track; run `lakepond repair`.")
             leaves.append(LeafPart(layout, track, starts))
         return Part(ids, columns, leaves)
+
+    def scan(
+        self, names: list[str], start: int | None = None, stop: int | None = None
+    ) -> Iterator[tuple[Segment, Array, dict[str, Array]]]:
+        """Some columns of the live steps [start, stop), or of all, a part of a segment at a time."""
+        start = self.commit.oldest if start is None else start
+        stop = self.commit.recorded if stop is None else stop
+        for segment in self.commit.segments:
+            last = min(stop, segment.stop)
+            for first in range(max(start, segment.first), last, SCANNED_STEPS):
+                ids = np.arange(first, min(first + SCANNED_STEPS, last))
+                at = int(ids[0]) + segment.skip - segment.first
+                yield segment, ids, self._steps.columns(segment, names, at, at + len(ids))
 
     def row_bytes(self, part: Part) -> int:
         """What the rows of a part take, each once."""
@@ -139,9 +161,9 @@ class LakeReader:
                 or file.shard.row_bytes != row_bytes
             ):
                 raise LakeCorrupt(
-                    f"row {numbers[at]} of {self.path} is in no file of this commit; see `repair`."
+                    f"row {numbers[at]} of {self.path} is in no file of this commit; run `lakepond repair`."
                 )
-            if len(self._shards) >= OPEN_SHARDS - 1 or self.segments.open_bytes is not None:
+            if self._is_full(file) or self.segments.open_bytes is not None:
                 run(jobs, self.pool)  # opening more may close those that are to be read
                 jobs = []
             jobs += self._shard(file).jobs(numbers[at:to] - file.first, out[at:to])
@@ -169,6 +191,10 @@ class LakeReader:
         """The rows of a leaf that are in the files of this commit, counted without gaps."""
         return RowPlaces(self._rows[leaf])
 
+    def stored_row_bytes(self) -> int:
+        """The uncompressed size of all rows of all leaves."""
+        return sum(file.shard.rows * file.shard.row_bytes for files in self._rows for file in files)
+
     def has_rows(self, leaf: int) -> bool:
         """Whether a leaf is kept in rows, and not plainly."""
         return bool(self._rows[leaf])
@@ -191,10 +217,12 @@ class LakeReader:
     def _shard(self, file: RowsFile) -> Shard:
         shard = self._shards.pop(file.name, None)
         if shard is None:
-            self._close_some(file.shard.bytes)
+            while self._is_full(file):
+                self._close_oldest()
             with self.segments.using(file.name) as there:
                 shard = Shard(there, file.shard, held=self._hold(file))
                 self.segments.hold(file.name)  # until it is closed
+            self._open_blocks += _blocks(file.shard)
         self._shards[file.name] = shard
         return shard
 
@@ -203,17 +231,19 @@ class LakeReader:
         held = sum(shard.held_bytes for shard in self._shards.values())
         return file.shard.codec != "none" and held + file.shard.bytes <= HELD_BYTES
 
-    def _close_some(self, size: int) -> None:
-        """Before a file of that size is opened: not too many, nor too much of the disk, may stay open."""
+    def _is_full(self, file: RowsFile) -> bool:
+        """Whether others must be closed before a file is opened: too many blocks, or too much of the disk."""
+        if file.name in self._shards or not self._shards:
+            return False
         most = self.segments.open_bytes
-        while self._shards and (
-            len(self._shards) >= OPEN_SHARDS
-            or (most is not None and size + sum(shard.info.bytes for shard in self._shards.values()) > most)
-        ):
-            self._close_oldest()
+        return self._open_blocks + _blocks(file.shard) > OPEN_BLOCKS or (
+            most is not None
+            and file.shard.bytes + sum(shard.info.bytes for shard in self._shards.values()) > most
+        )
 
     def _close_oldest(self) -> None:
         name, shard = self._shards.popitem(last=False)
+        self._open_blocks -= _blocks(shard.info)
         shard.close()
         self.segments.release(name)
 
@@ -223,3 +253,7 @@ class LakeReader:
         while self._shards:
             self._close_oldest()
         self._unpin(UNPIN_SECONDS)
+
+
+def _blocks(info: ShardInfo) -> int:
+    return info.blocks + FILE_BLOCKS

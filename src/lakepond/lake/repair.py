@@ -1,10 +1,11 @@
-"""Repair: back to the commits that are intact; what is broken is moved to `quarantine/`, never deleted."""
+"""Repair a lake: move damaged commits and files to `quarantine/`, so that the intact commits remain."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import shutil
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +20,20 @@ log = logging.getLogger("lakepond")
 
 @dataclass(frozen=True)
 class Repaired:
-    """What a repair found."""
+    """Result of `repair`."""
 
     newest: int | None
-    """the newest commit that is whole, now the lake"""
+    """the newest intact commit, which the lake now shows"""
     quarantined: tuple[str, ...]
     """files that were moved to the folder `quarantine`"""
 
 
-def repair(path: str | Path) -> Repaired:
-    """Check every byte of every commit; move those that are not whole, and what broke them, aside."""
+def repair(path: str | Path, *, progress: Callable[[int, int], None] | None = None) -> Repaired:
+    """Check every byte of every commit; move damaged commits and damaged files to the folder `quarantine`.
+
+    Nothing is deleted. progress: called as `progress(done, total)` after each checked file, in thousandths of
+    a commit. Raises `LakeNotFound` if `path` is not a lake, `LakeLocked` while a process writes it.
+    """
     path = Path(path)
     spec = description.read(path)
     segments, aside = path / "segments", path / "quarantine"
@@ -40,17 +45,21 @@ def repair(path: str | Path) -> Repaired:
         bad: list[tuple[Path, Path]] = []  # where it is, and the quarantine it goes to
         suspects: set[str] = set()
         newest = None
-        for folder, number in [
-            (home / "commits", n) for home in homes for n in commits.numbers(home / "commits")
-        ]:
+        known = [(home / "commits", n) for home in homes for n in commits.numbers(home / "commits")]
+        for i, (folder, number) in enumerate(known):
+
+            def part(done: int, total: int, before: int = i) -> None:
+                if progress is not None:
+                    progress(1000 * before + 1000 * done // max(1, total), 1000 * len(known))
+
             file = folder / commits.file_name(number)
             try:
                 commit = commits.read(folder, number)
                 check_files(path, commit)
                 with Lake(path, spec, commit) as lake:
-                    lake.verify()
+                    lake.verify(progress=part)
             except (LakeCorrupt, LakeNotFound, OSError) as error:
-                log.warning("commit %d of %s is not whole: %s", number, folder.parent, error)
+                log.warning("commit %d of %s is damaged: %s", number, folder.parent, error)
                 bad.append((file, folder.parent / "quarantine"))
                 suspects |= _named(file)
                 continue

@@ -30,5 +30,5 @@ def unseal(data: bytes) -> dict[str, Any]:
         raise ValueError("its checksum does not match")
     told = json.loads(text)
     if not isinstance(told, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return told

@@ -153,7 +153,7 @@ class Shard:
             raise ValueError(f"out must be contiguous uint8 of {wanted}, not {out.dtype} of {out.shape}.")
         if len(indices) and not (indices.min() >= 0 and indices.max() < len(self)):
             asked = f"{indices.min()} to {indices.max()}"
-            raise IndexError(f"{self.path} has rows [0, {len(self)}); asked for {asked}.")
+            raise IndexError(f"{self.path} has rows [0, {len(self)}); requested were {asked}.")
         return indices.astype(np.int64, casting="same_kind", copy=False)
 
     def _groups(self, indices: Ints, in_order: bool) -> list[_Group]:
@@ -239,7 +239,7 @@ def zarr_metadata(
     """
     shape, kind = row_shape if row_shape is not None else (info.row_bytes,), np.dtype(dtype).newbyteorder("<")
     if np.prod(shape, dtype=np.int64) * kind.itemsize != info.row_bytes or kind.kind not in "biufc":
-        raise SpecError(f"rows of {info.row_bytes} bytes are no arrays of {shape} {kind}.")
+        raise SpecError(f"rows of {info.row_bytes} bytes are not arrays of {shape} {kind}.")
     blocks: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "little"}}]
     if info.codec == "zstd":
         blocks.append({"name": "zstd", "configuration": {"level": 1, "checksum": False}})

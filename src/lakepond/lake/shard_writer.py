@@ -68,7 +68,7 @@ def write_shard(
                     blocks.add(staged)
                     filled = 0
             if len(part) >= _BORROW * block_rows:
-                blocks.settle()
+                blocks.write_pending()
             if enough is not None and tally.bytes >= enough:
                 break
         if filled:
@@ -107,10 +107,10 @@ class _Blocks:
         if len(self._group) * block.nbytes >= _TASK_BYTES:
             self._submit()
 
-    def settle(self) -> None:
+    def write_pending(self) -> None:
         """What was added may change from now on."""
         if self._codec == "none":
-            self._tally.settle()
+            self._tally.hash_pending()
         elif self._group and self._pool is None:
             self._write_all(self._compress(self._group))  # too little for two
         elif self._group:
@@ -132,7 +132,7 @@ class _Blocks:
             self._write(stored, checksum)
 
     def finish(self) -> None:
-        self.settle()
+        self.write_pending()
         sizes = np.array(self._sizes, "<u8")
         index = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1).astype("<u8").tobytes()
         self._tally.write(np.array(self._sums, "<u8").tobytes())

@@ -145,9 +145,9 @@ def read_steps(
         wanted = known if columns is None else list(columns)
         begin, end = 0 if start is None else start, layout.steps if stop is None else stop
         if not set(wanted) <= set(known):
-            raise SpecError(f"{what} has the columns {known}; asked for {wanted}.")
+            raise SpecError(f"{what} has the columns {known}; requested were {wanted}.")
         if not 0 <= begin <= end <= layout.steps:
-            raise IndexError(f"{what} has steps [0, {layout.steps}); asked for [{begin}, {end}).")
+            raise IndexError(f"{what} has steps [0, {layout.steps}); requested were [{begin}, {end}).")
         with _blaming(what):
             _check_sizes(file, layout, begin, end)  # before memory is allocated for them
             out = {name: layout.columns[known.index(name)].empty(end - begin) for name in wanted}
@@ -220,5 +220,5 @@ def _blaming(what: str) -> Iterator[None]:
         if isinstance(error, MemoryError):
             bytearray(64 << 20)  # raises when memory is short indeed; else a length in the file is wrong
         raise LakeCorrupt(
-            f"{what} is not what was written: {error}. Restore it from a copy or repair."
+            f"{what} is damaged: {error}. Restore it from a copy, or run `lakepond repair`."
         ) from error

@@ -82,7 +82,7 @@ class StepsFiles:
                 try:
                     known = self._check(layout, segment)
                 except (LookupError, ValueError, TypeError, OverflowError) as error:
-                    raise LakeCorrupt(f"{file} is not what was written: {error}; see `repair`.") from error
+                    raise LakeCorrupt(f"{file} is damaged: {error}; run `lakepond repair`.") from error
                 self._known[key] = known
                 self._held += known.nbytes
             self._known.move_to_end(key)
@@ -102,8 +102,16 @@ class StepsFiles:
             read = parts[0]
             if len(parts) > 1:
                 read = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            # without the column, each step continued the previous one of its stream
-            return read if FOLLOWS in read else {**read, FOLLOWS: np.ones(len(places), np.bool_)}
+            return _with_follows(read, len(places))
+
+    def columns(self, segment: Segment, names: list[str], start: int, stop: int) -> dict[str, Array]:
+        """Some columns of the steps at places [start, stop) of a segment; not kept in memory."""
+        known = {column.name for column in self.know(segment).file.columns}
+        with self._segments.using(segment.name) as file:
+            found = read_steps(
+                file, [name for name in names if name != FOLLOWS or name in known], start, stop
+            )
+        return _with_follows(found, stop - start) if FOLLOWS in names else found
 
     def _batch(self, segment: Segment, number: int) -> Mapping[str, Array]:
         batch = self._batches.get((segment.name, number))
@@ -142,17 +150,18 @@ class StepsFiles:
                 continue
             wanted[f"windows[{i}]"] = (np.dtype("<i8"), (2,))
             told = Layout(*json.loads(notes[f"layout[{i}]"]))
-            length = 1 if told.axis is None else field.shape[told.axis]
-            if told.axis not in (0, -1, None) or (told.length, told.row_bytes * length) != (
-                length,
-                field.nbytes,
-            ):
+            if not told.fits(field):
                 raise ValueError(f"windows of {told} cannot be observations of {field}")
             layouts.append(told)
             tracks.append(Track(notes[f"track[{i}]"], segment.shift[i] if segment.shift else 0))
         if found != wanted:
             raise ValueError(f"it has the columns {found}, the lake {wanted}")
         return Known(layout, tuple(layouts), tuple(tracks))
+
+
+def _with_follows(columns: dict[str, Array], steps: int) -> dict[str, Array]:
+    """In files without that column, each step continued the previous one of its stream."""
+    return columns if FOLLOWS in columns else {**columns, FOLLOWS: np.ones(steps, np.bool_)}
 
 
 def _nbytes(batch: Mapping[str, Array]) -> int:

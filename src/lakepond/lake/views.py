@@ -63,7 +63,7 @@ class View:
         mapped = self._mapped(0, len(self)) if len(self) else None
         wanted = self.dtype if dtype is None else np.dtype(dtype)
         if copy is False and (mapped is None or wanted != self.dtype):
-            raise ValueError("this has to be copied: it is decoded, or lies in several files.")
+            raise ValueError("this has to be copied: it is decoded, or is in several files.")
         found = self[:] if mapped is None else mapped
         return found.astype(wanted, copy=bool(copy) and mapped is not None)
 

@@ -37,7 +37,7 @@ def _read_file(commit: Commit, info: StepsInfo, segments: Segments) -> tuple[Arr
         if found != expected or layout.steps != info.steps:
             raise LakeCorrupt(
                 f"{file} has {layout.steps} steps with the columns {sorted(found)}, not the {info.steps} "
-                "priorities that were committed; see `repair`."
+                "priorities that were committed; run `lakepond repair`."
             )
         columns = read_steps(file)
         weights = columns["weight"]
@@ -45,11 +45,13 @@ def _read_file(commit: Commit, info: StepsInfo, segments: Segments) -> tuple[Arr
         if len(wrong):
             raise LakeCorrupt(
                 f"{file} has {len(wrong)} priorities that are negative, infinite or not a number, the first "
-                f"{weights[wrong[0]]}; see `repair`."
+                f"{weights[wrong[0]]}; run `lakepond repair`."
             )
         if changes:
             return columns["step"], weights
         noted = dict(layout.notes).get("first", str(commit.recorded - len(weights)).encode())
         if not noted.isdigit() or int(noted) + len(weights) > commit.recorded:
-            raise LakeCorrupt(f"{file} has priorities of steps that were never recorded; see `repair`.")
+            raise LakeCorrupt(
+                f"{file} has priorities of steps that were never recorded; run `lakepond repair`."
+            )
         return int(noted) + np.arange(len(weights)), weights

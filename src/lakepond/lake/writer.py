@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from lakepond.errors import LakeConflict, LakeError
 from lakepond.lake import commits, writers
 from lakepond.lake.blocks import ShardInfo, block_rows_for
 from lakepond.lake.commits import Commit, RowsFile, Segment
+from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import WriterLock, make_folders, write_bytes, write_whole
 from lakepond.lake.guard import DiskGuard
 from lakepond.lake.handover import HandOver, Windows
@@ -26,7 +27,7 @@ from lakepond.lake.merging import Merging, merge_all
 from lakepond.lake.names import delete_temporary
 from lakepond.lake.retention import Retention
 from lakepond.lake.shard_writer import write_shard
-from lakepond.lake.steps import StepsInfo, write_steps
+from lakepond.lake.steps import StepsInfo, read_notes, read_steps, write_steps
 from lakepond.lake.tracks import files_of
 from lakepond.types import Array
 
@@ -48,11 +49,13 @@ class LakeWriter:
         merge_after: int | None = None,
         min_free: int = 0,
         writer: str = "",
+        files: Segments | None = None,
     ) -> None:
         """`max_steps`: live steps; the oldest leave. `keep_last`, `keep_every`: commits that are kept.
 
         `merge_after`: so many small files are merged to a larger one, on a thread of their own.
-        `min_free`: bytes. `writer`: its name, where there are several.
+        `min_free`: bytes. `writer`: its name, where there are several. `files`: fetches files that are only
+        in the cloud.
         """
         self.path, self.name = path, writer
         self._home = writers.home(path, writer)
@@ -62,6 +65,7 @@ class LakeWriter:
         self._segments, self._commits = path / "segments", self._home / "commits"
         make_folders(self._commits)
         self._lock = WriterLock(self._home / "lock")
+        self._files = Segments(path) if files is None else files
         self._codec = codec
         self.last: Commit | None = None
         """what is written next follows this commit"""
@@ -109,7 +113,7 @@ class LakeWriter:
         self._guard.check(self._number)
         segments, rows, merged = self._merging.take(last)
         next_rows = self.next_rows()
-        written = 0
+        segments, written = self._with_ends(segments, new.ends)
         if new.steps:
             fresh = self._write_rows(new)
             for file in fresh:
@@ -152,6 +156,7 @@ class LakeWriter:
             priority_changes=changes,
             largest_priority=new.largest_priority,
             alpha=new.alpha,
+            generator=new.generator,
             bytes_written=written,
             seconds=time.perf_counter() - began,
         )
@@ -252,6 +257,29 @@ class LakeWriter:
             self._store_steps({name: column[at : at + size] for name, column in columns.items()}, notes)
             for at in range(0, new.steps, size)
         ]
+
+    def _with_ends(
+        self, segments: list[Segment], ends: Mapping[int, tuple[bool, bool]]
+    ) -> tuple[list[Segment], int]:
+        """Segments with other end flags for some steps, in new files where they differ; and their bytes.
+
+        Steps that are not in the lake any more are ignored.
+        """
+        found, written = [], 0
+        for segment in segments:
+            steps = [step for step in ends if segment.first <= step < segment.stop]
+            if steps:
+                with self._files.using(segment.name) as file:
+                    columns, notes = read_steps(file), read_notes(file)
+                for step in steps:
+                    for name, value in zip(("terminated", "truncated"), ends[step], strict=True):
+                        columns[name][step - segment.first] = value
+                changed = self._store_steps(columns, notes)
+                if changed != segment.steps:
+                    written += changed.bytes
+                    segment = replace(segment, steps=changed)
+            found.append(segment)
+        return found, written
 
     def _store_steps(self, columns: dict[str, Array], notes: dict[str, bytes] | None = None) -> StepsInfo:
         return write_whole(

@@ -1,10 +1,10 @@
 """How much disk, memory and upload a run will need, before a machine is rented.
 
-    workload   what is recorded: a spec and a schedule          presets   eigen2, gpu, gravitar
-    needs      what that takes: plain, as gzip pickle, here     offers    disks that are rented
-    measured   the same, measured: by playing, or from a run    story     the table that was made by hand
+    workload   what is recorded: a spec and a schedule            presets   eigen2, gpu, gravitar
+    needs      what that takes: uncompressed, gzip, lakepond      offers    disks that providers rent
+    measured   measurements: of random steps, or of a run         story     the trading project's own table
 
-Sizes are bytes; where it depends on the data there are two, from the best case to the worst.
+Sizes are bytes; a size that depends on the data is a range, from the best case to the worst.
 """
 
 from lakepond.plan.needs import Growth, Part, Plan, Verdict, make_plan

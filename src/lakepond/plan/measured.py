@@ -1,31 +1,37 @@
-"""A workload that was measured instead of assumed: by playing some steps, or from what a run has written."""
+"""A workload that is measured instead of assumed: by playing some steps, or from a run's own files."""
 
 from __future__ import annotations
 
 import gzip
+import math
+import os
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from lakepond import formats
 from lakepond.errors import SpecError, TooFewSteps
-from lakepond.plan.workload import Range, RowAxis, Shares, Workload, is_small, shares_for
-from lakepond.types import Spec, leaves
+from lakepond.plan.needs import Part, step_bytes
+from lakepond.plan.workload import Range, RowAxis, Shares, Workload, shares_for
+from lakepond.types import Spec
 
 if TYPE_CHECKING:
     from lakepond.lake.commits import Commit
+    from lakepond.lake.handover import Layout
 
 PICKLED_BYTES = 64_000_000
-"""at most so much is compressed with gzip to see what it makes of it"""
+"""bytes of pickled steps that are compressed with gzip, at most, to measure its ratio"""
 WORSE = 2.0
-"""a trained agent sees more than a random one: at worst data compress so many times less than measured"""
+"""a trained agent sees more than a random one: at worst, data compress this many times less"""
 
 
 @dataclass(frozen=True)
 class Played:
-    """What some random steps of an environment look like, kept in a real lake."""
+    """What random steps of an environment take in a real lake."""
 
     spec: Spec
     steps: int
@@ -35,7 +41,7 @@ class Played:
 
 
 def play(name: str, steps: int) -> Played:
-    """Play an environment of Gymnasium at random and weigh what it gives; 0 steps: only its spaces."""
+    """Play random steps of a Gymnasium environment and measure them; 0 steps: only read its spaces."""
     env = _make(name)
     try:
         spec = Spec.from_spaces(env.observation_space, env.action_space)
@@ -57,7 +63,7 @@ def _make(name: str) -> Any:
     try:
         return gymnasium.make(name)
     except gymnasium.error.Error as error:
-        raise SpecError(f"there is no environment {name!r}: {error}") from None
+        raise SpecError(f"cannot make the environment {name!r}: {error}") from None
 
 
 def _weigh(env: Any, name: str, spec: Spec, steps: int, folder: Path) -> Played:
@@ -79,10 +85,13 @@ def _weigh(env: Any, name: str, spec: Spec, steps: int, folder: Path) -> Played:
     pickled = pickle.dumps(seen)
     with Lake.open(folder) as lake:
         files, segments = lake.commit.rows, lake.commit.segments
-    rows = sum(file.shard.rows for file in files)
+        layouts = lake.reader.layouts()
     plain_rows = sum(file.shard.rows * file.shard.row_bytes for file in files)
-    axis = _axis(spec, {file.leaf: file.shard.row_bytes for file in files})
-    columns = steps * Workload(spec, steps, 1, rows=axis).column_bytes
+    axis = _axis(layouts)
+    work = Workload(spec, steps, 1, rows=axis)
+    row_bytes = [field.nbytes / work.length(field) for field in work.observed()]
+    rows = sum(file.shard.rows * file.shard.row_bytes / row_bytes[file.leaf] for file in files)
+    columns = steps * work.column_bytes
     return Played(
         spec,
         steps,
@@ -101,16 +110,16 @@ def _range(share: float) -> Range:
     return min(1.0, share), min(1.0, WORSE * share)
 
 
-def _axis(spec: Spec, row_bytes: dict[int, int]) -> RowAxis:
-    for i, (_, field) in enumerate(leaves(spec.obs)):
-        if i in row_bytes and not is_small(field) and row_bytes[i] < field.nbytes:
-            return "first" if field.nbytes // row_bytes[i] == field.shape[0] else "last"
+def _axis(layouts: list[Layout | None]) -> RowAxis:
+    for layout in layouts:
+        if layout is not None and layout.axis is not None:
+            return "first" if layout.axis == 0 else "last"
     return "whole"
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a lake has taken so far, and how fast it grows."""
+    """The size of a lake and how fast it grows."""
 
     spec: Spec
     commit: int
@@ -119,10 +128,14 @@ class Written:
     bytes_per_step: float
     """over the newer half of its steps"""
     per_commit: int
-    """steps of a commit, over the same"""
+    """steps per commit, over the newer half"""
+    row_bytes: int
+    """distinct rows, uncompressed"""
+    row_bytes_per_step: float
+    """over the newer half of its steps"""
 
     def size(self) -> Callable[[int], Range]:
-        """The lake after so many recorded steps: from the rate of growth going on, to half as much again."""
+        """The lake's size after a number of steps: if it grows as measured, to 1.5 times as fast."""
 
         def at(steps: int) -> Range:
             more = max(0, steps - self.steps) * self.bytes_per_step
@@ -130,16 +143,114 @@ class Written:
 
         return at
 
+    def rows(self, steps: int) -> float:
+        """Bytes of the distinct rows among the newest `steps` steps, if the lake grows as measured."""
+        more = max(0, steps - self.steps) * self.row_bytes_per_step
+        share = min(1.0, steps / self.steps)
+        return share * self.row_bytes + more
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a run keeps besides its lake, and how much memory it takes; in bytes."""
+
+    checkpoint: int
+    """the newest checkpoint"""
+    kept: int
+    """checkpoints that are kept when the run ends"""
+    log: float
+    """the metrics when the run ends"""
+    other: int
+    """reports, evaluations and the like"""
+    min_free: int
+    """space that the run leaves free"""
+    process: float | None
+    """main memory of the trainer without its replay; None: not logged"""
+    here: int
+    """what is on the disk now, with the lake"""
+    population: int
+    batch_size: int
+    capacity: int | None
+    upload_every: int
+    generations: int
+
+    def parts(self) -> tuple[Part, ...]:
+        """What is on the disk besides the lake when the run ends."""
+        saved = f"checkpoints, {self.kept} x {formats.size(self.checkpoint)}"
+        sizes = {
+            saved: self.kept * self.checkpoint,
+            "metrics": self.log,
+            "other files of the run": self.other,
+            "to be left free (min_free)": self.min_free,
+        }
+        return tuple(Part(name, (size, size)) for name, size in sizes.items() if size)
+
+
+def beside(folder: Path, so_far: Written) -> Beside:
+    """Measure a run's folder, and read its settings; `RunNotFound` if it is not a run."""
+    from lakepond.lake.guard import parse_bytes
+    from lakepond.runs import Run, status
+
+    run, seen = Run.open(folder), status.look(folder)
+    config = run.config
+    saves = max(1, round(so_far.steps / so_far.per_commit))
+    longer = max(1.0, seen.total / seen.done) if seen.total and seen.done else 1.0
+    generations = math.ceil(saves * longer)
+    known, keep_every = run.checkpoints(), _whole(config, "keep_every")
+    newest = _bytes_below(folder / "checkpoints" / f"{known[-1]:08d}") if known else 0
+    kept = max(len(known), _whole(config, "keep_last") or 1)
+    if keep_every:
+        kept = max(kept, (_whole(config, "keep_last") or 1) + (seen.total or generations) // keep_every)
+    log, lake = _bytes_below(folder / "metrics.jsonl"), _bytes_below(folder / "lake")
+    other = _bytes_below(folder) - lake - log - _bytes_below(folder / "checkpoints")
+    held = min(so_far.steps, _whole(config, "capacity") or so_far.steps)
+    work = Workload(so_far.spec, so_far.per_commit, generations)
+    process = None
+    if seen.rss_bytes is not None:
+        process = max(0.0, seen.rss_bytes - so_far.rows(held) - held * step_bytes(work))
+    agents = [config[name] for name in ("elites", "children", "mutants") if _whole(config, name) is not None]
+    return Beside(
+        checkpoint=newest,
+        kept=kept if newest else 0,
+        log=log * longer,
+        other=other,
+        min_free=parse_bytes(config["min_free"]) if isinstance(config.get("min_free"), str | int) else 0,
+        process=process,
+        here=_bytes_below(folder),
+        population=sum(agents) or _whole(config, "population") or _whole(config, "agents") or 1,
+        batch_size=_whole(config, "batch_size") or 1,
+        capacity=_whole(config, "capacity"),
+        upload_every=_whole(config, "push_every") or 1,
+        generations=generations,
+    )
+
+
+def _whole(config: dict[str, Any], name: str) -> int | None:
+    value = config.get(name)
+    return value if type(value) is int and value > 0 else None
+
+
+def _bytes_below(path: Path) -> int:
+    """The bytes of a file, or of all files below a folder; 0 if it does not exist."""
+    if path.is_file():
+        return path.stat().st_size
+    sizes = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            with suppress(FileNotFoundError):  # a run that is being trained deletes old files
+                sizes += os.lstat(os.path.join(folder, name)).st_size
+    return sizes
+
 
 def written(folder: Path) -> Written:
-    """Measure a lake by its commits; no step and no row is read."""
+    """Measure a lake from its commits; no step and no row is read."""
     from lakepond.lake import commits
     from lakepond.lake.lake import Lake
 
     with Lake.open(folder) as lake:
         newest, spec = lake.commit, lake.spec
     if not newest.recorded:
-        raise TooFewSteps(f"{folder} holds no step yet; record some before planning from it.")
+        raise TooFewSteps(f"{folder} has no step yet; record some before planning from it.")
     earlier: Commit | None = None
     known = [number for number in commits.numbers(folder / "commits") if number < newest.number]
     low, high = 0, len(known)
@@ -152,14 +263,22 @@ def written(folder: Path) -> Written:
             high = middle
     held = sum(newest.files().values())
     if earlier is None or earlier.recorded >= newest.recorded:
-        return Written(spec, newest.number, newest.recorded, held, held / newest.recorded, newest.recorded)
-    new = newest.recorded - earlier.recorded
-    grown = held - sum(earlier.files().values())
+        earlier = None
+    rows = _row_bytes(newest)
+    new = newest.recorded - (0 if earlier is None else earlier.recorded)
+    grown = held - (0 if earlier is None else sum(earlier.files().values()))
+    rows_grown = rows - (0 if earlier is None else _row_bytes(earlier))
     return Written(
         spec,
         newest.number,
         newest.recorded,
         held,
         max(0.0, grown / new),
-        round(new / (newest.number - earlier.number)),
+        new if earlier is None else round(new / (newest.number - earlier.number)),
+        rows,
+        max(0.0, rows_grown / new),
     )
+
+
+def _row_bytes(commit: Commit) -> int:
+    return sum(file.shard.rows * file.shard.row_bytes for file in commit.rows)

@@ -1,10 +1,11 @@
-"""What a workload takes: growth by generation, disk, memory, uploads; and whether a machine has that."""
+"""What a workload needs: growth by generation, disk, memory, uploads; and whether a machine has it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lakepond.formats import size
 from lakepond.plan import story
 from lakepond.plan.workload import Range, Workload
 
@@ -17,16 +18,16 @@ SYSTEM, LIBRARIES, LOGS, TEMPORARY, MARGIN = (
     (20 * GB, 30 * GB),
 )
 PROCESS_BYTES = 2 * GB
-"""main memory of a trainer beside its replay: Python, JAX, compiled programs"""
+"""main memory of a trainer without its replay: Python, JAX, compiled programs"""
 LEARNER_AGENTS = 8
-"""a learner on the device counts as so many agents: actor, critic, targets, Adam's moments of each"""
+"""a learner on the device takes as much as this number of agents: actor, critic, targets, Adam's moments"""
 
 COMMIT_BYTES = 6_000
-"""of a commit beside its data: headers, schemas, indices"""
+"""of a commit besides its data: headers, schemas, indices"""
 SEGMENT_BYTES = 600
-"""that each later commit takes to name a segment"""
+"""that each later commit takes to list a segment"""
 POND_STEP_BYTES, POND_LEAF_BYTES = 16, 72
-"""of a step in memory beside its columns, and for each array that is kept as rows"""
+"""of a step in memory besides its columns, and for each array that is stored as rows"""
 
 
 @dataclass(frozen=True)
@@ -42,21 +43,23 @@ class Growth:
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that takes room on the disk."""
+    """Something that takes space on the disk besides the replay."""
 
     name: str
     bytes: Range
+    installed: bool = False
+    """whether a machine that is in use already has it"""
 
 
 @dataclass(frozen=True)
 class Store:
-    """What one way of keeping the replay takes, in all."""
+    """What one way of storing the replay takes in total."""
 
     replay: Range
     disk: Range
-    """with everything else that is on the disk"""
+    """with everything else on the disk"""
     run: Range
-    """without the system and the libraries, which a machine in use already has"""
+    """without what a machine in use already has: the system and the libraries"""
     memory: float
     device: float
     upload: Range
@@ -64,7 +67,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a machine has what a run needs, at worst."""
+    """Whether a machine has what a run needs in the worst case."""
 
     fits: bool
     why: tuple[str, ...]
@@ -73,16 +76,16 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a workload takes."""
+    """Everything a workload needs."""
 
     workload: Workload
     growth: tuple[Growth, ...]
     parts: tuple[Part, ...]
-    """what is on the disk beside the replay"""
+    """what is on the disk besides the replay"""
     plain: Store
     gzip: Store
     lakepond: Store
-    upload_as_it_was: Range
+    upload_of_folder: Range
 
     def store(self, name: str) -> Store:
         """One of plain, gzip, lakepond."""
@@ -90,19 +93,40 @@ class Plan:
         return stores[name]
 
 
-def make_plan(workload: Workload, lakepond: Callable[[int], Range] | None = None) -> Plan:
-    """The plan for a workload; `lakepond(steps)` is the lake's size if it was measured."""
-    on_disk = lakepond or (lambda steps: estimate(workload, steps))
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a run and replaces an assumption; None: not measured."""
+
+    lake: Callable[[int], Range]
+    """the lake's size on disk after a number of steps"""
+    rows: Callable[[int], float]
+    """bytes of the distinct rows among the newest steps, uncompressed"""
+    parts: tuple[Part, ...] | None = None
+    """what the run keeps on the disk besides its lake"""
+    process: float | None = None
+    """main memory of the trainer without its replay"""
+    checkpoint: int | None = None
+    """bytes of one checkpoint"""
+
+
+def make_plan(workload: Workload, measured: Measured | None = None) -> Plan:
+    """The plan for a workload, from what was measured where it was."""
+    on_disk = measured.lake if measured else (lambda steps: estimate(workload, steps))
+    rows = measured.rows if measured else workload.row_bytes
     growth = tuple(_growth(workload, g, on_disk) for g in range(1, workload.generations + 1))
-    parts = _parts(workload)
+    parts = _parts(workload, measured)
     last = growth[-1]
-    agents = float(workload.generations * (workload.population + 1) * workload.agent_bytes)
+    checkpoint = (workload.population + 1) * workload.agent_bytes
+    if measured and measured.checkpoint is not None:
+        checkpoint = measured.checkpoint
+    agents = float(workload.generations * checkpoint)
+    process = PROCESS_BYTES if measured is None or measured.process is None else measured.process
     was, meant = zip(
         *(story.uploads([g.gzip[i] for g in growth], workload.upload_every) for i in (0, 1)), strict=True
     )
     plain_meant = story.uploads([g.plain for g in growth], workload.upload_every)[1]
     rest = [sum(part.bytes[i] for part in parts) for i in (0, 1)]
-    already = [SYSTEM[i] + LIBRARIES[i] for i in (0, 1)]
+    already = [sum(part.bytes[i] for part in parts if part.installed) for i in (0, 1)]
 
     def store(replay: Range, memory: float, device: float, upload: Range) -> Store:
         disk = (rest[0] + replay[0], rest[1] + replay[1])
@@ -110,8 +134,8 @@ def make_plan(workload: Workload, lakepond: Callable[[int], Range] | None = None
             replay=replay,
             disk=disk,
             run=(disk[0] - already[0], disk[1] - already[1]),
-            memory=memory + PROCESS_BYTES,
-            device=device + _learner(workload),
+            memory=memory + process,
+            device=device + _learner(workload, measured),
             upload=(upload[0] + agents, upload[1] + agents),
         )
 
@@ -123,13 +147,18 @@ def make_plan(workload: Workload, lakepond: Callable[[int], Range] | None = None
         parts=parts,
         plain=store((last.plain, last.plain), twice, 0.0, (plain_meant, plain_meant)),
         gzip=store(last.gzip, twice, 0.0, (meant[0], meant[1])),
-        lakepond=store(last.lakepond, in_memory(workload, held), on_device(workload, held), last.lakepond),
-        upload_as_it_was=(was[0] + agents, was[1] + agents),
+        lakepond=store(
+            last.lakepond,
+            rows(held) + step_bytes(workload) * held,
+            rows(held) + workload.column_bytes * held,
+            last.lakepond,
+        ),
+        upload_of_folder=(was[0] + agents, was[1] + agents),
     )
 
 
 def estimate(workload: Workload, steps: int) -> Range:
-    """A lake of so many steps on disk, at best and at worst."""
+    """Bytes on disk of a lake of `steps` steps, at best and at worst."""
     commits = -(-steps // workload.per_generation)
     overhead = commits * COMMIT_BYTES + SEGMENT_BYTES * commits * (commits + 1) / 2
     shares = workload.shares
@@ -141,24 +170,28 @@ def estimate(workload: Workload, steps: int) -> Range:
 
 
 def in_memory(workload: Workload, held: int) -> float:
-    """A replay of so many steps in main memory."""
-    step = workload.column_bytes + POND_STEP_BYTES + POND_LEAF_BYTES * workload.row_leaves
-    return workload.row_bytes(held) + step * held
+    """Bytes of a replay of `held` steps in main memory."""
+    return workload.row_bytes(held) + step_bytes(workload) * held
 
 
-def on_device(workload: Workload, held: int) -> float:
-    """The same on an accelerator: rows once, columns, references."""
-    return workload.row_bytes(held) + held * workload.column_bytes
+def step_bytes(workload: Workload) -> int:
+    """Bytes of a step in main memory besides its rows."""
+    return workload.column_bytes + POND_STEP_BYTES + POND_LEAF_BYTES * workload.row_leaves
 
 
-def judge(store: Store, *, disk: float, memory: float, new: bool) -> Verdict:
-    """Whether so much disk and memory suffice; `new`: the disk has to hold system and libraries, too."""
-    need = store.disk[1] if new else store.run[1]
+def judge(store: Store, *, disk: float, memory: float, new: bool, used: float = 0) -> Verdict:
+    """Whether a machine with `disk` and `memory` bytes free is large enough.
+
+    `new`: the disk has to hold the system and the libraries, too; `used`: bytes of the run that are on that
+    disk already and are not counted as free.
+    """
+    need = store.disk[1] if new else max(0.0, store.run[1] - used)
+    more = " more" if used else ""
     why = []
     if disk < need:
-        why.append(f"it needs up to {need / GB:,.1f} GB of disk and there are {disk / GB:,.1f} GB")
+        why.append(f"it needs up to {size(need)}{more} of disk, but {size(disk)} is free")
     if memory < store.memory:
-        why.append(f"it needs {store.memory / GB:,.1f} GB of memory and there are {memory / GB:,.1f} GB")
+        why.append(f"it needs {size(store.memory)} of memory, but {size(memory)} is available")
     return Verdict(not why, tuple(why))
 
 
@@ -169,15 +202,17 @@ def _growth(workload: Workload, generation: int, on_disk: Callable[[int], Range]
     return Growth(generation, steps, plain, (plain * gzip[0], plain * gzip[1]), on_disk(steps))
 
 
-def _parts(workload: Workload) -> tuple[Part, ...]:
+def _parts(workload: Workload, measured: Measured | None) -> tuple[Part, ...]:
+    installed = (Part("system", SYSTEM, installed=True), Part("libraries", LIBRARIES, installed=True))
+    if measured is not None and measured.parts is not None:
+        return (*installed, *measured.parts)
     agent, population = workload.agent_bytes, workload.population
     older = (workload.checkpoints_kept - 1) * (population + 1) * agent
     found = [
-        Part("system", SYSTEM),
-        Part("libraries", LIBRARIES),
+        *installed,
         Part("data", (workload.data_bytes, workload.data_bytes)),
-        Part(f"population, {population} x {agent / 1e6:.0f} MB", (population * agent, population * agent)),
-        Part(f"best agent, {agent / 1e6:.0f} MB", (agent, agent)),
+        Part(f"population, {population} x {size(agent)}", (population * agent, population * agent)),
+        Part(f"best agent, {size(agent)}", (agent, agent)),
         Part(f"older checkpoints, {workload.checkpoints_kept - 1}", (older, older)),
         Part("logs", LOGS),
         Part("temporary files", TEMPORARY),
@@ -186,6 +221,8 @@ def _parts(workload: Workload) -> tuple[Part, ...]:
     return tuple(part for part in found if part.bytes[1])
 
 
-def _learner(workload: Workload) -> float:
+def _learner(workload: Workload, measured: Measured | None) -> float:
     batch = 2.0 * sum(f.nbytes for f in workload.observed()) * workload.batch_size
+    if measured and measured.checkpoint is not None:
+        return measured.checkpoint + batch
     return (workload.population + LEARNER_AGENTS) * workload.agent_bytes + batch

@@ -1,4 +1,4 @@
-"""Disks that are rented with a GPU. Assumptions: check them before renting, providers change them."""
+"""Disks that providers rent with a GPU. Check them before renting: providers change them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Offer:
 
 
 OFFERS = (
-    Offer("RunPod", 20 * GB, "container disk, if nothing else is asked for"),
-    Offer("RunPod", 50 * GB, "the disk on which the trading run died at generation 5"),
-    Offer("RunPod", 250 * GB, "volume disk of a chosen size, as was rented then"),
-    Offer("Vast.ai", 10 * GB, "if nothing else is asked for"),
-    Offer("Vast.ai", 100 * GB, "chosen when renting, fixed from then on"),
-    Offer("Lambda Labs", 512 * GB, "comes with one A100; gone when it is terminated"),
+    Offer("RunPod", 20 * GB, "container disk, default size"),
+    Offer("RunPod", 50 * GB, "container disk, enlarged"),
+    Offer("RunPod", 250 * GB, "volume disk, size chosen when renting"),
+    Offer("Vast.ai", 10 * GB, "default size"),
+    Offer("Vast.ai", 100 * GB, "size chosen when renting, fixed afterwards"),
+    Offer("Lambda Labs", 512 * GB, "with one A100; deleted with the instance"),
 )

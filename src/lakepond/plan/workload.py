@@ -1,10 +1,10 @@
-"""What is recorded: a spec, a schedule, and what is assumed of the data.
+"""What is recorded: a spec, a schedule, and assumptions about the data.
 
-The size of a replay that keeps each distinct row once follows from how many rows are distinct:
+The size of a replay that stores each distinct row once follows from the number of distinct rows:
 
     rows(steps) = min(pool, steps * new_rows + episodes * (rows of a window - 1))
 
-`pool` is how many rows there are at all (the days of a market history); frames have none.
+`pool` is the number of rows that exist (the days of a market history); frames have no such limit.
 """
 
 from __future__ import annotations
@@ -22,27 +22,32 @@ Range = tuple[float, float]
 RowAxis = Literal["first", "last", "whole"]
 
 PLAIN_BYTES = 256
-"""a smaller observation is kept plainly"""
+"""a smaller observation is stored without deduplication"""
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What is left of data after compression, as a share of its plain size: at best, at worst."""
+    """Compressed size as a share of the uncompressed size: at best, at worst."""
 
     gzip: Range
-    """of whole transitions, pickled, by gzip level 6"""
+    """of pickled transitions, by gzip level 6"""
     rows: Range
     """of distinct rows, by zstd level 1"""
     columns: Range
     """of actions, rewards and references, by zstd"""
     why: str
-    """where these come from"""
+    """where these numbers come from"""
 
 
 FLOATS = Shares(
-    (0.33, 0.40), (0.85, 1.0), (0.85, 1.0), "gzip as in the trading project; rows as on market data"
+    (0.33, 0.40),
+    (0.85, 1.0),
+    (0.85, 1.0),
+    "gzip as measured by the trading project, rows as measured on market data",
 )
-IMAGES = Shares((0.005, 0.10), (0.003, 0.10), (0.1, 1.0), "as on Atari games; noisier pictures compress less")
+IMAGES = Shares(
+    (0.005, 0.10), (0.003, 0.10), (0.1, 1.0), "as measured on Atari games; noisier images compress less"
+)
 
 
 @dataclass(frozen=True)
@@ -51,23 +56,23 @@ class Workload:
 
     spec: Spec
     per_generation: int
-    """steps recorded in a generation (or a portion of training), after which all is saved"""
+    """steps recorded in a generation (or a portion of training), after which everything is saved"""
     generations: int
     capacity: int | None = None
     """steps held in memory; None: all of them"""
     rows: RowAxis = "first"
-    """the axis along which next_obs is obs moved on by one row; "whole": it is not"""
+    """the axis along which next_obs is obs shifted by one row; "whole": it is not shifted"""
     new_rows: float = 1.0
     """distinct rows that a step adds"""
     pool: int | None = None
-    """how many distinct rows there are at all; None: new ones come for ever"""
+    """number of distinct rows that exist; None: no limit"""
     episode: int = 1_000
-    """steps of an episode; each begins with a window of its own"""
+    """steps of an episode; each starts with a new window"""
     population: int = 1
     agent_bytes: int = 15_000_000
     """the weights of one agent"""
     data_bytes: int = 0
-    """what is learned from, beside the replay"""
+    """the data set, besides the replay"""
     batch_size: int = 128
     upload_every: int = 5
     """generations between two uploads of the replay"""
@@ -77,10 +82,12 @@ class Workload:
     def __post_init__(self) -> None:
         for name in ("per_generation", "generations", "episode", "population", "batch_size", "upload_every"):
             if getattr(self, name) < 1:
-                raise SpecError(f"{name} must be at least 1, but is {getattr(self, name):,}.")
+                raise SpecError(f"{_flag(name)} must be at least 1, but is {getattr(self, name):,}.")
         for name in ("capacity", "pool"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise SpecError(f"{name} must be at least 1, or left out, but is {getattr(self, name):,}.")
+                raise SpecError(
+                    f"{_flag(name)} must be at least 1, or left out, but is {getattr(self, name):,}."
+                )
 
     @property
     def steps(self) -> int:
@@ -89,7 +96,7 @@ class Workload:
 
     @property
     def column_bytes(self) -> int:
-        """What a step takes beside its rows: action, reward, flags, extras, stream, references."""
+        """Bytes of a step besides its rows: action, reward, flags, extras, stream, references."""
         spec = self.spec
         fixed = spec.reward.nbytes + 2 + 4 + sum(extra.nbytes for extra in spec.extras.values())
         actions = sum(leaf.nbytes for _, leaf in leaves(spec.action))
@@ -97,29 +104,30 @@ class Workload:
 
     @property
     def row_leaves(self) -> int:
-        """How many arrays of an observation are kept as rows."""
+        """Number of arrays of an observation that are stored as rows."""
         return sum(not is_small(f) for f in self.observed())
 
     def held(self, steps: int) -> int:
-        """How many of so many recorded steps are in memory."""
+        """How many of `steps` recorded steps are in memory."""
         return steps if self.capacity is None else min(steps, self.capacity)
 
     def row_bytes(self, steps: int) -> float:
-        """The bytes of all distinct rows of so many steps."""
+        """Bytes of the distinct rows of `steps` steps, uncompressed."""
         return sum(
-            self._rows(f, steps) * f.nbytes / self._length(f) for f in self.observed() if not is_small(f)
+            self._rows(f, steps) * f.nbytes / self.length(f) for f in self.observed() if not is_small(f)
         )
 
     def distinct_rows(self, steps: int) -> int:
-        """How many distinct rows so many steps hold."""
+        """Number of distinct rows of `steps` steps."""
         return round(sum(self._rows(f, steps) for f in self.observed() if not is_small(f)))
 
     def _rows(self, field: Field, steps: int) -> float:
         episodes = math.ceil(steps / self.episode)
-        rows = steps * self.new_rows + episodes * max(1, self._length(field) - 1)
+        rows = steps * self.new_rows + episodes * max(1, self.length(field) - 1)
         return rows if self.pool is None else min(rows, self.pool)
 
-    def _length(self, field: Field) -> int:
+    def length(self, field: Field) -> int:
+        """Rows of an observation."""
         if self.rows == "whole" or len(field.shape) < 2:
             return 1
         return field.shape[0 if self.rows == "first" else -1]
@@ -130,22 +138,26 @@ class Workload:
 
 
 def is_small(field: Field) -> bool:
-    """Whether an observation is so small that it is kept plainly."""
+    """Whether an observation is so small that it is stored without deduplication."""
     return field.rows == "auto" and field.nbytes <= PLAIN_BYTES
 
 
 def shares_for(spec: Spec) -> Shares:
-    """What is assumed of data that was not measured: bytes are pictures, all else is numbers."""
+    """Assumed compression of data that was not measured: uint8 is images, everything else is numbers."""
     kinds = {np.dtype(leaf.dtype).kind for _, leaf in leaves(spec.obs)}
     small = all(is_small(leaf) for _, leaf in leaves(spec.obs))
     return IMAGES if kinds <= {"u", "b"} and not small else FLOATS
 
 
 def parse_field(text: str) -> Field:
-    """`504,108,9:float32` as a Field; the dtype may be left out, and `:int64` alone is a single number."""
+    """Parse `504,108,9:float32`; the dtype may be left out, and `:int64` alone is a scalar."""
     shape, _, dtype = text.partition(":")
     try:
         sides = tuple(int(side) for side in shape.split(",") if side.strip())
     except ValueError:
-        raise SpecError(f"{text!r} is no shape; write it like 504,108,9:float32.") from None
+        raise SpecError(f"{text!r} is not a valid shape; write it like 504,108,9:float32.") from None
     return Field(sides, dtype or "float32")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

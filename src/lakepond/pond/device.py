@@ -74,10 +74,14 @@ class Added(NamedTuple):
 
 @dataclass(frozen=True)
 class DevicePond:
-    """The shape of a device pond, and the functions on its state."""
+    """Configuration of a replay buffer on a JAX device, and pure functions on its state.
+
+    All methods except `init` can be used in `jit`, `scan` and `vmap`. Raises `SpecError` for invalid sizes.
+    """
 
     obs: Field
-    """`rows=0`: a stack of frames along its first axis, which each step shifts by one; otherwise one row"""
+    """`rows=0`: a stack of frames along its first axis, which each step shifts by one; `rows=(0, 3)`: of
+    frames of 3 slices each; otherwise one row"""
     lanes: int
     capacity: int
     """steps per lane"""
@@ -103,12 +107,15 @@ class DevicePond:
     @property
     def length(self) -> int:
         """Rows per observation."""
-        return self.obs.shape[0] if self.obs.rows == 0 else 1
+        return self.obs.stack
 
     @property
     def row(self) -> tuple[int, ...]:
         """The shape of a row."""
-        return self.obs.shape[1:] if self.obs.rows == 0 else self.obs.shape
+        layout, shape = self.obs.row_layout, self.obs.shape
+        if layout is None or layout.axis != 0:
+            return shape
+        return shape[1:] if layout.size == 1 else (layout.size, *shape[1:])
 
     @property
     def row_bytes(self) -> int:
@@ -122,7 +129,7 @@ class DevicePond:
         return self.lanes * (self.rows * self.row_bytes + self.capacity * step)
 
     def init(self, *, ponds: int = 1) -> PondState:
-        """An empty state. Raises `SpecError` if `ponds` of them do not fit the device."""
+        """Return an empty state. Raises `SpecError` if `ponds` states do not fit in device memory."""
         check_fits(self.nbytes * ponds, self.lanes * self.capacity * ponds)
         if self.lanes * max(self.rows, self.capacity) > MAX_INDEX:
             raise SpecError(
@@ -217,11 +224,11 @@ class DevicePond:
         return after._replace(priorities=set_weights(after.priorities, number.reshape(-1), value.reshape(-1)))
 
     def empty(self, pond: PondState) -> PondState:
-        """Remove all steps, after they were poured; the lanes continue from their current observations."""
+        """Remove all steps; the lanes continue from their current observations."""
         return pond._replace(oldest=jnp.full_like(pond.oldest, pond.steps), priorities=self._no_priorities())
 
     def held(self, pond: PondState) -> jax.Array:
-        """The number of live steps."""
+        """Return the number of live steps."""
         return (pond.steps - pond.oldest).sum()
 
     def _evict(self, before: PondState, after: PondState, rows_written: int) -> PondState:
@@ -389,7 +396,7 @@ class DevicePond:
 
     def _frames(self, obs: jax.Array) -> jax.Array:
         """Observations (..., *shape) as rows (..., length, *row)."""
-        return obs if self.obs.rows == 0 else jnp.expand_dims(obs, obs.ndim - len(self.row))
+        return obs.reshape(*obs.shape[: obs.ndim - len(self.obs.shape)], self.length, *self.row)
 
     def _gather(
         self, pond: PondState, lane: jax.Array, newest: jax.Array, next_newest: jax.Array

@@ -1,7 +1,8 @@
-"""One leaf of the observations: windows of rows in a row store, or plain arrays if an observation is small.
+"""One leaf of the observations: windows of rows in a row store, or arrays if an observation is small.
 
-The layout is chosen automatically. Until the row axis is known each observation is stored as one row; once it
-is, the few steps stored by then are stored again in the new layout.
+The layout is detected automatically. Until it is known, each observation is stored as one row; then the steps
+stored so far are stored again in the new layout. The layout is checked again after `RECHECKS` more steps, and
+changed if the first steps were misleading.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ import numpy as np
 from numpy import ndarray
 
 from lakepond.errors import RecordError
-from lakepond.rows import RowAxis, RowStore, find_row_axis
-from lakepond.rows.axis import AGAINST, PATIENCE, is_candidate
+from lakepond.rows import LayoutSearch, RowStore
+from lakepond.rows.layouts import ROW_OVERHEAD, from_rows_first, rows_first
 from lakepond.rows.memory import address_of
 from lakepond.rows.state import NO_SOURCES, NO_STOPS, Sources
-from lakepond.types import Array, Field, RowSource, WindowRef
+from lakepond.types import Array, Field, RowLayout, RowSource, WindowRef
 
 PLAIN_BYTES = 256
-"""an observation up to this size is stored as a plain array: references would cost what they save"""
+"""an observation up to this size is stored as an array: references would take as much as they save"""
+RECHECKS = (256, 4096)
+"""steps after which the layout is checked again"""
+RECHECK_BYTES = 1 << 30
+"""no check if the observations of these steps take more than this: storing them again would take seconds"""
+NEVER = 1 << 62
 
 
 class SlotWindows(NamedTuple):
@@ -32,7 +38,7 @@ class SlotWindows(NamedTuple):
 
 
 Values = Array | WindowRef | SlotWindows
-"""the obs or next_obs of some steps, as they are handed over"""
+"""the obs or next_obs of some steps, as passed to `append`"""
 
 
 class Observations:
@@ -43,82 +49,100 @@ class Observations:
         self.field = spec
         self.ring = ring
         self.dtype = np.dtype(spec.dtype)
-        self.axis: RowAxis = None
-        self.settled = spec.rows != "auto" or not any(
-            is_candidate(spec.shape, spec.nbytes, a) for a in (0, -1)
-        )
-        self._pairs_against = self._pairs_unclear = 0
+        self.axis: int | None = None
+        """axis of the rows; None: each observation is one row"""
+        self._search: LayoutSearch | None = None
+        self._rechecks = list(RECHECKS)
+        self.layout_chosen = spec.rows != "auto" or not LayoutSearch(spec).possible
+        """whether a layout has been chosen"""
         self.plain: tuple[Array, Array] | None = None
-        """rings of obs and of next_obs, if they are stored as plain arrays"""
+        """rings of obs and of next_obs, if they are stored as arrays without rows"""
         self.store: RowStore | None = None
         if spec.rows == "auto" and spec.nbytes <= PLAIN_BYTES:
-            self.settled = True
+            self.layout_chosen = True
             self.plain = (
                 np.zeros((ring, *spec.shape), self.dtype),
                 np.zeros((ring, *spec.shape), self.dtype),
             )
         else:
-            self._use_store(self._new_store(spec.rows if spec.rows in (0, -1) else None))
+            self._use_store(self._new_store(spec.row_layout))
+        self.hint: tuple[int, str] = (0, "")
+        """(recorded, text): the hint is valid until that many steps are recorded; see `hints`"""
+        self.search_from = NEVER if self.layout_chosen else 0
+        """steps from this id on are evidence for a layout"""
 
-    def _new_store(self, axis: RowAxis) -> tuple[RowAxis, RowStore]:
-        length = 1 if axis is None else self.field.shape[axis]
+    def _new_store(self, layout: RowLayout | None) -> tuple[int | None, RowStore]:
+        length = 1 if layout is None else layout.length(self.field.shape)
+        axis = None if layout is None else layout.axis
         return axis, RowStore(length, self.field.nbytes // length, self.dtype, self.ring)
 
-    def _use_store(self, layout: tuple[RowAxis, RowStore]) -> None:
+    def _use_store(self, new: tuple[int | None, RowStore]) -> None:
         from lakepond.rows.compiling import address_taker  # numba, not before it is needed
 
         self._address_of = address_taker(self.dtype, 1 + len(self.field.shape))
-        self._spare = 0  # steps that are sure to fit
-        self.axis, self.store = layout
+        self._spare = 0  # number of steps that certainly fit
+        self.axis, self.store = new
+
+    @property
+    def row_layout(self) -> RowLayout | None:
+        """The rows as they are stored; None: each observation is one row, or a plain array."""
+        if self.axis is None or self.store is None:
+            return None
+        return RowLayout(self.axis, self.field.shape[self.axis] // self.store.length)
 
     @property
     def layout(self) -> str:
-        """How the leaf is stored, for people."""
+        """Description of the layout for `stats()`."""
         if self.store is None:
             return "plain"
-        found = "" if self.settled else ", row axis not found yet"
+        found = "" if self.layout_chosen else ", row axis not found yet"
         if self.axis is None:
             return f"whole observations of {self.store.row_bytes:,} B{found}"
         return f"{self.store.length} rows of {self.store.row_bytes:,} B along axis {self.axis}"
 
     # --- recording -------------------------------------------------------------------------------
 
-    def axis_of(self, obs: Array | WindowRef, next_obs: Array | WindowRef) -> RowAxis | Literal["open"]:
-        """The row axis, as far as these steps and those before them show; "open" while they do not."""
+    def find_layout(
+        self, cursors: Array, obs: Values, next_obs: Values
+    ) -> RowLayout | Literal["open"] | None:
+        """Return the layout that these and earlier steps have; "open" if more steps are needed."""
+        if isinstance(obs, SlotWindows) or isinstance(next_obs, SlotWindows):
+            return "open"
         if isinstance(obs, WindowRef) or isinstance(next_obs, WindowRef):
-            return 0
-        for one, other in zip(obs, next_obs, strict=True):
-            says = find_row_axis(one, other)
-            if says == 0 or says == -1:
-                return says
-            self._pairs_against += says == "none"
-            self._pairs_unclear += says == "unclear"
-            if self._pairs_against >= AGAINST or self._pairs_unclear >= PATIENCE:
-                return None
+            return RowLayout(0)
+        if self._search is None:
+            self._search = LayoutSearch(self.field)
+        for cursor, one, other in zip(cursors.tolist(), obs, next_obs, strict=True):
+            found = self._search.add(cursor, one, other)
+            if found != "open":
+                return found
         return "open"
 
-    def change_layout(self, axis: RowAxis, ids: Array, lanes: Array) -> None:
-        """Settle on a row axis and store the live steps again; published by one assignment at the end."""
+    def choose_layout(self, found: RowLayout | None, ids: Array, cursors: Array, now: int) -> None:
+        """Use a layout that was found; store the live steps, with these ids, again if it differs."""
         old = self.store
-        if axis is None or old is None:
-            self.settled = True
-            return
-        before = self.axis
-        layout = self._new_store(axis)
-        new = layout[1]
+        assert old is not None
+        # large rows cost little even if they do not repeat now
+        keep = found is None and old.row_bytes >= 10 * ROW_OVERHEAD
+        if found != self.row_layout and not keep:
+            self._change_layout(found, old, ids, cursors)
+        self.layout_chosen, self._search, self.search_from = True, None, NEVER
+        if self._rechecks and 2 * self._rechecks[0] * self.field.nbytes <= RECHECK_BYTES:
+            self.search_from = now + self._rechecks.pop(0)
+
+    def _change_layout(self, found: RowLayout | None, old: RowStore, ids: Array, cursors: Array) -> None:
+        """Store the live steps in another layout; published by one assignment at the end."""
+        layout = self._new_store(found)
+        axis, new = layout
         new.start_at(old.oldest)
-        pair = np.empty((2, 1, *self.field.shape), self.dtype)
-        for step, lane in zip(ids.tolist(), lanes.tolist(), strict=True):
+        for step, cursor in zip(ids.tolist(), cursors.tolist(), strict=True):
             place = np.array([step % self.ring])
-            for which in (0, 1):
-                rows = np.ascontiguousarray(_rows_first(pair[which], before, 1))
-                old.gather(old.look_up(which, place)[np.newaxis], rows)
-                _rows_first(pair[which], before, 1)[...] = rows
-            if new.spare() < 2 or lane >= len(new.state.lanes):
-                new.grow(64, int(lanes.max()) + 1)
-            obs, next_obs = (np.ascontiguousarray(_rows_first(each, axis, 1)) for each in pair)
-            new.append(np.array([lane]), address_of(obs), address_of(next_obs), NO_SOURCES, step)
-        self.settled = True
+            pair = [rows_first(self.read(which, place), axis, 1) for which in (0, 1)]
+            obs, next_obs = map(np.ascontiguousarray, pair)
+            if new.spare() < 2 or cursor >= len(new.state.cursors):
+                new.grow(64, int(cursors.max()) + 1)
+            addresses = address_of(obs), address_of(next_obs)
+            new.append(np.array([cursor]), *addresses, NO_SOURCES, step, old.oldest)
         self._use_store(layout)
 
     @property
@@ -126,33 +150,37 @@ class Observations:
         """The id after the newest step stored; None for plain arrays, which may be written twice."""
         return None if self.store is None else self.store.stop
 
-    def has_room(self, steps: int, lanes: int) -> bool:
-        """Whether that many new steps, in lanes [0, lanes), are sure to fit without growing."""
+    def has_room(self, steps: int, cursors: int) -> bool:
+        """Whether that many new steps, in cursors [0, cursors), certainly fit without growing."""
         if self.store is None:
             return True
         if self._spare < steps:
             self._spare = self.store.spare() // 2
-        return self._spare >= steps and lanes <= len(self.store.state.lanes)
+        return self._spare >= steps and cursors <= len(self.store.state.cursors)
 
-    def grow(self, steps: int, lanes: int) -> None:
-        """Make room for that many new steps, in lanes [0, lanes). Nobody may be reading."""
+    def grow(self, steps: int, cursors: int) -> None:
+        """Make room for that many new steps, in cursors [0, cursors). There must be no reader."""
         if self.store is not None:
             self._spare = 0  # if it is interrupted
-            self.store.grow(2 * steps, lanes)
+            self.store.grow(2 * steps, cursors)
 
-    def append(self, lanes: Array, obs: Values, next_obs: Values, first: int) -> None:
-        """Store the observations of new steps, with ids from `first` on; not visible until published."""
+    def append(self, cursors: Array, obs: Values, next_obs: Values, first: int, oldest: int) -> int:
+        """Store the observations of new steps, with ids from `first` on; not visible until published.
+
+        Releases the rows of steps before `oldest`. Returns how many cursors lost their newest step.
+        """
         store = self.store
         if store is None:
             assert self.plain is not None
-            where = ring_slice(first, len(lanes), self.ring)
+            where = ring_slice(first, len(cursors), self.ring)
             self.plain[0][where] = self._values(obs)
             self.plain[1][where] = self._values(next_obs)
-            return
+            return 0
         self._spare = 0  # if it is interrupted
         if isinstance(obs, SlotWindows):
-            self._spare = store.append_slots(lanes, obs.track, obs.starts, first) // 2
-            return
+            emptied = store.evict(oldest)
+            self._spare = store.append_slots(cursors, obs.track, obs.starts, first) // 2
+            return emptied
         if type(obs) is type(next_obs) is ndarray:
             obs, next_obs = self._rows_first(obs), self._rows_first(next_obs)  # must live until copied
             here, there, sources = self._address_of(obs), self._address_of(next_obs), NO_SOURCES
@@ -160,19 +188,23 @@ class Observations:
             obs, next_obs = self._by_source(obs), self._by_source(next_obs)
             (here, source, stops), (there, next_source, next_stops) = map(self._windows, (obs, next_obs))
             sources = Sources(source, stops, next_source, next_stops)
-        self._spare = store.append(lanes, here, there, sources, first) // 2
+        spare, emptied = store.append(cursors, here, there, sources, first, oldest)
+        self._spare = spare // 2
+        return emptied
 
     def rows_added(self) -> None:
-        """Rows were stored otherwise than by `append`: ask the store again how much room there is."""
+        """Forget the cached room, after rows were stored by other means than `append`."""
         self._spare = 0
 
     def _rows_first(self, obs: Array) -> Array:
-        return np.ascontiguousarray(_rows_first(obs, self.axis, 1))
+        return np.ascontiguousarray(rows_first(obs, self.axis, 1))
 
     def _by_source(self, obs: Values) -> Array | WindowRef:
-        """A window of a source unchanged, if rows are stored along its axis; else its values, rows first."""
+        """A window of a source unchanged, if its rows are those stored; else its values, rows first."""
         assert not isinstance(obs, SlotWindows)
-        return obs if isinstance(obs, WindowRef) and self.axis == 0 else self._rows_first(self._values(obs))
+        if isinstance(obs, WindowRef) and self.row_layout == (0, 1):
+            return obs
+        return self._rows_first(self._values(obs))
 
     def _windows(self, obs: Array | WindowRef) -> tuple[int, int, Array]:
         """Address, source and stops."""
@@ -196,14 +228,21 @@ class Observations:
         assert self.plain is not None
         return np.stack([self.plain[0][places], self.plain[1][places]], axis=1)
 
-    def settle_on(self, axis: RowAxis) -> None:
-        """Choose a row axis before anything is recorded."""
-        if not self.settled:
-            self.settled = True
+    def use_layout(self, layout: RowLayout | None) -> None:
+        """Set the layout before anything is recorded, unless one is chosen or declared."""
+        if not self.layout_chosen:
+            self.layout_chosen, self.search_from = True, NEVER
             assert self.store is not None
-            layout = self._new_store(axis)
-            layout[1].start_at(self.store.oldest)
-            self._use_store(layout)
+            new = self._new_store(layout)
+            new[1].start_at(self.store.oldest)
+            self._use_store(new)
+
+    def read(self, which: int, places: Array) -> Array:
+        """The obs (0) or next_obs (1) of steps by their places, copied while the lock is held."""
+        assert self.store is not None
+        rows = np.empty((len(places), *self.field.shape), self.dtype)
+        self.store.gather(self.store.look_up(which, places)[np.newaxis], rows)
+        return from_rows_first(rows, self.field.shape, self.axis, 1)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -222,10 +261,8 @@ class Observations:
 
     def empty(self, shape: tuple[int, ...]) -> Array:
         """An array for that many observations which `Read.into` fills without an intermediate copy."""
-        if self.axis != -1:
-            return np.empty((*shape, *self.field.shape), self.dtype)
-        rows_first = np.empty((*shape, self.field.shape[-1], *self.field.shape[:-1]), self.dtype)
-        return np.moveaxis(rows_first, len(shape), -1)
+        rows = np.empty((*shape, *self.field.shape), self.dtype)
+        return from_rows_first(rows, self.field.shape, self.axis, len(shape)) if self.axis else rows
 
     def look_up(self, places: Array, which: int) -> Read:
         """A reference to obs (0) or next_obs (1) of these steps, to be read later, without a lock."""
@@ -248,7 +285,7 @@ class Read:
 
     def rows_first(self, out: Array) -> Array:
         """A view of `out` in the order of the rows; contiguous if it came from `empty`."""
-        return _rows_first(out, self.axis, out.ndim - len(self.leaf.field.shape))
+        return rows_first(out, self.axis, out.ndim - len(self.leaf.field.shape))
 
     def into(self, out: Array) -> None:
         """Copy them into `out`, whatever its layout."""
@@ -263,17 +300,21 @@ class Read:
         self.store.free_pending()
 
 
-def _rows_first(array: Array, axis: RowAxis, lead: int) -> Array:
-    """A view with the row axis of the observations right after `lead` leading axes."""
-    return np.moveaxis(array, axis, lead) if axis == -1 else array
-
-
 def ring_slice(first: int, count: int, ring: int) -> slice | Array:
     """The places of steps [first, first + count) in a ring; a slice, unless they wrap around."""
     at = first % ring
     if at + count <= ring:
         return slice(at, at + count)
     return np.arange(at, at + count) % ring
+
+
+def part_of(values: Values, start: int, stop: int) -> Values:
+    """The values of steps [start, stop)."""
+    if isinstance(values, SlotWindows):
+        return values._replace(starts=values.starts[start:stop])
+    if isinstance(values, WindowRef):
+        return WindowRef(values.source, values.stop[start:stop])  # type: ignore[index]  # an array by now
+    return values[start:stop]
 
 
 def check_window(path: str, spec: Field, ref: WindowRef) -> Array:
@@ -286,8 +327,10 @@ def check_window(path: str, spec: Field, ref: WindowRef) -> Array:
             f"{path}: the source has rows of {rows.dtype.name}{list(rows.shape[1:])}, the field {spec} "
             f"has rows of {np.dtype(spec.dtype).name}{list(spec.shape[1:])}."
         )
-    if spec.rows == -1:
-        raise RecordError(f"{path}: a WindowRef is rows along axis 0, but the Spec says rows=-1.")
+    if spec.row_layout is not None and spec.row_layout.axis != 0:
+        raise RecordError(
+            f"{path}: a WindowRef is rows along axis 0, but the Spec declares rows={spec.rows}."
+        )
     stops = np.array([ref.stop] if isinstance(ref.stop, int) else ref.stop, ndmin=1)
     if stops.dtype.kind not in "iu" or stops.ndim > 1:
         raise RecordError(f"{path}: WindowRef stop must be an integer or an array of them, not {ref.stop!r}.")

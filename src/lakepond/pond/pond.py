@@ -1,47 +1,50 @@
 """The pond on the host: the newest `capacity` steps, in RAM.
 
 A step's id counts every step ever recorded and never wraps; its place in the ring is `id % ring`. The ring
-has more places than `capacity`, so new steps are written to places that nobody reads::
+has more places than `capacity`, so new steps are written to places that no reader uses::
 
     ids     … │ oldest ............ recorded │ recorded + count … │
               │ live: what can be sampled    │ being written      │ evicted or never used
 
-`append` writes the new steps, then advances one counter, `recorded`: that publishes them, and the oldest
-steps are no longer live. An interrupted append leaves nothing visible; the next one removes what it left.
+`append` writes the new steps, then advances one counter, `recorded`, which publishes them and ends the life
+of the oldest steps. An interrupted append leaves nothing visible; the next one removes its remains.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from lakepond import forks
 from lakepond.errors import SpecError
-from lakepond.pond.links import ALONE, DERIVE, STARTS, Links
-from lakepond.pond.observations import Observations, SlotWindows, Values, ring_slice
-from lakepond.pond.priorities import Priorities
-from lakepond.rows import RowAxis, RowStore
-from lakepond.types import Array, Field, Spec, WindowRef, leaves
+from lakepond.pond.cursors import Cursors
+from lakepond.pond.growth_lock import GrowthLock
+from lakepond.pond.observations import Observations, Values, part_of, ring_slice
+from lakepond.rows import RowStore
+from lakepond.sampling.links import ALONE, DERIVE, STARTS, Links
+from lakepond.sampling.priorities import Priorities
+from lakepond.types import Array, Field, Spec, leaves
 
 SPARE = 1024
 """places of the ring beyond the capacity; a larger batch is appended in parts"""
 RESERVE_BYTES = 64 << 20
-"""observations of a part may take that much memory if nothing repeats"""
+"""maximum bytes of the observations of a part, if nothing repeats"""
 UNLINKED = 1024
-"""steps recorded before links and priorities are brought up to date, if nobody samples"""
+"""links and priorities are updated after this many steps if no reader did; none are computed before a reader
+needs them for the first time"""
 
 
 def column_fields(spec: Spec) -> list[tuple[str, Field]]:
-    """The fields stored as columns, in the order in which they are handed over."""
+    """The fields stored as columns, in the order of the values passed to `append`."""
     flag = Field((), "bool")
     flags = [("terminated", flag), ("truncated", flag)]
     return [*leaves(spec.action, "action"), ("reward", spec.reward), *flags, *spec.extras.items()]
 
 
-class Pond:
+class Pond(GrowthLock):
     """Recent steps in RAM. One thread may append while others read."""
 
     def __init__(self, spec: Spec, capacity: int, *, alpha: float | None = None) -> None:
@@ -49,11 +52,12 @@ class Pond:
         self.capacity = capacity
         self.recorded = 0
         """steps ever recorded: the id of the next one"""
-        self._cleared = 0  # steps before this one were forgotten
+        self._cleared = 0  # steps before this one were cleared
         self._first = 0  # the id of the first step of this pond
         self._new_locks()
         spare = min(capacity, SPARE)
-        self._part = max(1, min(spare, RESERVE_BYTES // spec.step_nbytes))  # steps appended at a time
+        self.part = max(1, min(spare, RESERVE_BYTES // spec.step_nbytes))
+        """maximum number of steps that are appended at a time"""
         self._lag = min(UNLINKED, max(1, capacity // 2))
         self.ring = capacity + spare
         try:
@@ -70,28 +74,32 @@ class Pond:
             raise SpecError(
                 f"A capacity of {capacity:,} steps needs more memory than there is ({error}); lower it."
             ) from error
-        self._lanes = Lanes()
-        self._cuts: dict[int, int] = {}  # a stream's first step from that id on starts an episode
+        self._cursors = Cursors()
+        self._stays_linked = alpha is not None
+        self._run: tuple[int, int | Array | None] = (
+            0,
+            None,
+        )  # first step and streams of the run that is not written yet
+        self._due = self._lag  # number of recorded steps at which links and priorities are updated
+        self._caught_up = 0
+        self._writing = False  # observations of steps that are not published may be stored
+        self._last_streams: tuple[list[int], Array] = ([], np.zeros(0, np.int32))
+        self.cuts: dict[int, int] = {}
+        """by stream: its first step from this id on starts an episode"""
         self.plain = all(leaf.store is None for leaf in self.leaves)
         """whether no observation is stored as rows"""
         obs = [leaf.plain[which] for which in (0, 1) for leaf in self.leaves if leaf.plain is not None]
         self.rings = [*obs, *self._written] if self.plain else []
-        """without rows: the rings of all values, in the order in which they are handed over"""
+        """if there are no rows: the rings of all values, in the order of the values passed to `append`"""
         self.saw_nan = False
-        """whether a reward has been NaN"""
+        """whether a reward has been NaN; found by `catch_up`, at the latest after `UNLINKED` steps"""
         reward = self.columns["reward"]
         self._float_rewards = reward if reward.dtype.kind in "fc" else None
 
         forks.register(self)
 
-    def _new_locks(self) -> None:
-        self.lock = threading.RLock()
-        self._change = threading.Condition(self.lock)
-        self._grower: int | None = None  # the thread that is about to move rows
-        forks.hold_still(self.lock)
-
     def restart_in_child(self) -> None:
-        """In a forked child nobody else reads; `hold_still` ensures that nobody was appending at the fork."""
+        """Reset locks and readers in a forked child; `hold_still` ensures that no append was in progress."""
         self._new_locks()
         for leaf in self.leaves:
             if leaf.store is not None:
@@ -150,105 +158,156 @@ class Pond:
         `column_fields`, all with a leading batch axis. `join`: see `links`; for each step, or for all.
         """
         with self.lock:
-            first, part = self.recorded, self._part
+            first, part = self.recorded, self.part
+            if len(streams) <= part:
+                self._append(streams, values, join)
+                return first
             for at in range(0, len(streams), part):
-                if len(streams) <= part:
-                    self._append(streams, values, join)
-                    break
                 some = join if isinstance(join, int) else join[at : at + part]
-                self._append(streams[at : at + part], [_slice(v, at, at + part) for v in values], some)
+                self._append(streams[at : at + part], [part_of(v, at, at + part) for v in values], some)
             return first
 
     def _append(self, streams: list[int] | Array, values: Sequence[Values], join: int | Array) -> None:
-        if self._grower is not None:
+        if self.growing:
             self.wait_for_growth()
-        first, count, windows = self.recorded, len(streams), len(self.leaves)
-        where = ring_slice(first, count, self.ring)
-        if self.plain:
-            lanes = streams  # their number is all that counts
-        else:
-            lanes = self._lanes.of(streams, alone=isinstance(join, int) and join == ALONE)
-            self._make_room(lanes, count, values)
-        for i, leaf in enumerate(self.leaves):
-            leaf.append(lanes, values[i], values[windows + i], first)  # type: ignore[arg-type]
-        for i, column in enumerate(self._written, 2 * windows):
-            column[where] = values[i]
-        rewards = self._float_rewards
-        if rewards is not None and not self.saw_nan and np.isnan(np.add.reduce(rewards[where], axis=None)):
-            self.saw_nan = bool(np.isnan(rewards[where]).any())  # the sum of inf and -inf is NaN, too
-        self.links.stream[where] = streams
-        self.links.join[where] = join
-        if self._cuts:
-            self._apply_cuts(streams, first)
-        self.recorded = first + count  # publishes them
-        if self._cuts:
-            for stream in streams:
-                self._cuts.pop(stream, None)
-        if self.recorded - self.links.stop >= self._lag:
-            self.update()
-        if not self.plain:
-            self._evict()
+        first, count = self.recorded, len(streams)
+        at = first % self.ring
+        where: Any = slice(at, at + count) if at + count <= self.ring else ring_slice(first, count, self.ring)
+        emptied = self._append_observations(streams, values, join)
+        for column, value in zip(self._written, values[2 * len(self.leaves) :], strict=True):
+            column[where] = value
+        run = type(streams) is list and type(join) is int and join == DERIVE
+        self.publish(count, where, self._numbers(streams), join, run=run)
+        self._writing = False
+        if emptied or self._cursors.count > 64 + 2 * self.capacity:
+            self._free_cursors()
 
-    def append_one(self, values: Sequence[object], stream: int, join: int = DERIVE) -> int:
-        """`append` for one step of a pond without rows whose values fit their columns; the lock is held."""
-        step = self.recorded
-        at = step % self.ring
-        for ring, value in zip(self.rings, values, strict=True):
-            ring[at] = value
-        links = self.links
-        links.stream[at] = stream
-        links.join[at] = join
-        if self._float_rewards is not None and (self._float_rewards[at] != self._float_rewards[at]).any():
-            self.saw_nan = True
-        if self._cuts:
-            self._apply_cuts([stream], step)
-        self.recorded = step + 1  # publishes it
-        if self._cuts:
-            self._cuts.pop(stream, None)
-        if step - links.stop >= self._lag:
-            self.update()
-        return step
+    def publish(
+        self, count: int, where: int | slice | Array, streams: int | Array, join: int | Array, *, run: bool
+    ) -> None:
+        """Publish `count` new steps, whose values have been written to these places of the ring.
+
+        `run`: the array `streams` never changes, and `join` is DERIVE. Then both columns are written when a
+        reader needs them, for all consecutive calls with the same streams at once.
+        """
+        recorded, cuts = self.recorded + count, self.cuts
+        if cuts or not run:
+            self.write_run()
+            self.links.stream[where] = streams
+            self.links.join[where] = join
+            self._run = (recorded, None)
+            if cuts:
+                self._apply_cuts(np.atleast_1d(streams).tolist(), self.recorded)
+        elif streams is not self._run[1]:
+            self.write_run()
+            self._run = (self.recorded, streams)
+        self.recorded = recorded  # publishes them
+        if cuts:
+            for stream in np.atleast_1d(streams).tolist():
+                cuts.pop(stream, None)
+        if recorded >= self._due:
+            self._due = recorded + self._lag
+            if self._stays_linked:
+                self.update()
+            else:
+                self.catch_up()
+
+    def write_run(self) -> None:
+        """Write streams and joins of the steps that the current run of equal appends has published."""
+        (start, streams), stop = self._run, self.recorded
+        if streams is not None and start < stop:
+            where = ring_slice(start, stop - start, self.ring)
+            repeated = streams if isinstance(streams, int) else np.resize(streams, stop - start)
+            self.links.stream[where] = repeated
+            self.links.join[where] = DERIVE
+        self._run = (stop, streams)
+
+    def catch_up(self) -> None:
+        """Complete the columns; set `saw_nan` if a new reward is NaN. For readers; the lock is held."""
+        if self._caught_up == self.recorded:
+            return
+        self.write_run()
+        rewards, start, stop = self._float_rewards, max(self._caught_up, self.oldest), self.recorded
+        if rewards is not None and not self.saw_nan:
+            self.saw_nan = bool(np.isnan(rewards[ring_slice(start, stop - start, self.ring)]).any())
+        self._caught_up = stop
+
+    def _numbers(self, streams: list[int] | Array) -> Array:
+        """Streams as an array, cached for the list that `Intake` passes again and again, unchanged."""
+        if type(streams) is ndarray:
+            return streams
+        if streams is not self._last_streams[0]:
+            self._last_streams = (streams, np.array(streams, np.int32))  # type: ignore[assignment]
+        return self._last_streams[1]
+
+    def _append_observations(
+        self, streams: list[int] | Array, values: Sequence[Values], join: int | Array
+    ) -> int:
+        """Store the observations of new steps; returns how many cursors lost their newest step."""
+        emptied, windows, first, oldest = 0, len(self.leaves), self.recorded, self.oldest
+        if self.plain:
+            cursors: Any = streams  # only their number is used
+        else:
+            alone = isinstance(join, int) and join == ALONE
+            cursors = self._cursors.of(streams, alone=alone)
+            self._make_room(cursors, values, alone)
+            self._writing = True
+        for i, leaf in enumerate(self.leaves):
+            emptied += leaf.append(cursors, values[i], values[windows + i], first, oldest)
+        return emptied
 
     def _apply_cuts(self, streams: list[int] | Array, first: int) -> None:
-        """The first step of a stream that was cut starts an episode."""
+        """Mark the first step of each cut stream as the start of an episode."""
         for i, stream in reversed(list(enumerate(streams))):
-            cut = self._cuts.get(stream)
+            cut = self.cuts.get(stream)
             if cut is not None:
                 since = self.links.stream[np.arange(cut, first) % self.ring]
                 if not (since == stream).any() and stream not in streams[:i]:
                     self.links.join[(first + i) % self.ring] = STARTS
 
-    def _make_room(self, lanes: Array, count: int, values: Sequence[Values]) -> None:
-        """Remove what an interrupted append left, choose layouts, and grow until the new steps fit."""
+    def _make_room(self, cursors: Array, values: Sequence[Values], alone: bool) -> None:
+        """Remove the remains of an interrupted append, search for layouts, and grow if necessary."""
         for i, leaf in enumerate(self.leaves):
             if leaf.store is None:
                 continue
-            if leaf.store.stop > self.recorded:
+            if self._writing:
                 leaf.store.discard(self.recorded)
-            obs, next_obs = values[i], values[len(self.leaves) + i]
-            if not (leaf.settled or isinstance(obs, SlotWindows) or isinstance(next_obs, SlotWindows)):
-                axis = leaf.axis_of(obs, next_obs)
-                if axis != "open":
-                    self._evict()
-                    ids = self.ids()
-                    streams = self.links.stream[self.places(ids)].tolist()
-                    leaf.change_layout(axis, ids, self._lanes.of(streams, alone=False))
-            if not leaf.has_room(count, self._lanes.count):
-                with self._unread():
-                    leaf.grow(count, self._lanes.count)
+            if self.recorded >= leaf.search_from and not alone:
+                self._find_layout(leaf, cursors, values[i], values[len(self.leaves) + i])
+            if not leaf.has_room(len(cursors), self._cursors.count):
+                with self.unread():
+                    leaf.grow(len(cursors), self._cursors.count)
 
-    def _evict(self) -> None:
-        """Release the rows of steps that are no longer live. Idempotent."""
-        oldest, emptied = self.oldest, 0
+    def _find_layout(self, leaf: Observations, cursors: Array, obs: Values, next_obs: Values) -> None:
+        """Choose the layout of a leaf once enough steps have been seen."""
+        found = leaf.find_layout(cursors, obs, next_obs)
+        if found != "open":
+            self.evict()
+            self.catch_up()
+            ids = self.ids()
+            streams = self.links.stream[self.places(ids)].tolist()
+            leaf.choose_layout(found, ids, self._cursors.of(streams, alone=False), self.recorded)
+
+    def evict(self) -> None:
+        """Release the rows of steps that are no longer live; otherwise the next append does. Idempotent."""
         for leaf in self.leaves:
             if leaf.store is not None:
-                emptied = leaf.store.evict(oldest)
-        if emptied or self._lanes.count > 64 + 2 * self.capacity:
-            store = next(leaf.store for leaf in self.leaves if leaf.store is not None)
-            self._lanes.free_unused(store.state.lanes["step"], oldest)
+                leaf.store.evict(self.oldest)
+
+    def _free_cursors(self) -> None:
+        """Free the cursors of streams without live steps."""
+        for leaf in self.leaves:
+            if leaf.store is not None:
+                self._cursors.free_unused(leaf.store.state.cursors["step"], self.oldest)
+                break
 
     def update(self) -> None:
-        """Bring links and priorities up to date with the steps recorded; the lock is held."""
+        """Update links and priorities to include all recorded steps; the lock is held.
+
+        After the first call, `publish` updates them regularly, so that no call takes long.
+        """
+        self._stays_linked = True
+        self.catch_up()
         links, oldest, recorded = self.links, self.oldest, self.recorded
         if links.stop < recorded:
             links.update(oldest, recorded, self._ended, self._follows)
@@ -261,67 +320,44 @@ class Pond:
             found &= leaf.follows(places, previous)
         return found
 
-    @contextmanager
-    def _unread(self) -> Iterator[None]:
-        """Wait until nobody copies rows, because growing moves them; later readers wait for it."""
-        self._grower = threading.get_ident()
-        try:
-            self._change.wait_for(lambda: not any(leaf.store and leaf.store.readers for leaf in self.leaves))
-            yield
-        finally:
-            self._grower = None
-            self._change.notify_all()
-
-    @property
-    def growing(self) -> bool:
-        """Whether a thread is about to move rows."""
-        return self._grower is not None
-
-    def wait_for_growth(self) -> None:
-        """Wait until no other thread moves rows; the lock is held."""
-        own = threading.get_ident()
-        while self._grower not in (None, own):
-            self._change.wait()
-        self._grower = None  # one of its own may have been interrupted
-        self._change.notify_all()
-
     def cut(self, streams: Sequence[int]) -> None:
-        """Let the next step of these streams start an episode, though the last one did not end."""
+        """Start a new episode with the next step of these streams."""
         with self.reading():
             for stream in streams:
-                self._cuts[stream] = self.recorded
+                self.cuts[stream] = self.recorded
 
     def end(self, stream: int, *, terminated: bool, truncated: bool) -> int:
-        """Set the end flags of the newest live step of a stream; returns its id, or -1 if there is none."""
+        """Set the end flags of a stream's newest live step, unless it has ended; returns its id, or -1."""
         with self.reading():
             self.update()
             newest = self.links.recent(stream, 1, self.oldest)
-            for step in newest:
-                for flag, value in zip(self._ended, (terminated, truncated), strict=True):
-                    flag[step % self.ring] = value
+            for place in (step % self.ring for step in newest):
+                if not (self._ended[0][place] or self._ended[1][place]):
+                    self._ended[0][place], self._ended[1][place] = terminated, truncated
             return newest[0] if newest else -1
 
     def clear(self) -> None:
-        """Forget all steps; ids continue to count."""
+        """Remove all steps; ids continue."""
         with self.reading():
             self._cleared = self.recorded  # publishes it
-            self._evict()
+            self.evict()
+            self._free_cursors()
             if self.priorities is not None:
                 self.priorities.sync(self.oldest, self.recorded)
 
     # --- to and from a lake ------------------------------------------------------------------------
 
     def start_at(self, step: int) -> None:
-        """Let the first step have that id; nothing may have been recorded."""
+        """Set the id of the first step; nothing may have been recorded."""
         for leaf in self.leaves:
             if leaf.store is not None:
                 leaf.store.start_at(step)
         self.links.stop = step
         if self.priorities is not None:
             self.priorities.start_at(step)
-        self._cleared = self._first = self.recorded = step
+        self._cleared = self._first = self._caught_up = self.recorded = step
 
-    def takes_rows(self, leaf: int, length: int, axis: RowAxis) -> bool:
+    def takes_rows(self, leaf: int, length: int, axis: int | None) -> bool:
         """Whether the windows of a leaf have that layout."""
         observations = self.leaves[leaf]
         store = observations.store
@@ -335,7 +371,7 @@ class Pond:
     def load_rows(self, leaf: int, rows: Array, numbers: Array | None) -> Array:
         """Store rows for a leaf; returns their slots, pinned until `unpin_rows`.
 
-        `numbers`: of the rows in the lake that this pond is poured into, if they come from it.
+        `numbers`: row numbers in the lake of this pond, if the rows come from it.
         """
         with self.reading():
             return self._store_with_room(leaf, len(rows)).load(rows, numbers)
@@ -348,7 +384,7 @@ class Pond:
         with self.reading():
             store = self._store_with_room(leaf, count)
             slots = store.reserve(count)
-            store.readers += 1  # nor may they move meanwhile
+            store.readers += 1  # the slab must not move meanwhile
         try:
             if count and slots[-1] - slots[0] == count - 1 and (np.diff(slots) == 1).all():
                 read(store.slab.rows[slots[0] : slots[-1] + 1])
@@ -371,7 +407,7 @@ class Pond:
         store = observations.store
         assert store is not None
         if not store.has_rows(rows):
-            with self._unread():
+            with self.unread():
                 store.grow_rows(rows)
         observations.rows_added()
         return store
@@ -382,68 +418,3 @@ class Pond:
             store = self.leaves[leaf].store
             assert store is not None
             store.unpin(slots)
-
-    # --- reading ---------------------------------------------------------------------------------
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Hold the lock, to choose and look up steps; rows are copied after it, by `Read.into`."""
-        with self.lock:
-            if self._grower is not None:
-                self.wait_for_growth()
-            yield
-
-    @contextmanager
-    def finishing(self) -> Iterator[None]:
-        """Hold the lock for `Read.done`, then wake a recorder that waits to grow."""
-        with self.lock:
-            yield
-            self._change.notify_all()
-
-
-class Lanes:
-    """A small number for each stream that has live steps: row stores keep their place in a stream by it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        """numbers in use or free are [0, count)"""
-        self._lanes: dict[int, int] = {}
-        self._free: list[int] = []
-        self._last: tuple[list[int], Array] = ([], np.zeros(0, np.int64))
-
-    def of(self, streams: list[int] | Array, *, alone: bool) -> Array:
-        """The lanes of these streams; `alone`: steps that follow nothing share one."""
-        if alone:
-            return np.full(len(streams), self._lane(-1), np.int64)
-        last, lanes = self._last
-        if last is not streams:
-            lanes = np.array([self._lane(int(stream)) for stream in streams], np.int64)
-            if isinstance(streams, list):
-                self._last = (streams, lanes)
-        return lanes
-
-    def _lane(self, stream: int) -> int:
-        lane = self._lanes.get(stream)
-        if lane is None:
-            if not self._free:  # an interrupt may lose a number until `free_unused`, never use one twice
-                held = self.count
-                self.count += max(8, held // 2)
-                self._free = list(range(self.count - 1, held - 1, -1))
-            lane = self._free.pop()
-            self._lanes[stream] = lane
-        return lane
-
-    def free_unused(self, newest: Array, oldest: int) -> None:
-        """Free the lanes whose newest step is before `oldest`."""
-        self._last = ([], np.zeros(0, np.int64))
-        used = {stream: lane for stream, lane in self._lanes.items() if newest[lane] >= oldest}
-        self._free = sorted(set(range(self.count)) - set(used.values()), reverse=True)
-        self._lanes = used
-
-
-def _slice(value: Values, start: int, stop: int) -> Values:
-    if isinstance(value, SlotWindows):
-        return value._replace(starts=value.starts[start:stop])
-    if isinstance(value, WindowRef):
-        return WindowRef(value.source, value.stop[start:stop])  # type: ignore[index]  # an array by now
-    return value[start:stop]

@@ -1,4 +1,4 @@
-"""A run in a few figures, and what sets several runs apart."""
+"""The key figures of a run, and the settings in which several runs differ."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from lakepond.formats import duration, number, percent, ratio, short, size
 from lakepond.report.gathered import RunFolder
-from lakepond.report.numbers import duration, number, percent, short, size
 from lakepond.runs import session
 from lakepond.runs.metrics import is_number
 
 
 def key_figures(run: RunFolder) -> list[tuple[str, str, str]]:
-    """Name, value and a few words, for the top of the page."""
+    """Name, value and explanation of each figure at the top of the page."""
     found: list[tuple[str, str, str]] = []
     last = max((series.x[-1] for series in run.metrics.values() if len(series.x)), default=None)
     if last is not None:
@@ -33,7 +33,7 @@ def _learning(run: RunFolder) -> list[tuple[str, str, str]]:
         found.append(("Evaluation", number(evaluation), f"highest {number(run.highest('evaluation') or 0)}"))
     if run.resets:
         back = [reset.recovered for reset in run.resets if reset.recovered is not None]
-        found.append(("Resets", str(len(run.resets)), f"recovered after {len(back)} of them"))
+        found.append(("Resets", str(len(run.resets)), f"{len(back)} recovered"))
     return found
 
 
@@ -52,33 +52,30 @@ def _storage(run: RunFolder) -> list[tuple[str, str, str]]:
         plain, disk = run.growth[-1].plain, run.growth[-1].bytes
     if not plain or not disk:
         return []
-    words = f"{size(plain)} plainly"
-    return [
-        ("Replay on disk", size(disk), words),
-        ("Times smaller", number(round(plain / disk)), "than plainly"),
-    ]
+    smaller = f"{ratio(plain / disk)} smaller"
+    return [("Replay on disk", size(disk), f"{size(plain)} without deduplication, {smaller}")]
 
 
 def _machine(run: RunFolder) -> list[tuple[str, str, str]]:
     found = []
     trained, held = run.last("train_seconds_total"), run.last("held_seconds_total")
-    words = "still going on" if run.running else ""
+    words = "still running" if run.running else ""
     if trained is None and run.first_time is not None and run.last_time is not None:
         trained = run.last_time - run.first_time
-        words = words or "first to last line of the log"
+        words = words or "from first to last log line"
     if trained and trained > 0:
         found.append(("Training", duration(trained), words))
     if held is None and "held_seconds" in run.metrics:
         held = sum(run.metrics["held_seconds"].y)
     if held is not None and trained and trained > 0:
-        found.append(("Held by saving", duration(held), f"{100 * held / trained:.2g} % of the time"))
+        found.append(("Blocked on saving", duration(held), f"{100 * held / trained:.2g} % of the time"))
     if (memory := run.highest("rss_bytes")) is not None:
         found.append(("Peak memory", size(memory), "of the process"))
     return found
 
 
 def what_was_run(run: RunFolder) -> list[tuple[str, str]]:
-    """The trainer, the machine, the versions."""
+    """Trainer, command, machine and versions."""
     told, machine = run.told, _object(run.told, "machine")
     libraries = ", ".join(f"{name} {version}" for name, version in _object(told, "libraries").items())
     memory, command = machine.get("memory_bytes"), told.get("command")
@@ -90,7 +87,7 @@ def what_was_run(run: RunFolder) -> list[tuple[str, str]]:
     rows = [
         ("trainer", run.trainer),
         ("command", " ".join(map(str, command)) if isinstance(command, list) else ""),
-        ("begun", str(told.get("created", ""))),
+        ("created", str(told.get("created", ""))),
         (
             "machine",
             f"{machine.get('system', '')}, {machine.get('cores', '?')} cores"
@@ -102,25 +99,25 @@ def what_was_run(run: RunFolder) -> list[tuple[str, str]]:
                 ", "
             ),
         ),
-        ("started", _sessions(told)),
+        ("starts", _sessions(told)),
         ("checkpoints", kept),
-        ("commits of the lake", _commits(run)),
+        ("commits", _commits(run)),
         ("folder", str(run.folder)),
     ]
     return [(name, value) for name, value in rows if value]
 
 
 def _sessions(about: dict[str, Any]) -> str:
-    """How often a run was started, and what differed between one start and the next; empty if once."""
+    """The number of starts and what changed between them; empty if there was one."""
     sessions = about.get("sessions", [])
     pairs = (session.differences(before, after) for before, after in pairwise(sessions))
     changes = [f"{name} {old} to {new}" for found in pairs for name, old, new in found]
-    changed = f"; changed in between: {', '.join(changes)}" if changes else ""
-    return f"{len(sessions)} times{changed}" if len(sessions) > 1 else ""
+    changed = f"; changed: {', '.join(changes)}" if changes else ""
+    return f"{len(sessions)}{changed}" if len(sessions) > 1 else ""
 
 
 def _object(told: dict[str, Any], name: str) -> dict[str, Any]:
-    """A part of config.json, empty unless it is an object."""
+    """A part of config.json; empty if it is not an object."""
     part = told.get(name)
     return part if isinstance(part, dict) else {}
 
@@ -131,15 +128,15 @@ def _commits(run: RunFolder) -> str:
     seconds = [one.seconds for one in run.growth]
     if not seconds:
         return f"{run.commits:,}"
-    told = "" if len(seconds) == run.commits else f", {len(seconds):,} looked at"
+    sampled = "" if len(seconds) == run.commits else f" ({len(seconds):,} of them read)"
     return (
-        f"{run.commits:,}{told}: written in the background in {duration(sum(seconds))} altogether, "
+        f"{run.commits:,}{sampled}, written in the background in {duration(sum(seconds))}, "
         f"the slowest in {duration(max(seconds))}"
     )
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings by their full names."""
+    """Settings by their dotted names."""
     found: dict[str, str] = {}
     for name, value in config.items():
         if isinstance(value, dict):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
 
-from lakepond.report.chart import Bars, Chart, Drawing, Line, histogram, line
+from lakepond.formats import percent
+from lakepond.report.chart import Bars, Chart, Drawing, Line, histogram, line, spike_limit
 from lakepond.report.gathered import RunFolder, Series
 from lakepond.report.panels import PANELS, SKIPPED, Curve, Group, Panel, title_of, unit_of
 from lakepond.report.seeds import NOTE, Points, sides
@@ -23,10 +25,17 @@ def figures(runs: Sequence[RunFolder]) -> Figures:
         charts = [_one(panel, runs[0])] if len(runs) == 1 else _many(panel, runs)
         found.setdefault(panel.group, []).extend(chart for chart in charts if chart is not None)
     found["market"] = _market(runs)
-    found["storage"] += _growth(runs)
+    found["learning"][1:1] = _growth(runs)  # beside the first curve
     found["time"] += _commits(runs)
     found["inside"] = _rest(runs)
-    return {group: drawn for group, drawn in found.items() if drawn}
+    return {group: [_clipped(one) for one in drawn] for group, drawn in found.items() if drawn}
+
+
+def _clipped(drawing: Drawing) -> Drawing:
+    """A chart of times whose few spikes, as of compilation, do not flatten the rest."""
+    if isinstance(drawing, Bars) or drawing.unit != "seconds" or drawing.log:
+        return drawing
+    return replace(drawing, clip=spike_limit(drawing.lines))
 
 
 def _one(panel: Panel, run: RunFolder) -> Chart | None:
@@ -39,7 +48,7 @@ def _one(panel: Panel, run: RunFolder) -> Chart | None:
     if not lines:
         return None
     if len(lines) == 1:
-        lines = [replace(lines[0], name="")]  # the title says it
+        lines = [replace(lines[0], name="", colour=0)]  # the title says it
     members = run.lists.get(panel.members, [])
     lines += [line(f"agent {i}", m.x, m.y, 5, thin=True) for i, m in enumerate(members) if len(m.x)]
     if panel.key == "phases":  # those that take the most are drawn, and named, first
@@ -58,7 +67,8 @@ def _many(panel: Panel, runs: Sequence[RunFolder]) -> list[Chart | None]:
                 title = panel.title if len(panel.curves) == 1 else f"{panel.title}: {curve.name}"
                 log = panel.log and len(lines) > 1 and all(min(one.y) > 0 for one in lines)
                 key = f"{panel.key}-{curve.metric}-{x_name}"
-                charts.append(Chart(key, title, lines, x_name, panel.unit, log=log, note=_note(runs)))
+                chart = Chart(key, title, lines, x_name, panel.unit, log=log, note=_note(runs))
+                charts.append(replace(chart, reads="level" if panel.reads == "ratio" else panel.reads))
     return charts
 
 
@@ -88,32 +98,33 @@ def _chart(panel: Panel, title: str, lines: list[Line], x_name: str, marks: tupl
         marks,
         "reset" if marks else "",
         log=panel.log and len(lines) > 1,
+        reads=panel.reads,
         note=panel.note,
     )
 
 
 def _curve(curve: Curve, series: Series, run: RunFolder, colour: int) -> Line:
     spread = run.metrics.get(curve.spread)
-    drawn = line(curve.name, series.x, series.y, colour, dash=curve.dash)
+    drawn = line(curve.name, series.x, series.y, colour)
     if spread is None or len(spread.y) != len(series.y) or drawn.low is not None:
         return drawn
     low = [y - s for y, s in zip(series.y, spread.y, strict=True)]
     high = [y + s for y, s in zip(series.y, spread.y, strict=True)]
-    return Line(curve.name, drawn.x, drawn.y, low, high, colour=colour, dash=curve.dash)
+    return Line(curve.name, drawn.x, drawn.y, low, high, colour=colour)
 
 
 def _growth(runs: Sequence[RunFolder]) -> list[Drawing]:
-    """The lake by its own commits: the metrics of a trainer may lack them."""
+    """The size of the lake, read from its commits, where the trainer did not log it."""
     if not any(len(run.growth) > 1 for run in runs):
         return []
     if len(runs) == 1 and "lake_bytes" not in runs[0].metrics:
         steps = [one.steps for one in runs[0].growth]
         lines = (
-            line("plainly", steps, [one.plain for one in runs[0].growth], 0),
+            line("without deduplication", steps, [one.plain for one in runs[0].growth], 0),
             line("on disk", steps, [one.bytes for one in runs[0].growth], 2),
         )
-        note = "From the lake's own commits. The scale is logarithmic."
-        return [Chart("lake", "The lake: plainly and on disk", lines, "steps", "bytes", log=True, note=note)]
+        note = "Read from the commits of the lake. Logarithmic scale."
+        return [Chart("lake", "Lake size", lines, "steps", "bytes", log=True, reads="ratio", note=note)]
     if len(runs) == 1:
         return []
     grown = _lines(
@@ -122,7 +133,7 @@ def _growth(runs: Sequence[RunFolder]) -> list[Drawing]:
             ([g.steps for g in run.growth], [g.bytes for g in run.growth]) if len(run.growth) > 1 else None
         ),
     )
-    return [Chart("lake", "The lake on disk", grown, "steps", "bytes", note=_note(runs))]
+    return [Chart("lake", "Lake size on disk", grown, "steps", "bytes", note=_note(runs))]
 
 
 def _commits(runs: Sequence[RunFolder]) -> list[Drawing]:
@@ -132,8 +143,9 @@ def _commits(runs: Sequence[RunFolder]) -> list[Drawing]:
             ([g.number for g in run.growth], [g.seconds for g in run.growth]) if len(run.growth) > 1 else None
         ),
     )
-    note = f"From the hand-over to the moment it was durable, in the background. {_note(runs)}".strip()
-    return [Chart("commits", "Time of a commit", lines, "commit", "seconds", note=note)] if lines else []
+    note = f"From the call to durable on disk, in the background. {_note(runs)}".strip()
+    chart = Chart("commits", "Time per commit", lines, "commit", "seconds", reads="typical", note=note)
+    return [chart] if lines else []
 
 
 def _market(runs: Sequence[RunFolder]) -> list[Drawing]:
@@ -149,14 +161,21 @@ def _market(runs: Sequence[RunFolder]) -> list[Drawing]:
             if profits:
                 edges, counts = histogram(profits)
                 alone = len(runs) == 1
-                title = f"Profit of the trades{'' if alone else f' of {side.name}'}, {part} days"
+                title = f"Profit per trade{'' if alone else f', {side.name}'}, {part} days"
                 key = f"profits-{part}" if alone else f"profits-{part}-{side.name}"
-                drawn.append(Bars(key, title, edges, counts, "profit of a trade, after costs", "percent"))
+                won = sum(profit > 0 for profit in profits)
+                note = (
+                    f"{len(profits):,} trades, {percent(100 * won / len(profits))} with a profit; median "
+                    f"{percent(statistics.median(profits))}, best {percent(max(profits))}, "
+                    f"worst {percent(min(profits))}."
+                )
+                x_name = "profit of a trade after costs"
+                drawn.append(Bars(key, title, edges, counts, x_name, "percent", note))
     return drawn
 
 
 def _equity(runs: Sequence[RunFolder], part: str) -> tuple[Line, ...]:
-    """Return so far in percent; for several runs their champions only, and the first one's buy-and-hold."""
+    """Cumulative return in percent; of several runs the champions, and buy-and-hold of the first."""
 
     def points(run: RunFolder, name: str) -> Points | None:
         for one in run.evaluations:
@@ -168,18 +187,18 @@ def _equity(runs: Sequence[RunFolder], part: str) -> tuple[Line, ...]:
     if len(runs) == 1:
         names = dict.fromkeys(name for e in runs[0].evaluations if e.part == part for name in e.equity)
         known = [(name, points(runs[0], name)) for name in names]
-        return tuple(line(name, *p, k, dash=k > 0) for k, (name, p) in enumerate(known) if p is not None)
+        return tuple(line(name, *p, k) for k, (name, p) in enumerate(known) if p is not None)
     champions = _lines(runs, lambda run: points(run, "champion"))
     held = next((p for run in runs if (p := points(run, "buy and hold")) is not None), None)
-    return champions if held is None else (*champions, line("buy and hold", *held, 5, dash=True))
+    return champions if held is None else (*champions, line("buy and hold", *held, 5))
 
 
 def _rest(runs: Sequence[RunFolder]) -> list[Drawing]:
-    """Every other number that was logged."""
-    told = {curve.metric for panel in PANELS for curve in panel.curves} | SKIPPED
+    """A chart for each metric that no panel shows."""
+    shown = {curve.metric for panel in PANELS for curve in panel.curves} | SKIPPED
     drawn: list[Drawing] = []
     for metric in dict.fromkeys(name for run in runs for name in run.metrics):
-        if metric in told:
+        if metric in shown:
             continue
         for x_name in dict.fromkeys(run.x_name for run in runs):
             lines = _lines(runs, lambda run, m=metric, x=x_name: _seen(_points(run, m, x)))  # type: ignore[misc]
@@ -190,7 +209,7 @@ def _rest(runs: Sequence[RunFolder]) -> list[Drawing]:
 
 
 def _seen(points: Points | None) -> Points | None:
-    """Points, if there is anything to see."""
+    """Points that are not all the same; None otherwise."""
     if points is None:
         return None
     known = np.asarray(points[1], np.float64)

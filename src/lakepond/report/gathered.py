@@ -1,4 +1,4 @@
-"""What a run's folder holds that a report tells of; read as it is, running, finished or dead.
+"""What a report shows of a run's folder, whether the run is running, finished or was killed.
 
 config.json · metrics.jsonl · checkpoints/*/state.json · lake/commits · lake/elsewhere · evaluation/
 """
@@ -22,11 +22,11 @@ from lakepond.types import Spec
 from lakepond.untrusted import one_line, read_json
 
 MOST_COMMITS = 300
-"""commits that are read, evenly spread, the first and the last among them"""
+"""most commits that are read, evenly spread, including the first and the last"""
 ACCOUNTS = ("champion", "buy_and_hold", "random")
-"""whose results an evaluation has"""
+"""the accounts of an evaluation"""
 MOST_LISTED = 64
-"""members of a list that is logged"""
+"""most members of a list that is drawn"""
 
 
 @dataclass
@@ -39,13 +39,13 @@ class Series:
 
 @dataclass(frozen=True)
 class Reset:
-    """All agents began again from one."""
+    """All agents were replaced by clones of one."""
 
     step: float
     before: float | None
     after: float | None
     recovered: float | None
-    """steps until the level before was reached again; None: not in this run"""
+    """steps until the level before was reached again; None: not yet"""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class RunFolder:
     """all of config.json"""
     metrics: dict[str, Series] = field(default_factory=dict)
     lists: dict[str, list[Series]] = field(default_factory=dict)
-    """metrics that have a value for each agent"""
+    """metrics with a value for each agent"""
     resets: list[Reset] = field(default_factory=list)
     growth: list[Growth] = field(default_factory=list)
     commits: int = 0
@@ -89,9 +89,9 @@ class RunFolder:
     checkpoints: list[tuple[int, int]] = field(default_factory=list)
     """number and bytes"""
     uploads: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    """place: files of the newest commit that are there, their bytes, and how many files it has"""
+    """destination: files of the newest commit that are there, their bytes, and the number of its files"""
     pushed: dict[str, Any] = field(default_factory=dict)
-    """how the last push of the run ended: `url`, `time`, `last_error`"""
+    """the result of the last push: `url`, `time`, `last_error`"""
     first_time: float | None = None
     last_time: float | None = None
     running: bool = False
@@ -104,7 +104,7 @@ class RunFolder:
 
     @property
     def x_name(self) -> str:
-        """What the steps of the log count."""
+        """The unit of the steps of the log."""
         return {"erl": "generation", "single": "frames", "mixture": "frames", "live": "frames"}.get(
             self.trainer, "step"
         )
@@ -121,15 +121,15 @@ class RunFolder:
 
 
 def gather(folder: str | Path) -> RunFolder:
-    """Read a run; what cannot be read is named in `problems`, and the rest is told."""
+    """Read a run; what cannot be read is listed in `problems`."""
     run = Run.open(folder)
     found = RunFolder(run.folder.resolve().name, run.folder, run.told, running=run.locked())
     try:
         for line in run.history():
-            _take(found, line)
+            take(found, line)
     except RunCorrupt as error:
-        found.problems.append(f"the log is read up to a line that is not valid: {one_line(error)}.")
-    found.resets = _resets(found)
+        found.problems.append(f"the log is read up to an invalid line: {one_line(error)}.")
+    found.resets = find_resets(found)
     _read_checkpoints(found)
     if (run.lake_folder / description.NAME).exists():
         try:
@@ -150,7 +150,8 @@ def gather(folder: str | Path) -> RunFolder:
     return found
 
 
-def _take(found: RunFolder, line: dict[str, Any]) -> None:
+def take(found: RunFolder, line: dict[str, Any]) -> None:
+    """Add one line of the log."""
     step, time = line.pop("step"), line.pop("time")
     found.first_time = time if found.first_time is None else found.first_time
     found.last_time = time
@@ -172,10 +173,10 @@ def _take(found: RunFolder, line: dict[str, Any]) -> None:
                     member.y.append(one)
 
 
-def _resets(found: RunFolder) -> list[Reset]:
-    """The resets that were logged, and how soon the level before each was reached again."""
-    steps = found.metrics.pop("reset", Series())
-    before, after = (found.metrics.pop(f"evaluation_{side}", Series()) for side in ("before", "after"))
+def find_resets(found: RunFolder) -> list[Reset]:
+    """The resets that were logged, and how soon the evaluation reached the level before each again."""
+    steps = found.metrics.get("reset", Series())
+    before, after = (found.metrics.get(f"evaluation_{side}", Series()) for side in ("before", "after"))
     levels = {name: dict(zip(s.x, s.y, strict=True)) for name, s in (("before", before), ("after", after))}
     evaluation = found.metrics.get("evaluation", Series())
     told = []

@@ -1,11 +1,11 @@
-"""Which metrics are drawn together, under which title, in which unit; any other gets a chart of its own."""
+"""Which metrics share a chart, its title and unit; any other metric gets a chart of its own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from lakepond.report.chart import Unit
+from lakepond.report.chart import Reads, Unit
 
 Group = Literal["learning", "storage", "time", "memory", "uploads", "inside"]
 
@@ -16,14 +16,13 @@ class Curve:
 
     metric: str
     name: str
-    dash: bool = False
     spread: str = ""
-    """a metric that is its standard deviation"""
+    """the metric that is its standard deviation"""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart for one run; for several runs, one chart a curve."""
+    """One chart for one run; for several runs, one chart per curve."""
 
     key: str
     title: str
@@ -31,8 +30,9 @@ class Panel:
     curves: tuple[Curve, ...]
     unit: Unit = ""
     log: bool = False
+    reads: Reads = "level"
     members: str = ""
-    """a list that has a value for each agent: drawn as thin lines"""
+    """a list with a value for each agent: drawn as thin lines"""
     note: str = ""
 
 
@@ -43,10 +43,10 @@ PANELS = (
         "learning",
         (
             Curve("fitness_best", "best agent"),
-            Curve("fitness_mean", "mean of the population", spread="fitness_std"),
-            Curve("validation_best", "champion on validation days", dash=True),
+            Curve("fitness_mean", "mean", spread="fitness_std"),
+            Curve("validation_best", "champion, validation days"),
         ),
-        note="The band is one standard deviation of the population's fitness.",
+        note="The band is one standard deviation of the population.",
     ),
     Panel(
         "evaluation",
@@ -54,76 +54,101 @@ PANELS = (
         "learning",
         (
             Curve("evaluation", "mean of the agents"),
-            Curve("evaluation_best", "best agent", dash=True),
+            Curve("evaluation_best", "best agent"),
+            Curve("evaluation_greedy", "mean, without random actions"),
         ),
         members="evaluation_agents",
-        note="Separate environments, greedy but for a small epsilon.",
+        note="Played in separate environments with a small epsilon.",
     ),
     Panel("score", "Score while training", "learning", (Curve("score", "score"),)),
     Panel(
         "bytes",
-        "The replay: plainly, in memory, on disk",
-        "storage",
+        "Replay size",
+        "learning",
         (
-            Curve("bytes_plain", "plainly"),
+            Curve("bytes_plain", "without deduplication"),
             Curve("bytes_held", "in memory"),
-            Curve("lake_bytes", "on disk"),
+            Curve("lake_bytes", "on disk (lake)"),
         ),
         unit="bytes",
         log=True,
-        note="Plainly: every step with both observations. The scale is logarithmic.",
+        reads="ratio",
+        note="Logarithmic scale.",
+    ),
+    Panel(
+        "validation",
+        "Validation days",
+        "learning",
+        (Curve("validation", "best agent"), Curve("validation_learner", "learner")),
     ),
     Panel("rows", "Distinct rows", "storage", (Curve("distinct_rows", "rows"),)),
     Panel(
         "held",
-        "Training held by saving",
+        "Time blocked on saving",
         "time",
-        (Curve("held_seconds", "held"),),
+        (Curve("held_seconds", "blocked"),),
         unit="seconds",
-        note="How long a commit kept the training thread waiting; writing goes on in the background.",
+        reads="typical",
+        note="How long a commit kept the training thread waiting; the data is written in the background.",
     ),
-    Panel("seconds", "Time of a generation", "time", (Curve("seconds", "time"),), unit="seconds"),
+    Panel(
+        "seconds",
+        "Time per generation",
+        "time",
+        (Curve("seconds", "time"),),
+        unit="seconds",
+        reads="typical",
+        note="The first generation after a start includes compilation.",
+    ),
     Panel(
         "phases",
-        "Time by phase, in all so far",
+        "Cumulative time by phase",
         "time",
         (
             Curve("seconds_train", "training"),
-            Curve("seconds_learn", "big agent learns"),
+            Curve("seconds_learn", "BigAgent"),
             Curve("seconds_evaluate", "evaluation"),
-            Curve("seconds_fill", "filling from the lake"),
-            Curve("seconds_pour", "pouring into the lake"),
+            Curve("seconds_fill", "fill from the lake"),
+            Curve("seconds_pour", "pour into the lake"),
         ),
         unit="seconds",
     ),
-    Panel("rate", "Frames a second", "time", (Curve("frames_per_second", "frames"),)),
-    Panel("memory", "Memory of the process", "memory", (Curve("rss_bytes", "resident"),), unit="bytes"),
+    Panel("rate", "Frames per second", "time", (Curve("frames_per_second", "frames"),), reads="typical"),
+    Panel(
+        "memory",
+        "Memory of the process",
+        "memory",
+        (Curve("rss_bytes", "resident"),),
+        unit="bytes",
+        reads="growth",
+    ),
     Panel(
         "device",
         "Memory of the device",
         "memory",
-        (Curve("device_bytes", "in use"), Curve("device_limit_bytes", "limit", dash=True)),
+        (Curve("device_bytes", "in use"), Curve("device_limit_bytes", "limit")),
         unit="bytes",
+        reads="growth",
     ),
     Panel(
         "available",
-        "Memory that the machine has left",
+        "Available memory of the machine",
         "memory",
         (Curve("memory_available_bytes", "available"),),
         unit="bytes",
     ),
     Panel(
         "disk",
-        "Disk that the machine has left",
+        "Free disk space",
         "storage",
-        (Curve("disk_free_bytes", "free"), Curve("disk_floor_bytes", "floor", dash=True)),
+        (Curve("disk_free_bytes", "free"), Curve("disk_floor_bytes", "reserve (min_free)")),
         unit="bytes",
     ),
     Panel(
         "uploads",
         "Uploads",
         "uploads",
-        (Curve("uploaded_bytes", "sent"), Curve("pending_bytes", "waiting", dash=True)),
+        (Curve("uploaded_bytes", "sent"), Curve("pending_bytes", "waiting")),
         unit="bytes",
     ),
 )
@@ -131,6 +156,10 @@ PANELS = (
 SKIPPED = frozenset(
     {
         "generation",
+        "reset",
+        "evaluation_before",
+        "evaluation_after",
+        "evaluation_greedy_after",
         "fitness_std",
         "seconds_left",
         "held_seconds_total",
@@ -142,33 +171,28 @@ SKIPPED = frozenset(
         "memory_floor_at",
     }
 )
-"""metrics that other charts or tables tell already"""
+"""metrics that other charts or tables show"""
 
 TITLES = {
-    "actor_loss": "Loss of the actor",
-    "critic_loss": "Loss of the critic",
-    "q_mean": "Mean of the critic's values",
-    "gradient_steps": "Gradient steps",
-    "mutation_std": "Strength of mutation",
+    "actor_loss": "Actor loss",
+    "critic_loss": "Critic loss",
+    "q_mean": "Mean Q value",
+    "mutation_std": "Mutation standard deviation",
     "learner_rank": "Rank of the injected learner",
-    "loss": "Loss",
-    "value": "Mean of the values",
-    "gradient": "Norm of the gradient",
-    "epsilon": "Epsilon",
-    "episodes": "Episodes finished",
-    "samples": "Samples learned from",
-    "big_samples": "Samples the big agent learned from",
-    "big_loss": "Loss of the big agent",
-    "big_value": "Mean of the big agent's values",
-    "big_steps": "Gradient steps of the big agent",
-    "big_pond_steps": "Steps in the big pond",
-    "lake_steps": "Steps in the lake",
-    "cloned": "Agents that began again",
+    "value": "Mean value",
+    "gradient": "Gradient norm",
+    "samples": "Samples trained on",
+    "big_samples": "BigAgent: samples trained on",
+    "big_loss": "BigAgent: loss",
+    "big_value": "BigAgent: mean value",
+    "big_steps": "BigAgent: gradient steps",
+    "big_pond_steps": "BigPond: steps",
+    "cloned": "Agents cloned",
 }
 
 
 def unit_of(metric: str) -> Unit:
-    """Told from the end of its name."""
+    """The unit that the end of a metric's name says."""
     if metric.endswith(("bytes", "_bytes_per_second")):
         return "bytes"
     if metric.endswith(("percent", "_return")):
@@ -177,5 +201,5 @@ def unit_of(metric: str) -> Unit:
 
 
 def title_of(metric: str) -> str:
-    """For people."""
+    """A title for a metric that has no panel."""
     return TITLES.get(metric, metric.replace("_", " ").capitalize())

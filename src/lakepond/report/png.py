@@ -1,4 +1,4 @@
-"""Charts as PNG, drawn by matplotlib from the same data as the page's."""
+"""Charts as PNG and SVG files, drawn by matplotlib from the same data as those of the page."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lakepond.formats import short
 from lakepond.report.chart import COLOURS, Bars, Chart, Drawing
-from lakepond.report.numbers import AXES, short
+from lakepond.report.numbers import AXES
 
 PALETTE = ("#0b5cad", "#b8520a", "#00756a", "#9a3f7d", "#6b5d00", "#4d5a6a")
+DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (2.5, 1.5)), (0, (8, 2)))
+MARKERS = ("o", "s", "^", "D", "X", "P")
+FEW = 40
+"""points of a line that each get a marker"""
 QUIET, GRID = "#4c5a6b", "#dfe3e8"
 
 
-def save(drawing: Drawing, file: Path) -> None:
-    """Write the chart, 1520 pixels wide."""
+def save(drawing: Drawing, files: list[Path]) -> list[Path]:
+    """Write the chart to files whose suffix says the format, 1520 pixels wide; returns them."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -27,10 +32,13 @@ def save(drawing: Drawing, file: Path) -> None:
     else:
         _lines(drawing, axes)
     _style(drawing, axes)
-    figure.savefig(file, dpi=200)
+    for file in files:
+        figure.savefig(file, dpi=200)
+    return files
 
 
 def _lines(chart: Chart, axes: Any) -> None:
+    several = sum(not each.thin for each in chart.lines) > 1
     for x in chart.marks:
         axes.axvline(x, color="#8a94a3", linestyle=(0, (2, 3)), linewidth=0.9)
     for each in chart.lines:
@@ -45,12 +53,16 @@ def _lines(chart: Chart, axes: Any) -> None:
             color=colour,
             linewidth=0.7 if each.thin else 1.6,
             alpha=0.55 if each.thin else 1,
-            linestyle="--" if each.dash else "-",
-            marker="o" if len(xs) == 1 else None,
+            linestyle="-" if each.thin else DASHES[each.colour % COLOURS],
+            marker=MARKERS[each.colour % COLOURS] if not each.thin and (len(xs) <= FEW or several) else None,
+            markevery=max(1, len(xs) // 8) if len(xs) > FEW else None,
+            markersize=3.5,
             label=each.name if each.name and not each.thin else None,
         )
     if chart.log:
         axes.set_yscale("log")
+    if chart.clip is not None:
+        axes.set_ylim(top=chart.clip)
     if any(each.name and not each.thin for each in chart.lines):
         axes.legend(frameon=False, fontsize=8, labelcolor=QUIET)
 

@@ -1,7 +1,7 @@
-"""Runs that differ by their seed alone are one side of a comparison: a mean, and a band around it.
+"""Runs that differ only in their seed are drawn as one line: their mean, with a band from lowest to highest.
 
 runs/a-0  runs/a-1  runs/a-2    runs/b
-└───── a, 3 seeds ──────────┘   └ b ┘      a line each; a's band reaches from the lowest to the highest
+└───── a, 3 seeds ──────────┘   └ b ┘      one line each
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from lakepond.report.chart import POINTS, Line, line
 from lakepond.report.gathered import RunFolder
 
 SEED = "seed"
-NOTE = "Of several seeds: the mean, as far as all have come; the band goes from the lowest to the highest."
+NOTE = "Several seeds: the mean over the steps that all of them reached; the band is their range."
 Points = tuple[Sequence[float], Sequence[float]]
 
 
 class Side(NamedTuple):
-    """One run, or several that differ by their seed alone."""
+    """One run, or several that differ only in their seed."""
 
     name: str
     runs: tuple[RunFolder, ...]
     colour: int
 
     def line(self, points_of: Callable[[RunFolder], Points | None], name: str | None = None) -> Line | None:
-        """What its runs have of a curve: the one there is, or mean and range; None if there is nothing."""
+        """The curve of its run, or mean and range of its runs' curves; None if none has it."""
         known = [points for run in self.runs if (points := points_of(run)) is not None and len(points[0])]
         if not known:
             return None
-        name, dash = self.name if name is None else name, self.colour >= 6
+        name = self.name if name is None else name
         if len(known) == 1:
-            return line(name, *known[0], self.colour, dash=dash)
-        return mean_line(name, known, self.colour, dash=dash)
+            return line(name, *known[0], self.colour)
+        return mean_line(name, known, self.colour)
 
 
 def sides(runs: Sequence[RunFolder]) -> list[Side]:
@@ -46,7 +46,7 @@ def sides(runs: Sequence[RunFolder]) -> list[Side]:
         settings = {name: value for name, value in run.told["config"].items() if name != SEED}
         key = json.dumps([run.trainer, settings], sort_keys=True, default=str)
         if any(_seed(run) == _seed(other) for other in groups.get(key, [])):
-            key += f" {len(groups)}"  # the same seed again is no second one
+            key += f" {len(groups)}"  # the same seed again is not another seed
         groups.setdefault(key, []).append(run)
     names = [_name(group) for group in groups.values()]
     return [
@@ -60,7 +60,7 @@ def _seed(run: RunFolder) -> str:
 
 
 def _name(group: Sequence[RunFolder]) -> str:
-    """What the names of its runs have in common."""
+    """The common start of its runs' names."""
     if len(group) == 1:
         return group[0].name
     first, last = min(run.name for run in group), max(run.name for run in group)
@@ -69,8 +69,8 @@ def _name(group: Sequence[RunFolder]) -> str:
     return f"{common}, {len(group)} seeds"
 
 
-def mean_line(name: str, many: Sequence[Points], colour: int, *, dash: bool = False) -> Line:
-    """Mean, lowest and highest of several curves, over the steps that all of them have reached."""
+def mean_line(name: str, many: Sequence[Points], colour: int) -> Line:
+    """Mean, lowest and highest of several curves, over the steps that all of them reached."""
     known = []
     for xs, ys in many:
         thinned = line("", xs, ys)
@@ -79,14 +79,14 @@ def mean_line(name: str, many: Sequence[Points], colour: int, *, dash: bool = Fa
         if kept.any():
             known.append((x[kept], y[kept]))
     if not known:
-        return line(name, *many[0], colour, dash=dash)
+        return line(name, *many[0], colour)
     first, last = max(x[0] for x, _ in known), min(x[-1] for x, _ in known)
     places = np.unique(np.concatenate([x for x, _ in known]))
     places = places[(first <= places) & (places <= last)]
     if len(places) > POINTS:
         places = np.linspace(first, last, POINTS)
-    if not len(places):  # they have no step in common: what is there of the first
-        return line(name, *many[0], colour, dash=dash)
+    if not len(places):  # no step in common: the first curve as it is
+        return line(name, *many[0], colour)
     values = np.stack([np.interp(places, x, y) for x, y in known])
     return Line(
         name,
@@ -95,5 +95,4 @@ def mean_line(name: str, many: Sequence[Points], colour: int, *, dash: bool = Fa
         values.min(axis=0).tolist(),
         values.max(axis=0).tolist(),
         colour=colour,
-        dash=dash,
     )

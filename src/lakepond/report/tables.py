@@ -5,41 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from lakepond.formats import moment, number, percent, size
 from lakepond.report.facts import differences, flat, what_was_run
 from lakepond.report.gathered import ACCOUNTS, RunFolder
-from lakepond.report.numbers import is_moment, moment, number, percent, size
+from lakepond.report.numbers import is_moment
 
 MOST_TRADES = 12
 """best and worst trades that are listed"""
 ACCOUNT = {
     "total_return": ("Return", percent),
-    "max_drawdown": ("Largest fall", percent),
+    "max_drawdown": ("Max drawdown", percent),
     "sharpe": ("Sharpe", number),
     "trades": ("Trades", number),
-    "win_rate": ("Won", percent),
-    "exposure": ("Invested", percent),
+    "win_rate": ("Win rate", percent),
+    "exposure": ("Exposure", percent),
 }
 
 
 def tell_resets(runs: Sequence[RunFolder]) -> str:
-    """Every reset, and how soon its run was back."""
+    """Every reset, and how soon the evaluation recovered."""
     rows = [
         [
             run.name,
             number(reset.step),
             "–" if reset.before is None else number(reset.before),
             "–" if reset.after is None else number(reset.after),
-            "not in this run" if reset.recovered is None else f"{number(reset.recovered)} {run.x_name}",
+            "not yet" if reset.recovered is None else f"{number(reset.recovered)} {run.x_name}",
         ]
         for run in runs
         for reset in run.resets
     ]
-    heads = ["Run", "Reset at", "Before", "Right after", "Level before reached again after"]
+    heads = ["Run", "Reset at", "Evaluation before", "Right after", "Recovered after"]
     return table(heads, rows, "Resets", numbers=range(1, 5)) if rows else ""
 
 
 def tell_market(runs: Sequence[RunFolder]) -> str:
-    """What champions and baselines came to, and the champions' best and worst trades."""
+    """Results of champions and baselines, and the champions' best and worst trades."""
     accounts, trades = [], []
     for run in runs:
         for one in run.evaluations:
@@ -51,13 +52,13 @@ def tell_market(runs: Sequence[RunFolder]) -> str:
             trades += [[run.name, *cells] for cells in _best_and_worst(one.trades)]
     if not accounts:
         return ""
-    heads = ["Run", "Days", "Who", *(name for name, _ in ACCOUNT.values())]
+    heads = ["Run", "Days", "Agent", *(name for name, _ in ACCOUNT.values())]
     told = table(heads, accounts, "Accounts", numbers=range(3, 9))
     if trades:
         inner = table(
             ["Run", "Instrument", "Bought", "Sold", "Profit", "Closed by"], trades, "Trades", numbers=[4]
         )
-        told += f"<details><summary>The best and the worst trades</summary>{inner}</details>"
+        told += f"<details><summary>Best and worst trades</summary>{inner}</details>"
     return told
 
 
@@ -79,7 +80,7 @@ def _best_and_worst(trades: list[dict[str, str]]) -> list[list[str]]:
 
 
 def tell_uploads(runs: Sequence[RunFolder]) -> str:
-    """How much of each lake is in the cloud, and how the last push of a run ended."""
+    """How much of each lake is in the cloud, and the result of each run's last push."""
     rows = [
         [run.name, place, f"{files:,} of {of:,}", size(count)]
         for run in runs
@@ -90,15 +91,15 @@ def tell_uploads(runs: Sequence[RunFolder]) -> str:
             run.name,
             str(run.pushed.get("url", "")),
             moment(run.pushed["time"]) if is_moment(run.pushed.get("time")) else "–",
-            str(run.pushed.get("last_error") or "all was sent"),
+            str(run.pushed.get("last_error") or "complete"),
         ]
         for run in runs
         if run.pushed
     ]
-    heads = ["Run", "Place", "Files of the newest commit", "Bytes"]
+    heads = ["Run", "Destination", "Files of the newest commit", "Size"]
     told = table(heads, rows, "Uploads", numbers=[2, 3]) if rows else ""
     if pushes:
-        told += table(["Run", "Pushed to", "When", "How it ended"], pushes, "Last pushes", wrap=True)
+        told += table(["Run", "Pushed to", "When", "Result"], pushes, "Last pushes", wrap=True)
     return told
 
 
@@ -108,12 +109,12 @@ def tell_runs(runs: Sequence[RunFolder]) -> str:
     names = dict.fromkeys(name for one in told for name in one)
     heads = ["", *(run.name for run in runs)]
     rows = [[name, *(one.get(name, "–") for one in told)] for name in names]
-    parts = ['<section id="run"><h2>What was run</h2>', table(heads, rows, "Runs", wrap=True)]
+    parts = ['<section id="run"><h2>Run and settings</h2>', table(heads, rows, "Runs", wrap=True)]
     apart = differences(runs) if len(runs) > 1 else {}
     if apart:
-        parts.append("<h3>Settings in which they differ</h3>")
+        parts.append("<h3>Settings that differ</h3>")
         differ = [[name, *values] for name, values in apart.items()]
-        parts.append(table(heads, differ, "Settings in which they differ", wrap=True))
+        parts.append(table(heads, differ, "Settings that differ", wrap=True))
     for run in runs:
         settings = [[name, value] for name, value in flat(run.told["config"]).items()]
         summary = "All settings" if len(runs) == 1 else f"All settings of {escape(run.name)}"
@@ -129,14 +130,11 @@ def table(
     *,
     numbers: Iterable[int] = (),
     wrap: bool = False,
-    raw_heads: bool = False,
 ) -> str:
-    """A table that scrolls sideways by itself; `numbers` names the columns that are set right."""
+    """A table that scrolls sideways on its own; `numbers` are the columns that are right-aligned."""
     right = set(numbers)
     kind = [' class="n"' if i in right else ' class="wrap"' if wrap and i else "" for i in range(len(heads))]
-    head = "".join(
-        f'<th scope="col"{kind[i]}>{text if raw_heads else escape(text)}</th>' for i, text in enumerate(heads)
-    )
+    head = "".join(f'<th scope="col"{kind[i]}>{escape(text)}</th>' for i, text in enumerate(heads))
     body = "".join(
         f"<tr>{''.join(f'<td{kind[i]}>{escape(cell)}</td>' for i, cell in enumerate(row))}</tr>"
         for row in rows

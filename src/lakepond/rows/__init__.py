@@ -10,7 +10,7 @@ observation is one number, its start in a track::
     slab                 rows 7, 8, 9 … are stored once, whatever references them
 """
 
-from lakepond.rows.axis import RowAxis, find_row_axis
+from lakepond.rows.layouts import LayoutSearch
 from lakepond.rows.store import RowStore
 
-__all__ = ["RowAxis", "RowStore", "find_row_axis"]
+__all__ = ["LayoutSearch", "RowStore"]

@@ -29,7 +29,7 @@ log = logging.getLogger("lakepond")
 NOTICE_SECONDS = 2.0
 """compiling that takes longer is announced on stderr"""
 FOLDER = Path(__file__).parent
-SOURCES = [*sorted(FOLDER.glob("*.py")), FOLDER.parent / "pond" / "priority_tree.py"]
+SOURCES = [*sorted(FOLDER.glob("*.py")), FOLDER.parent / "sampling" / "priority_tree.py"]
 """every file with compiled functions, or constants that they use"""
 DIGEST = hashlib.sha256(b"".join(file.read_bytes() for file in SOURCES)).hexdigest()[:12]
 

@@ -11,7 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from lakepond.rows.compiling import native
-from lakepond.rows.instructions import BLOCK, LANES, VECTOR, WORD, load_byte, load_word, prefetch
+from lakepond.rows.instructions import BLOCK, VECTOR, VECTOR_WORDS, WORD, load_byte, load_word, prefetch
 
 PROBE_MASK = np.uint64(63)
 """while the search for repeats is backed off, one window in 64 is searched for, chosen by its content"""
@@ -21,17 +21,18 @@ PROBED = 16
 
 @intrinsic
 def strands(_typing: Any, address: Any, blocks: Any) -> Any:
-    """Sums over so many blocks of `LANES` words, one for each lane: of words, and of their halves' products.
+    """Return `VECTOR_WORDS` sums over `blocks` blocks of that many words, one for each position in a block.
 
-    A word is mixed with a key of its place before it is halved, so the order of words counts. Written as
-    vector instructions, because numba would take one word at a time: five times faster.
+    A sum adds the words and the products of their halves. A word is mixed with a key of its position before
+    it is halved, so the order of words matters. Written as vector instructions, because numba would process
+    one word at a time: five times faster.
     """
 
     def each(value: int) -> Any:
-        return ir.Constant(VECTOR, [value] * LANES)
+        return ir.Constant(VECTOR, [value] * VECTOR_WORDS)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        start = ir.Constant(VECTOR, [0x9E3779B97F4A7C15 * (2 * i + 1) % 2**64 for i in range(LANES)])
+        start = ir.Constant(VECTOR, [0x9E3779B97F4A7C15 * (2 * i + 1) % 2**64 for i in range(VECTOR_WORDS)])
         key, total = (cgutils.alloca_once_value(builder, start) for _ in range(2))
         with cgutils.for_range(builder, args[1]) as loop:
             at = builder.add(args[0], builder.mul(loop.index, ir.Constant(WORD, BLOCK)))
@@ -44,10 +45,10 @@ def strands(_typing: Any, address: Any, blocks: Any) -> Any:
             turned = builder.xor(now, builder.lshr(now, each(31)))  # or keys were as far apart anywhere
             builder.store(builder.add(turned, each(0xC2B2AE3D27D4EB4F)), key)
         sums = builder.load(total)
-        found = [builder.extract_element(sums, ir.Constant(ir.IntType(32), i)) for i in range(LANES)]
+        found = [builder.extract_element(sums, ir.Constant(ir.IntType(32), i)) for i in range(VECTOR_WORDS)]
         return context.make_tuple(builder, signature.return_type, found)
 
-    return types.UniTuple(types.uint64, LANES)(types.int64, types.int64), codegen
+    return types.UniTuple(types.uint64, VECTOR_WORDS)(types.int64, types.int64), codegen
 
 
 MULTIPLY = np.uint64(0x9FB21C651E98DF25)
@@ -77,13 +78,13 @@ def hash_bytes(address: int, size: int) -> Any:
 
 @native
 def probed_at(address: int, size: int, k: int) -> int:
-    """Where the k-th of the bytes lies that choose a window."""
+    """Address of the k-th byte that `is_probe` reads."""
     return address + k * (size - 1) // (PROBED - 1)
 
 
 @native
 def is_probe(address: int, size: int) -> bool:
-    """One window in 64, chosen by a few of its bytes, so that the same window is chosen again."""
+    """Whether a window is one of the 1 in 64 that are looked up; depends only on a few of its bytes."""
     h = np.uint64(size)
     for k in range(PROBED):
         h = (h ^ load_byte(probed_at(address, size, k))) * MULTIPLY
@@ -93,6 +94,6 @@ def is_probe(address: int, size: int) -> bool:
 
 @native
 def fetch_for_probe(address: int, size: int) -> None:
-    """Have the bytes that `is_probe` will look at, each far from the next, fetched meanwhile."""
+    """Prefetch the bytes that `is_probe` will read, which are far apart."""
     for k in range(PROBED):
         prefetch(probed_at(address, size, k))

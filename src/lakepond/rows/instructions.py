@@ -15,12 +15,12 @@ memcmp = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, 
 memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 madvise = types.ExternalFunction("madvise", types.int32(types.int64, types.int64, types.int32))
 
-LANES = 8
+VECTOR_WORDS = 8
 """words that are worked on side by side"""
-BLOCK = 8 * LANES
+BLOCK = 8 * VECTOR_WORDS
 """bytes of these"""
 WORD = ir.IntType(64)
-VECTOR = ir.VectorType(WORD, LANES)
+VECTOR = ir.VectorType(WORD, VECTOR_WORDS)
 
 
 @intrinsic
@@ -48,7 +48,7 @@ def load_byte(_typing: Any, address: Any) -> Any:
 
 @intrinsic
 def prefetch(_typing: Any, address: Any) -> Any:
-    """Have the page of an address looked up, and its first bytes fetched, while other work goes on."""
+    """Prefetch the page table entry and the first bytes of an address."""
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())

@@ -30,14 +30,14 @@ from lakepond.types import Array
 
 @native
 def idle(s: State) -> int:
-    """How many free slots could return their memory to the system, if that is worth it."""
+    """Number of free slots whose memory can be returned to the system; 0 if less than half are free."""
     free = s.counters[0].resident - s.counters[0].in_use
     return free if free > s.counters[0].in_use else 0
 
 
 @native(cache=True)
 def spare(s: State) -> int:
-    """How many windows are sure to fit without growing; 0 after a growth that was interrupted."""
+    """Number of windows that certainly fit without growing; 0 after an interrupted growth."""
     if s.counters[0].address == 0:
         return 0
     rows = (len(s.slots) - s.counters[0].in_use) // s.counters[0].length
@@ -46,7 +46,7 @@ def spare(s: State) -> int:
 
 @native(cache=True)
 def free_pending(s: State) -> int:
-    """Free the slots that nothing references; returns `idle`. No reader may be copying rows."""
+    """Free the slots without references; returns `idle`. There must be no reader."""
     for i in range(s.counters[0].num_pending):
         slot = s.pending_free[i]
         s.slots[slot].waiting = 0
@@ -61,18 +61,18 @@ def free_pending(s: State) -> int:
 
 
 @native
-def prepare_lane(s: State, lane: int) -> None:
-    """Give a lane an extent if it has none; it then knows no window."""
-    if s.lanes[lane].extent < 0:
-        s.lanes[lane].floor = take_extent(s, lane)
-        s.lanes[lane].next = -1
-        s.lanes[lane].source = 0
+def prepare_cursor(s: State, cursor: int) -> None:
+    """Assign an extent to a cursor that has none, and reset its newest window."""
+    if s.cursors[cursor].extent < 0:
+        s.cursors[cursor].floor = take_extent(s, cursor)
+        s.cursors[cursor].next = -1
+        s.cursors[cursor].source = 0
 
 
 @native
-def store_window(s: State, step: int, lane: int, obs: int, next_obs: int) -> None:
-    """Write where the windows of a step start, and link it with the previous step of its lane."""
-    at, previous = step % len(s.windows), s.lanes[lane].step
+def store_window(s: State, step: int, cursor: int, obs: int, next_obs: int) -> None:
+    """Store the starts of a step's windows, and link the step with the previous one of its cursor."""
+    at, previous = step % len(s.windows), s.cursors[cursor].step
     s.windows[at].obs = obs
     s.windows[at].next_obs = next_obs
     s.windows[at].ahead = 0
@@ -80,84 +80,12 @@ def store_window(s: State, step: int, lane: int, obs: int, next_obs: int) -> Non
     if previous >= s.counters[0].oldest:
         s.windows[at].behind = step - previous
         s.windows[previous % len(s.windows)].ahead = step - previous
-    s.lanes[lane].step = step
-
-
-@native(cache=True)
-def append(s: State, lanes: Array, obs: int, next_obs: int, sources: Sources, first: int) -> int:
-    """Store the windows of steps [first, first + len(lanes)); returns how many more are sure to fit.
-
-    `obs` and `next_obs` are the addresses of the windows, one after another, or of the rows of their sources.
-    """
-    length, row, size = s.counters[0].length, s.counters[0].row_bytes, s.counters[0].extent_size
-    overlap = (length - 1) * row
-    source, stops, next_source, next_stops = sources
-    for i in range(len(lanes)):
-        lane = lanes[i]
-        prepare_lane(s, lane)
-        here = obs + (i * length if source == 0 else stops[i] - length) * row
-        there = next_obs + (i * length if next_source == 0 else next_stops[i] - length) * row
-        newest = s.lanes[lane].next
-        same, moved = compare(
-            s,
-            newest,
-            newest >= 0 and source > 0 and source == s.lanes[lane].source and stops[i] == s.lanes[lane].stop,
-            here,
-            source > 0 and source == next_source and next_stops[i] == stops[i] + 1,
-            there,
-        )
-        if same:  # obs is the newest next_obs
-            start = newest
-            s.counters[0].misses = 0
-        elif (
-            newest >= 0
-            and overlap
-            and s.extents[s.lanes[lane].extent].tail == newest + length
-            and holds(s, newest + 1, length - 1, here)
-        ):  # or that one shifted by a row
-            start = append_row(s, lane, newest + 1, here)
-        else:
-            start = search(s, lane, here)
-        s.extents[start // size].live += 1
-        s.lanes[lane].floor = start
-        s.lanes[lane].next = start
-        if moved and overlap and s.extents[s.lanes[lane].extent].tail == start + length:
-            newest = append_row(s, lane, start + 1, there)
-        else:
-            newest = search(s, lane, there)
-        s.extents[newest // size].live += 1
-        s.lanes[lane].next = newest
-        s.lanes[lane].source = next_source
-        if next_source > 0:
-            s.lanes[lane].stop = next_stops[i]
-        store_window(s, first + i, lane, start, newest)
-    fence()
-    s.counters[0].stop = first + len(lanes)
-    return spare(s)
-
-
-@native(cache=True)
-def append_slots(s: State, lanes: Array, track: Array, starts: Array, first: int) -> int:
-    """`append` for windows that are given as slices of a track of slots; `starts` is (steps, 2)."""
-    for i in range(len(lanes)):
-        lane = lanes[i]
-        prepare_lane(s, lane)
-        s.lanes[lane].source = 0
-        obs = place_window(s, lane, track, starts[i, 0])
-        s.extents[obs // s.counters[0].extent_size].live += 1
-        s.lanes[lane].floor = obs
-        s.lanes[lane].next = obs
-        next_obs = place_window(s, lane, track, starts[i, 1])
-        s.extents[next_obs // s.counters[0].extent_size].live += 1
-        s.lanes[lane].next = next_obs
-        store_window(s, first + i, lane, obs, next_obs)
-    s.counters[0].stop = first + len(lanes)
-    return spare(s)
+    s.cursors[cursor].step = step
 
 
 @native
 def release_windows(s: State, at: int) -> None:
-    """The step at a place of the ring has no windows any more; extents without one are free."""
+    """Remove the windows of the step at a place of the ring; free extents without windows."""
     for start in (s.windows[at].obs, s.windows[at].next_obs):
         extent = start // s.counters[0].extent_size
         s.extents[extent].live -= 1
@@ -167,9 +95,9 @@ def release_windows(s: State, at: int) -> None:
 
 @native(cache=True)
 def evict(s: State, oldest: int, unread: bool) -> tuple[int, int]:
-    """Evict the steps before `oldest`; returns `idle` and how many lanes lost their newest step.
+    """Evict the steps before `oldest`; returns `idle` and how many cursors lost their newest step.
 
-    `unread`: no reader is copying rows, so slots that nothing references are free at once.
+    `unread`: there is no reader, so slots without references are freed immediately.
     """
     size, emptied = s.counters[0].extent_size, 0
     for step in range(s.counters[0].oldest, oldest):
@@ -177,7 +105,7 @@ def evict(s: State, oldest: int, unread: bool) -> tuple[int, int]:
         extent, ahead = s.windows[at].obs // size, s.windows[at].ahead
         release_windows(s, at)
         emptied += ahead == 0
-        # later windows of the lane start at the next step's obs or after it
+        # later windows of the cursor start at the next step's obs or after it
         needed = s.windows[(at + ahead) % len(s.windows)].obs
         if needed // size == extent and s.extents[extent].live > 0 and needed > s.extents[extent].head:
             unname(s, s.extents[extent].head, needed)
@@ -188,8 +116,94 @@ def evict(s: State, oldest: int, unread: bool) -> tuple[int, int]:
 
 
 @native(cache=True)
+def append(
+    s: State,
+    cursors: Array,
+    obs: int,
+    next_obs: int,
+    sources: Sources,
+    first: int,
+    oldest: int,
+    unread: bool,
+) -> tuple[int, int, int]:
+    """Evict the steps before `oldest`, then store the windows of steps [first, first + len(cursors)).
+
+    `obs` and `next_obs` are the addresses of the windows, one after another, or of the rows of their sources.
+    Returns how many more windows certainly fit, and the two results of `evict`.
+    """
+    free, emptied = evict(s, oldest, unread)
+    length, row, size = s.counters[0].length, s.counters[0].row_bytes, s.counters[0].extent_size
+    overlap = (length - 1) * row
+    source, stops, next_source, next_stops = sources
+    for i in range(len(cursors)):
+        cursor = cursors[i]
+        prepare_cursor(s, cursor)
+        here = obs + (i * length if source == 0 else stops[i] - length) * row
+        there = next_obs + (i * length if next_source == 0 else next_stops[i] - length) * row
+        newest = s.cursors[cursor].next
+        same, moved = compare(
+            s,
+            newest,
+            newest >= 0
+            and source > 0
+            and source == s.cursors[cursor].source
+            and stops[i] == s.cursors[cursor].stop,
+            here,
+            source > 0 and source == next_source and next_stops[i] == stops[i] + 1,
+            there,
+        )
+        if same:  # obs is the newest next_obs
+            start = newest
+            s.counters[0].misses = 0
+        elif (
+            newest >= 0
+            and overlap
+            and s.extents[s.cursors[cursor].extent].tail == newest + length
+            and holds(s, newest + 1, length - 1, here)
+        ):  # or that one shifted by a row
+            start = append_row(s, cursor, newest + 1, here)
+        else:
+            start = search(s, cursor, here)
+        s.extents[start // size].live += 1
+        s.cursors[cursor].floor = start
+        s.cursors[cursor].next = start
+        if moved and overlap and s.extents[s.cursors[cursor].extent].tail == start + length:
+            newest = append_row(s, cursor, start + 1, there)
+        else:
+            newest = search(s, cursor, there)
+        s.extents[newest // size].live += 1
+        s.cursors[cursor].next = newest
+        s.cursors[cursor].source = next_source
+        if next_source > 0:
+            s.cursors[cursor].stop = next_stops[i]
+        store_window(s, first + i, cursor, start, newest)
+    fence()
+    s.counters[0].stop = first + len(cursors)
+    return spare(s), free, emptied
+
+
+@native(cache=True)
+def append_slots(s: State, cursors: Array, track: Array, starts: Array, first: int) -> int:
+    """`append` for windows that are given as slices of a track of slots; `starts` is (steps, 2)."""
+    for i in range(len(cursors)):
+        cursor = cursors[i]
+        prepare_cursor(s, cursor)
+        s.cursors[cursor].source = 0
+        obs = place_window(s, cursor, track, starts[i, 0])
+        s.extents[obs // s.counters[0].extent_size].live += 1
+        s.cursors[cursor].floor = obs
+        s.cursors[cursor].next = obs
+        next_obs = place_window(s, cursor, track, starts[i, 1])
+        s.extents[next_obs // s.counters[0].extent_size].live += 1
+        s.cursors[cursor].next = next_obs
+        store_window(s, first + i, cursor, obs, next_obs)
+    s.counters[0].stop = first + len(cursors)
+    return spare(s)
+
+
+@native(cache=True)
 def discard(s: State, stop: int) -> None:
-    """Remove the newest steps, from `stop` on: they were never published."""
+    """Remove the steps from `stop` on, which were never published."""
     for step in range(s.counters[0].stop - 1, stop - 1, -1):
         at = step % len(s.windows)
         release_windows(s, at)
@@ -197,22 +211,22 @@ def discard(s: State, stop: int) -> None:
         if previous < step and previous >= s.counters[0].oldest:
             before = previous % len(s.windows)
             s.windows[before].ahead = 0
-        for lane in range(len(s.lanes)):
-            if s.lanes[lane].step == step:
-                s.lanes[lane].step = previous if before >= 0 else -1
-                s.lanes[lane].next = -1
-                s.lanes[lane].source = 0
-                extent = s.lanes[lane].extent
+        for cursor in range(len(s.cursors)):
+            if s.cursors[cursor].step == step:
+                s.cursors[cursor].step = previous if before >= 0 else -1
+                s.cursors[cursor].next = -1
+                s.cursors[cursor].source = 0
+                extent = s.cursors[cursor].extent
                 if before >= 0 and extent >= 0:
                     newest = s.windows[before].next_obs
                     if newest // s.counters[0].extent_size == extent:
-                        s.lanes[lane].next = newest
+                        s.cursors[cursor].next = newest
     s.counters[0].stop = min(s.counters[0].stop, stop)
 
 
 @native(cache=True)
 def look_up(s: State, which: int, places: Array, slots: Array) -> None:
-    """The slots of the obs (0) or next_obs (1) windows of some steps, one window after another."""
+    """Write the slots of the obs (0) or next_obs (1) windows of some steps to `slots`, in order."""
     length = s.counters[0].length
     for i in range(len(places)):
         start = s.windows[places[i]].next_obs if which else s.windows[places[i]].obs
@@ -253,7 +267,7 @@ def gather(
 
 @native(cache=True)
 def pin(s: State, slots: Array) -> None:
-    """Keep rows even if no window references them."""
+    """Add a reference to rows, so that they stay without a window."""
     for slot in slots:
         s.slots[slot].refs += 1
 

@@ -1,4 +1,4 @@
-"""The memory rows lie in: one slab that grows without copying."""
+"""The memory of the rows: one slab that grows without copying."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lakepond.types import Array
 
 PAGE = mmap.PAGESIZE
 POPULATE = 23
-"""MADV_POPULATE_WRITE: have memory now instead of when it is touched; kernels before 5.14 do not know it"""
+"""MADV_POPULATE_WRITE: allocate memory now instead of on first access; needs Linux 5.14"""
 
 
 def address_of(array: Array) -> int:
-    """Where a contiguous array starts."""
+    """Memory address of a contiguous array."""
     address: int = array.__array_interface__["data"][0]
     return address
 
@@ -32,7 +32,7 @@ class Slab:
 
     @property
     def rows(self) -> Array:
-        """(slots, row_bytes) uint8; looked up when asked for, so that no interrupt leaves those of before."""
+        """(slots, row_bytes) uint8; created on access, so that an interrupt cannot leave a stale view."""
         if self._rows is None:
             count = len(self._map or b"") // self.row_bytes
             flat = np.frombuffer(self._map or b"\0", np.uint8, count=count * self.row_bytes)
@@ -41,11 +41,11 @@ class Slab:
 
     @property
     def address(self) -> int:
-        """Where the first row starts."""
+        """Memory address of the first row."""
         return address_of(self.rows)
 
     def grow(self, slots: int) -> None:
-        """Make room for so many slots in all. Nobody may be reading: the rows may move."""
+        """Grow to a total of `slots` slots. There must be no reader: the rows may move."""
         size = slots * self.row_bytes
         self._rows = None  # a mapping with views does not resize
         try:

@@ -28,8 +28,8 @@ def take_slot(s: State, after: int) -> int:
                 slot = -1
         if slot < 0 and s.counters[0].fresh < len(s.slots):
             slot = s.counters[0].fresh
-            s.counters[0].fresh = min(slot + s.counters[0].lane_slots, len(s.slots))
-        if slot < 0:  # only the unused ends of lanes are left
+            s.counters[0].fresh = min(slot + s.counters[0].cursor_slots, len(s.slots))
+        if slot < 0:  # only the unused slots reserved for other streams are left
             for other in range(len(s.slots)):
                 if s.slots[other].state != USED:
                     enqueue(s, other)

@@ -4,7 +4,7 @@ A *slot* holds one row in the slab. A *track* is the sequence of slots that one 
 of; neighbouring windows overlap in it. Its entries are stored in *extents*, blocks of one size that belong to
 one stream at a time, so that streams can interleave and end in any order. Within an extent the starts of
 windows never decrease: when the oldest step is evicted, every entry before the next step's observation is
-free. A *lane* is the small number that stands for a stream with live steps.
+free. A *cursor* is the write position of one stream with live steps; cursors are numbered from 0.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ COUNTERS = np.dtype(
         ("length", np.int64),  # rows of a window
         ("row_bytes", np.int64),
         ("extent_size", np.int64),  # entries of an extent
-        (
-            "lane_slots",
-            np.int64,
-        ),  # slots reserved for a stream while the slab is fresh
+        ("cursor_slots", np.int64),  # slots reserved for a stream while the slab is fresh
         ("address", np.int64),  # of the slab; 0 while growing
         ("in_use", np.int64),  # slots that hold a row
         ("resident", np.int64),  # slots that take memory
@@ -46,7 +43,7 @@ SLOT = np.dtype(
     [
         ("lake", np.int64),  # the number of its row in the lake, or -1
         ("keys", np.uint64),  # the hash of its row; 0 if it was never computed
-        ("refs", np.int32),  # track entries that name it, and pins
+        ("refs", np.int32),  # reference count: track entries and pins
         ("state", np.uint8),
         ("queued", np.uint8),  # whether it is in the queue
         ("waiting", np.uint8),  # whether it is in `pending_free`
@@ -57,14 +54,14 @@ EXTENT = np.dtype(
         ("head", np.int64),  # the oldest entry still referenced
         ("tail", np.int64),  # the position after the newest
         ("live", np.int32),  # windows of live steps that start there
-        ("owner", np.int32),  # the lane that writes there, or -1
+        ("owner", np.int32),  # the cursor that writes there, or -1
     ]
 )
-LANE = np.dtype(
+CURSOR = np.dtype(
     [
         ("floor", np.int64),  # the lowest start a new window may have: that of the newest obs
         ("next", np.int64),  # the start of the newest next_obs, or -1
-        ("source", np.int64),  # if that came from a source: which, and where it stopped
+        ("source", np.int64),  # if that is a window of a source: its token, and the stop of the window
         ("stop", np.int64),
         ("extent", np.int64),  # the extent it writes to, or -1
         ("step", np.int64),  # the id of its newest step, or -1
@@ -74,7 +71,7 @@ WINDOW = np.dtype(
     [
         ("obs", np.int64),  # where the window of obs starts in the track
         ("next_obs", np.int64),
-        ("ahead", np.int32),  # distance in ids to the next step of the lane, or 0
+        ("ahead", np.int32),  # distance in ids to the next step of the stream, or 0
         ("behind", np.int32),  # distance to the previous one, or 0
     ]
 )
@@ -89,21 +86,21 @@ class State(NamedTuple):
     queue: Array
     """a ring of free slots, oldest first; some have been taken since"""
     pending_free: Array
-    """slots that nothing references, which are not free yet because a reader may be copying them"""
+    """slots without references that are not free yet, because a reader may be copying them"""
     table: Array
-    """hash table: which slots may hold a row; an entry may be out of date, so bytes are compared"""
+    """hash table from row hashes to slots; entries may be stale, so bytes are compared"""
     entries: Array
     extents: Array
     free_extents: Array
-    lanes: Array
+    cursors: Array
     found_slots: Array
-    """scratch: the slots of the window that is being looked up"""
+    """temporary: the slots of the window that is being looked up"""
     windows: Array
     """ring: the windows of step `id` are at `id % len(windows)`"""
 
 
 class Sources(NamedTuple):
-    """Which windows are slices of the rows of a source, and where each stops; 0: given as arrays."""
+    """For windows that are slices of a `RowSource`: its token, and the stop of each window; 0: no source."""
 
     obs: int
     obs_stops: Array

@@ -1,12 +1,12 @@
-"""RowStore: windows in, references out; each distinct row is stored once.
+"""RowStore: stores windows as references to rows, and each distinct row once.
 
-How a window is looked for, cheapest first:
+A new window is matched in this order, cheapest first:
 
 1. it equals the newest next_obs of its stream: one comparison, nothing is stored;
-2. it is the previous window shifted by a row: one comparison, one row to look up;
+2. it is the previous window shifted by one row: one comparison, one row is looked up;
 3. every row is hashed and looked up; bytes are compared on a hit.
 
-Where the third way finds nothing for long, only one window in 64 is searched for.
+After `PATIENCE` consecutive misses, only one window in 64 is looked up.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 from lakepond.rows.memory import Slab, address_of, spans
 from lakepond.rows.state import (
     COUNTERS,
+    CURSOR,
     EXTENT,
     FREE,
-    LANE,
     NO_SOURCES,
     NO_STOPS,
     PROBES,
@@ -35,17 +35,20 @@ from lakepond.types import Array
 
 TRIM_BYTES = 16 << 20
 """less free memory than this is not worth returning to the system"""
-LANE_BYTES = 256 << 10
+CURSOR_BYTES = 256 << 10
 """memory reserved for a stream while the slab is fresh"""
 STREAMING_BYTES = 32 << 20
 """a batch as large as this is written with non-temporal stores: no cache would hold it until it is used"""
 
 
 class RowStore:
-    """Windows of `length` rows of `row_bytes` bytes each, for the steps of a ring, in numbered lanes."""
+    """The obs and next_obs windows of a ring of steps: `length` rows of `row_bytes` bytes each.
+
+    Not thread-safe: the caller holds the lock of the pond, except during `gather` and `copy_rows`.
+    """
 
     def __init__(self, length: int, row_bytes: int, dtype: np.dtype[Any], ring: int) -> None:
-        """`dtype`: of the arrays that windows are taken from and copied to; `ring`: steps of the ring."""
+        """`dtype`: of the arrays that windows are copied from and to. `ring`: places in the ring."""
         from lakepond.rows import compiling, kernel  # numba, not before it is needed
 
         self._kernel = kernel
@@ -54,11 +57,11 @@ class RowStore:
         self.slab = Slab(row_bytes)
         self._address_of = compiling.address_of if compiling.knows(dtype) else address_of
         self.readers = 0
-        """gathers in progress: while there are any, slots that lose their last reference are not reused"""
+        """number of gathers in progress; while there are any, slots without references are not reused"""
         counters = np.zeros(1, COUNTERS)
         counters["length"], counters["row_bytes"] = length, row_bytes
         counters["extent_size"] = max(256, 4 * length)
-        counters["lane_slots"] = max(1, min(16, LANE_BYTES // row_bytes))
+        counters["cursor_slots"] = max(1, min(16, CURSOR_BYTES // row_bytes))
         ints = np.zeros(0, np.int32)
         self.state = State(
             counters=counters,
@@ -69,15 +72,15 @@ class RowStore:
             entries=ints,
             extents=np.zeros(0, EXTENT),
             free_extents=ints,
-            lanes=np.zeros(0, LANE),
+            cursors=np.zeros(0, CURSOR),
             found_slots=np.zeros(length, np.int32),
             windows=np.zeros(ring, WINDOW),
         )
-        self._append = compiling.compiled(kernel.append, self.state, NO_STOPS, 0, 0, NO_SOURCES, 0)
+        self._append = compiling.compiled(kernel.append, self.state, NO_STOPS, 0, 0, NO_SOURCES, 0, 0, True)
         self._evict = compiling.compiled(kernel.evict, self.state, 0, True)
 
     def counter(self, name: str) -> int:
-        """One of `COUNTERS`."""
+        """Return the value of one of `COUNTERS`."""
         return int(self.state.counters[name][0])
 
     def _set(self, name: str, value: int) -> None:
@@ -96,12 +99,12 @@ class RowStore:
         return self.counter("stop")
 
     def start_at(self, step: int) -> None:
-        """Let the first step have that id; nothing may be stored."""
+        """Set the id of the first step; the store must be empty."""
         self._set("oldest", step)
         self._set("stop", step)
 
     def spare(self) -> int:
-        """How many windows are sure to fit without growing."""
+        """Number of windows that certainly fit without growing."""
         return int(self._kernel.spare(self.state))
 
     def has_rows(self, rows: int) -> bool:
@@ -109,12 +112,12 @@ class RowStore:
         return self.counter("in_use") + rows <= len(self.state.slots) and self.counter("address") != 0
 
     def grow_rows(self, rows: int) -> None:
-        """Make room for that many new rows. Nobody may be reading."""
+        """Make room for that many new rows. There must be no reader."""
         if self.has_rows(rows):
             return
         state, held = self.state, len(self.state.slots)
         total = max(self.counter("in_use") + rows, held * 3 // 2)
-        self._set("address", 0)  # until all arrays are replaced: an interrupted growth is started again
+        self._set("address", 0)  # until all arrays are replaced: an interrupted growth is repeated
         try:
             self.slab.grow(total)
         except MemoryError:
@@ -136,8 +139,8 @@ class RowStore:
             table=_table(slots),
         )
 
-    def grow(self, windows: int, lanes: int) -> None:
-        """Make room for that many new windows, and for lanes [0, lanes). Nobody may be reading."""
+    def grow(self, windows: int, cursors: int) -> None:
+        """Make room for that many new windows, and for cursors [0, cursors). There must be no reader."""
         self.grow_rows(windows * self.length)
         state, free = self.state, self.counter("num_free_extents")
         if free < windows + 1:
@@ -153,26 +156,33 @@ class RowStore:
             state = state._replace(
                 counters=counters, extents=extents, free_extents=free_extents, entries=entries
             )
-        if lanes > len(state.lanes):
-            held = len(state.lanes)
-            longer = _longer(state.lanes, max(lanes - held, held // 2))
+        if cursors > len(state.cursors):
+            held = len(state.cursors)
+            longer = _longer(state.cursors, max(cursors - held, held // 2))
             longer["extent"][held:] = longer["step"][held:] = -1
-            state = state._replace(lanes=longer)
+            state = state._replace(cursors=longer)
         self.state = state
 
-    def append(self, lanes: Array, obs: int, next_obs: int, sources: Sources, first: int) -> int:
-        """Store the windows at two addresses as those of the steps from `first` on.
+    def append(
+        self, cursors: Array, obs: int, next_obs: int, sources: Sources, first: int, oldest: int
+    ) -> tuple[int, int]:
+        """Evict the steps before `oldest`; store the windows at two addresses as those of steps from `first`.
 
-        Returns how many more windows are sure to fit. See `kernel.append`.
+        Returns how many more windows certainly fit, and how many cursors lost their newest step by eviction.
         """
-        return int(self._append(self.state, lanes, obs, next_obs, sources, first))
+        spare, idle, emptied = self._append(
+            self.state, cursors, obs, next_obs, sources, first, oldest, self.readers == 0
+        )
+        if idle * self.row_bytes > TRIM_BYTES:
+            self._give_back()
+        return spare, emptied
 
-    def append_slots(self, lanes: Array, track: Array, starts: Array, first: int) -> int:
+    def append_slots(self, cursors: Array, track: Array, starts: Array, first: int) -> int:
         """`append` for windows that are given as slices of a track of slots; `starts` is (steps, 2)."""
-        return int(self._kernel.append_slots(self.state, lanes, track, starts, first))
+        return int(self._kernel.append_slots(self.state, cursors, track, starts, first))
 
     def evict(self, oldest: int) -> int:
-        """Evict the steps before `oldest`; returns how many lanes lost their newest step. Idempotent."""
+        """Evict the steps before `oldest`; returns how many cursors lost their newest step. Idempotent."""
         idle, emptied = self._evict(self.state, oldest, self.readers == 0)
         if idle * self.row_bytes > TRIM_BYTES:
             self._give_back()
@@ -189,7 +199,7 @@ class RowStore:
         return slots
 
     def load(self, rows: Array, numbers: Array | None) -> Array:
-        """Store rows, (n, row_bytes) uint8; returns their slots, pinned. `numbers`: theirs in our lake."""
+        """Store rows, (n, row_bytes) uint8; returns their pinned slots. `numbers`: those in the lake."""
         slots = np.empty(len(rows), np.int32)
         self._kernel.load(self.state, address_of(rows), slots)
         if numbers is not None:
@@ -197,7 +207,7 @@ class RowStore:
         return slots
 
     def pin(self, slots: Array) -> None:
-        """Keep rows even if no window references them."""
+        """Add a reference to rows, so that they stay without a window."""
         self._kernel.pin(self.state, slots)
 
     def unpin(self, slots: Array) -> None:
@@ -206,7 +216,7 @@ class RowStore:
         self.free_pending()
 
     def free_pending(self) -> None:
-        """Free the slots that nothing references, unless a gather is in progress; trim the slab."""
+        """Free the slots without references, unless a gather is in progress; trim the slab."""
         if not self.readers and self._kernel.free_pending(self.state) * self.row_bytes > TRIM_BYTES:
             self._give_back()
 
@@ -235,7 +245,7 @@ class RowStore:
         return found
 
     def set_row_numbers(self, slots: Array, numbers: Array | int) -> None:
-        """The numbers that these rows have in the lake; -1: none."""
+        """Set the numbers of these rows in the lake; -1: none."""
         self.state.slots["lake"][slots] = numbers
 
     # --- reading ---------------------------------------------------------------------------------
@@ -297,7 +307,7 @@ class RowStore:
         assert self.counter("resident") == np.count_nonzero(state != UNTOUCHED), "resident slots"
         for slot in np.flatnonzero(keys).tolist():
             assert hash_bytes(address_of(self.slab.rows[slot]), self.row_bytes) == keys[slot], "hash"
-        owned, writing = np.flatnonzero(s.extents["owner"] >= 0), s.lanes["extent"]
+        owned, writing = np.flatnonzero(s.extents["owner"] >= 0), s.cursors["extent"]
         assert np.array_equal(owned, np.sort(writing[writing >= 0])), "owners"
 
 

@@ -21,15 +21,15 @@ def unname(s: State, start: int, stop: int) -> None:
 
 
 @native
-def take_extent(s: State, lane: int) -> int:
-    """Assign a free extent to a lane; returns its first position."""
+def take_extent(s: State, cursor: int) -> int:
+    """Assign a free extent to a cursor; returns its first position."""
     s.counters[0].num_free_extents -= 1
     extent = s.free_extents[s.counters[0].num_free_extents]
     start = extent * s.counters[0].extent_size
     s.extents[extent].head = start
     s.extents[extent].tail = start
-    s.extents[extent].owner = lane
-    s.lanes[lane].extent = extent
+    s.extents[extent].owner = cursor
+    s.cursors[cursor].extent = extent
     return start
 
 
@@ -38,8 +38,8 @@ def retire(s: State, extent: int) -> None:
     """Free an extent in which no live step has a window."""
     unname(s, s.extents[extent].head, s.extents[extent].tail)
     if s.extents[extent].owner >= 0:
-        s.lanes[s.extents[extent].owner].extent = -1
-        s.lanes[s.extents[extent].owner].next = -1
+        s.cursors[s.extents[extent].owner].extent = -1
+        s.cursors[s.extents[extent].owner].next = -1
     s.extents[extent].head = s.extents[extent].tail
     s.extents[extent].owner = -1
     s.free_extents[s.counters[0].num_free_extents] = extent
@@ -47,27 +47,27 @@ def retire(s: State, extent: int) -> None:
 
 
 @native
-def make_room(s: State, lane: int, start: int, more: int) -> int:
-    """Make room for `more` entries after those from `start` on; returns where these are now."""
-    extent = s.lanes[lane].extent
+def make_room(s: State, cursor: int, start: int, more: int) -> int:
+    """Make room for `more` entries after those from `start` on; returns their new start."""
+    extent = s.cursors[cursor].extent
     end = s.extents[extent].tail
     if end + more <= (extent + 1) * s.counters[0].extent_size:
         return start
     s.extents[extent].owner = -1
-    moved = take_extent(s, lane)
+    moved = take_extent(s, cursor)
     for k in range(end - start):
         slot = s.entries[start + k]
         s.entries[moved + k] = slot
         s.slots[slot].refs += 1
-    s.extents[s.lanes[lane].extent].tail = moved + end - start
-    s.lanes[lane].floor = moved
+    s.extents[s.cursors[cursor].extent].tail = moved + end - start
+    s.cursors[cursor].floor = moved
     return moved
 
 
 @native
-def append_entry(s: State, lane: int, slot: int) -> None:
-    """Append an entry to a lane's track, which has room for it."""
-    extent = s.lanes[lane].extent
+def append_entry(s: State, cursor: int, slot: int) -> None:
+    """Append an entry to a cursor's track, which has room for it."""
+    extent = s.cursors[cursor].extent
     s.entries[s.extents[extent].tail] = slot
     s.extents[extent].tail += 1
     s.slots[slot].refs += 1
@@ -100,8 +100,8 @@ def holds(s: State, start: int, rows: int, address: int) -> bool:
 def compare(s: State, start: int, same: bool, here: int, moved: bool, there: int) -> tuple[bool, bool]:
     """Whether the rows from entry `start` on equal obs, and whether next_obs is obs shifted by one row.
 
-    `same` and `moved`: what is known without comparing; `start` is -1 if there is none. Both are compared a
-    few rows at a time, so that obs is read from memory once.
+    `same` and `moved`: results that are already known; `start` is -1 if there is no entry. Both are compared
+    a few rows at a time, so that obs is read from memory once.
     """
     length, row = s.counters[0].length, s.counters[0].row_bytes
     few = max(1, AT_ONCE // row)
@@ -118,24 +118,24 @@ def compare(s: State, start: int, same: bool, here: int, moved: bool, there: int
 
 
 @native
-def append_row(s: State, lane: int, start: int, address: int) -> int:
-    """Place a window that is the end of the track from `start` on, and one more row."""
+def append_row(s: State, cursor: int, start: int, address: int) -> int:
+    """Place a window that consists of the entries from `start` to the end of the track and one more row."""
     s.counters[0].misses = 0
-    end = s.extents[s.lanes[lane].extent].tail
+    end = s.extents[s.cursors[cursor].extent].tail
     slot = intern(s, address + (s.counters[0].length - 1) * s.counters[0].row_bytes, s.entries[end - 1])
-    start = make_room(s, lane, start, 1)
-    append_entry(s, lane, slot)
+    start = make_room(s, cursor, start, 1)
+    append_entry(s, cursor, slot)
     return start
 
 
 @native
-def place_window(s: State, lane: int, slots: Array, first: int) -> int:
+def place_window(s: State, cursor: int, slots: Array, first: int) -> int:
     """Place a window given by its slots: reuse the newest entries of the track, append the rest."""
     length = s.counters[0].length
-    end = s.extents[s.lanes[lane].extent].tail
+    end = s.extents[s.cursors[cursor].extent].tail
     start = end
-    if s.lanes[lane].next >= 0:
-        for at in range(s.lanes[lane].floor, end):
+    if s.cursors[cursor].next >= 0:
+        for at in range(s.cursors[cursor].floor, end):
             k = 0
             while k < length and at + k < end and s.entries[at + k] == slots[first + k]:
                 k += 1
@@ -144,24 +144,24 @@ def place_window(s: State, lane: int, slots: Array, first: int) -> int:
                 break
     have = end - start
     if have < length:
-        start = make_room(s, lane, start, length - have)
+        start = make_room(s, cursor, start, length - have)
         for k in range(have, length):
-            append_entry(s, lane, slots[first + k])
+            append_entry(s, cursor, slots[first + k])
     return start
 
 
 @native
-def search(s: State, lane: int, address: int) -> int:
+def search(s: State, cursor: int, address: int) -> int:
     """Place a window by looking up every row of it."""
     length, row = s.counters[0].length, s.counters[0].row_bytes
-    end = s.extents[s.lanes[lane].extent].tail
-    after = ANYWHERE if s.lanes[lane].next < 0 else s.entries[end - 1]
+    end = s.extents[s.cursors[cursor].extent].tail
+    after = ANYWHERE if s.cursors[cursor].next < 0 else s.entries[end - 1]
     if s.counters[0].misses >= PATIENCE and not is_probe(address, length * row):
         fetch_for_probe(address + length * row, length * row)  # of the next window, in a batch
-        start = make_room(s, lane, end, length)
+        start = make_room(s, cursor, end, length)
         for _ in range(length):
             after = take_mapped(s, after)
-            append_entry(s, lane, after)
+            append_entry(s, cursor, after)
         run = 0
         while run < length:  # copy neighbours at once
             n = neighbours(s.entries, start + run, start + length)
@@ -176,4 +176,4 @@ def search(s: State, lane: int, address: int) -> int:
         s.found_slots[k] = after
     found = s.counters[0].in_use - before < length
     s.counters[0].misses = 0 if found else s.counters[0].misses + 1
-    return place_window(s, lane, s.found_slots, 0)
+    return place_window(s, cursor, s.found_slots, 0)

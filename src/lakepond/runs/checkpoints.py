@@ -23,6 +23,7 @@ from typing import Any
 
 from lakepond import untrusted
 from lakepond.errors import RunCorrupt, RunMismatch, RunNotFound
+from lakepond.formats import ranges
 from lakepond.lake.files import ASIDE, make_folders, sync_folder
 
 STATE = "state.json"
@@ -85,7 +86,7 @@ class Checkpoints:
         known = self.numbers()
         if number is not None:
             if number not in known:
-                raise RunNotFound(f"{self.folder} has no checkpoint {number}; it has {_listed(known)}.")
+                raise RunNotFound(f"{self.folder} has no checkpoint {number}; it has {ranges(known)}.")
             return self._read(number, like)
         for candidate in reversed(known):
             try:
@@ -93,7 +94,7 @@ class Checkpoints:
             except RunCorrupt as broken:
                 warnings.warn(f"{broken} Reading the checkpoint before it.", RuntimeWarning, stacklevel=3)
         raise RunNotFound(
-            f"{self.folder} has no intact checkpoint (it has {_listed(known)}); train the run to make one."
+            f"{self.folder} has no intact checkpoint (it has {ranges(known)}); train the run to create one."
         )
 
     def state(self, number: int) -> dict[str, Any]:
@@ -117,17 +118,19 @@ class Checkpoints:
         for name, tree in like.items():
             file = f"{name}.safetensors"
             if file not in state["files"]:
-                raise RunNotFound(f"{home} holds no {file}; it holds {', '.join(state['files'])}.")
+                raise RunNotFound(f"{home} has no {file}; it has {', '.join(state['files'])}.")
             noted = state["files"][file]
             try:
                 size = (home / file).stat().st_size
                 if size != noted["bytes"]:
-                    raise RunCorrupt(f"{home / file} has {size:,} bytes, {noted['bytes']:,} were written.")
+                    raise RunCorrupt(
+                        f"{home / file} has {size:,} bytes, but {noted['bytes']:,} were written."
+                    )
                 data = (home / file).read_bytes()
             except FileNotFoundError:
                 raise RunCorrupt(f"{home / file} is missing.") from None
             if hashlib.sha256(data).hexdigest() != noted["sha256"]:
-                raise RunCorrupt(f"{home / file} is not what was written (its SHA-256 differs).")
+                raise RunCorrupt(f"{home / file} is damaged (its SHA-256 does not match).")
             arrays[name] = _deserialise(data, tree, home / file)
         return Checkpoint(number, home, dict(state["state"]), arrays)
 
@@ -139,7 +142,7 @@ class Checkpoints:
                 raise TypeError("it has no state and no files")
             for noted in state["files"].values():
                 if type(noted["bytes"]) is not int or not isinstance(noted["sha256"], str):
-                    raise TypeError("it does not say the size and the SHA-256 of each file")
+                    raise TypeError("it lacks the size or the SHA-256 of a file")
         return state
 
     def _home(self, number: int) -> Path:
@@ -213,8 +216,8 @@ def _deserialise(data: bytes, like: Any, path: Path) -> Any:
     if set(names) != set(held):
         odd = sorted(set(names) ^ set(held))
         raise RunMismatch(
-            f"{path} was saved by another network: {odd[0]} and {len(odd) - 1} more are not in both. "
-            "Resume with the settings of config.json."
+            f"{path} was saved by a different network: {odd[0]} and {len(odd) - 1} other arrays do not "
+            "occur in both. Resume with the settings of config.json."
         )
     for name, leaf in zip(names, leaves, strict=True):
         dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
@@ -228,7 +231,3 @@ def _deserialise(data: bytes, like: Any, path: Path) -> Any:
                     "Resume with the settings of config.json."
                 )
     return jax.tree_util.tree_unflatten(structure, [held[name] for name in names])
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers)) if numbers else "none"

@@ -112,7 +112,10 @@ class Metrics:
         self._file.flush()
         size = os.fstat(self._file.fileno()).st_size
         if type(mark) is not int or mark < 0:
-            raise RunCorrupt(f"{named} says that {self.path} had {mark!r} bytes, which is not a length.")
+            raise RunCorrupt(
+                f"{named} records {mark!r} as the length of {self.path}, which is not "
+                "valid; resume from another checkpoint."
+            )
         if mark and not size:
             log.warning(
                 "%s is empty, %s was saved at %d bytes of it: those lines are missing.",

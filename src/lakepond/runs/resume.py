@@ -81,7 +81,7 @@ class Resume:
             near = difflib.get_close_matches(folder.name, names, 3, 0.5)
             listed = " or ".join(str(folder.with_name(name)) for name in near)
             hint = f"did you mean {listed}?" if near else "`lakepond ls` lists the runs below a folder."
-            raise RunNotFound(f"{folder} holds no run to resume; {hint}")
+            raise RunNotFound(f"{folder} has no run to resume; {hint}")
 
     def prepare(self, folder: Path) -> None:
         """Refuse to train into `folder`, or move its files away; the caller holds the folder's lock.
@@ -95,13 +95,14 @@ class Resume:
             known = Checkpoints(folder / "checkpoints").numbers()
             if known and not self.allowed:
                 raise ConfigError(
-                    f"{folder} holds a run with checkpoints up to {known[-1]}; resume it (--resume), choose "
-                    f"another folder (--out), or move its files to {folder}/{OLD}<time> (--start-over)."
+                    f"{folder} contains a run with checkpoints up to {known[-1]}; resume it (--resume), "
+                    f"choose another folder (--out), or move its files to {folder}/{OLD}<time> "
+                    "(--start-over)."
                 )
             if not known and (held := _data(folder)):
                 raise ConfigError(
-                    f"{folder} holds {held} and no checkpoint; choose another folder (--out), or move that "
-                    f"to {folder}/{OLD}<time> and train there (--start-over)."
+                    f"{folder} contains {held} and no checkpoint; choose another folder (--out), or move "
+                    f"that to {folder}/{OLD}<time> and train there (--start-over)."
                 )
 
     def take_up(

@@ -124,9 +124,7 @@ class Run:
         for line in self.history():
             last = line
         if last is None:
-            raise RunCorrupt(
-                f"{self.folder / METRICS} has no line left of this run; nothing can be reported."
-            )
+            raise RunCorrupt(f"{self.folder / METRICS} has no lines of this run; there is nothing to report.")
         return last
 
     def save(self, number: int, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
@@ -213,7 +211,7 @@ class Run:
 
     def _writing(self) -> Metrics:
         if self._metrics is None:
-            raise RunLocked(f"{self.folder} was opened to read; Run.create opens it to train.")
+            raise RunLocked(f"{self.folder} was opened for reading; use Run.create to train.")
         return self._metrics
 
 
@@ -264,7 +262,7 @@ def _read(folder: Path) -> dict[str, Any]:
             raise TypeError
     except (FileNotFoundError, NotADirectoryError):
         raise RunNotFound(
-            f"{folder} is not a run: it has no {CONFIG}. Name the folder that a trainer wrote to."
+            f"{folder} is not a run: it has no {CONFIG}. Give the folder that a trainer wrote to."
         ) from None
     except (ValueError, KeyError, TypeError):
         raise RunNotFound(f"{folder / CONFIG} cannot be read as a run's settings.") from None

@@ -72,6 +72,20 @@ def _both(a: Callable[[int, int], Any], b: Callable[[int, int], Any]) -> Callabl
     return lambda episode, t: {"image": a(episode, t), "rest": (b(episode, t), np.int64(t))}
 
 
+def _colour_frames(episode: int, t: int) -> Array:
+    """Three colour frames on the last axis, as `VecFrameStack` stacks them: zeros before the first frame."""
+    shape, dtype = (6, 5, 3), "uint8"
+    blank = np.zeros(shape, dtype)
+    return np.concatenate(
+        [_row(episode, i, shape, dtype) if i >= 0 else blank for i in (t - 2, t - 1, t)], -1
+    )
+
+
+def _sparse_frames(episode: int, t: int) -> Array:
+    """A stack of every second frame."""
+    return np.stack([_row(episode, max(0, i), (9, 11), "uint8") for i in (t - 4, t - 2, t)])
+
+
 _frames = _padded(4, (6, 5), "uint8")
 _days = _window(9, (4, 3), "float32")
 
@@ -80,6 +94,13 @@ WORLDS: dict[str, World] = {
     for world in [
         World("frames first", Field((4, 6, 5), "uint8"), _frames),
         World("frames last", Field((6, 5, 4), "uint8"), _last_axis(_frames)),
+        World("colour frames last", Field((6, 5, 9), "uint8"), _colour_frames),
+        World("every second frame", Field((3, 9, 11), "uint8"), _sparse_frames),
+        World(
+            "window on the middle axis",
+            Field((4, 9, 3), "float32"),
+            lambda e, t: np.moveaxis(_days(e, t), 0, 1).copy(),
+        ),
         World("market window", Field((9, 4, 3), "float32"), _days),
         World("declared window", Field((9, 4, 3), "float32", rows=0), _days),
         World("image", Field((16, 24), "uint8"), lambda e, t: _row(e, t, (16, 24), "uint8")),

@@ -7,9 +7,8 @@ counted neither in frames nor in the learning.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,79 +18,15 @@ from lakepond.agents import networks
 from lakepond.agents.epsilon import Epsilon
 from lakepond.agents.fleet import over_agents
 from lakepond.agents.networks import Network, Params
-from lakepond.agents.pqn import PQNMetrics, PQNSettings, PQNState, Rollout, act
+from lakepond.agents.pqn import PQNMetrics, PQNState, Rollout, act
 from lakepond.envs.vector import Environment, EnvState
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
 from lakepond.pond.device import Added, DevicePond, PondState
 from lakepond.pond.device_memory import check_fits
+from lakepond.trainers.game_settings import Suite
 
-Suite = Literal["minatar", "atari", "gymnasium"]
 EVALUATION_SEED = 20_240_704
-
-
-@dataclass(frozen=True)
-class ArenaConfig:
-    """The settings that all three have."""
-
-    game: str = "Breakout"
-    """which game of the suite; of gymnasium an id, or module:id"""
-    suite: Suite = "minatar"
-    """minatar: on the device; atari: ale-py; gymnasium: any id with discrete actions, CartPole-v1 say"""
-    frames: int = 1_000_000
-    """steps of all agents' environments, the big one's included (Atari: agent steps, four frames each)"""
-    portion: int = 40_960
-    """frames between two evaluations"""
-    seed: int = field(default=0, compare=False)  # runs that differ in it share their compiled programs
-    """of everything that is random"""
-    network: str = "mlp"
-    """mlp, cnn (MinAtar as published) or nature (Atari)"""
-    hidden: tuple[int, ...] = (256, 128)
-    """layers of the mlp"""
-    pqn: PQNSettings = field(default_factory=PQNSettings)
-    epsilon_kind: str = "linear"
-    """linear, exponential or constant"""
-    epsilon_start: float = 1.0
-    """share of random actions at the start"""
-    epsilon_end: float = 0.05
-    """and at the end"""
-    epsilon_share: float = 0.1
-    """of an agent's frames, how many it takes to get there, from the start or from a reset"""
-    evaluation_episodes: int = 64
-    """episodes of an evaluation, shared out among the agents"""
-    evaluation_epsilon: float = 0.001
-    """share of random actions in it"""
-    evaluation_greedy: bool = True
-    """evaluate once more without any random action; twice the time"""
-    evaluation_steps: int = 27_000
-    """after so many an episode of it is cut off"""
-    checkpoint_every: int = 4
-    """evaluations between two checkpoints; there is always one after a reset and at the end"""
-    keep_every: int = 1
-    """keep every nth checkpoint for good, beside the last three; 1: all, 0: none"""
-
-
-@dataclass(frozen=True)
-class FleetConfig(ArenaConfig):
-    """And those of four agents that learn alone, beside a big one."""
-
-    dueling: bool = False
-    """value and advantage apart, in all networks"""
-    agents: int = 4
-    """how many learn alone"""
-    pqn: PQNSettings = field(default_factory=lambda: PQNSettings(envs=32, minibatches=8))
-    big_pond: int = 400_000
-    """transitions of the BigPond; of a mixture all of the Lake, if that holds fewer"""
-    big_samples: float = 4.0
-    """how often the big agent learns from each transition, on average: at a reset, or in live as it comes"""
-    big_batch: int = 256
-    """transitions of a gradient step"""
-    big_learning_rate: float = 3e-4
-    """of Adam"""
-    big_target_every: int = 500
-    """gradient steps between copies to the target network"""
-    big_double: bool = True
-    """double Q-learning"""
 
 
 class Evaluate(Protocol):

@@ -32,7 +32,8 @@ from lakepond.pond.device_load import load
 from lakepond.types import Field
 
 if TYPE_CHECKING:
-    from lakepond.trainers.mixture import Mixture, MixtureConfig
+    from lakepond.trainers.game_settings import MixtureConfig
+    from lakepond.trainers.mixture import Mixture
 
 PIECE_BYTES = 4 << 20
 """bytes of rows copied to the BigPond at a time"""
@@ -136,8 +137,8 @@ def stages(config: MixtureConfig) -> list[tuple[int, float]]:
     count = max(len(n_steps), len(gammas))
     if {len(n_steps), len(gammas)} - {1, count}:
         raise ConfigError(
-            f"{len(n_steps)} values of big_n_step and {len(gammas)} of big_gamma do not go together; "
-            "give as many of both, or one of one of them."
+            f"{len(n_steps)} values of big_n_step and {len(gammas)} of big_gamma do not match; "
+            "give the same number of both, or one value of either."
         )
     return [(n_steps[i % len(n_steps)], gammas[i % len(gammas)]) for i in range(count)]
 

@@ -33,76 +33,16 @@ from pathlib import Path
 from typing import Any
 
 from lakepond import stopping, untrusted
-from lakepond.agents.pqn import PQNSettings
+from lakepond.agents.settings import PQNSettings
 from lakepond.errors import ConfigError, LakeLocked, RunCorrupt, RunLocked
 from lakepond.lake.files import WriterLock, write_bytes
 from lakepond.runs import Run
-from lakepond.trainers import arena, live, mixture, programs, single
+from lakepond.trainers import arena, game_settings, live, mixture, programs, single
+from lakepond.trainers.game_settings import ARMS, CompareConfig
+from lakepond.trainers.limits import check_limits
 
-ARMS = (
-    "single",
-    "mixture",
-    "mixture-restart",
-    "mixture-keep",
-    "mixture-last",
-    "live",
-    "apart",
-    "single-resets",
-    "single-epochs",
-)
+PRESETS = game_settings.COMPARE
 RESULT = "result.json"
-
-
-@dataclass(frozen=True)
-class CompareConfig:
-    """All settings of a comparison."""
-
-    games: tuple[str, ...] = ("Breakout", "Asterix", "Freeway", "SpaceInvaders")
-    """which games"""
-    arms: tuple[str, ...] = (
-        "single",
-        "single-epochs",
-        "mixture",
-        "mixture-restart",
-        "live",
-        "apart",
-        "single-resets",
-    )
-    """which arms; may be changed later"""
-    seeds: int = 5
-    """runs of each arm on each game; may be raised later"""
-    frames: int = 524_288
-    """of every run, over all its agents; rounded down to whole portions"""
-    portions: int = 4
-    """parts of a mixture's run, with a reset between each two"""
-    evaluations: int = 16
-    """in the course of a run"""
-    evaluation_episodes: int = 32
-    """of each"""
-    network: str = "mlp"
-    """mlp, or cnn as published"""
-    hidden: tuple[int, ...] = (128,)
-    """layers of the mlp"""
-    big_samples: float = 4.0
-    """how often a transition is learned from at a reset, or by the big agent of live"""
-    suite: arena.Suite = "minatar"
-    """minatar or atari"""
-
-
-PRESETS = {
-    "minatar": CompareConfig(),
-    "debug": CompareConfig(
-        games=("Breakout",),
-        arms=ARMS,
-        seeds=2,
-        frames=4 * 4096,
-        evaluations=4,
-        evaluation_episodes=4,
-        hidden=(16,),
-        big_samples=0.25,
-    ),
-}
-"""debug: seconds a run once compiled, to see that all of it works"""
 
 
 @dataclass(frozen=True)
@@ -129,7 +69,7 @@ def jobs(config: CompareConfig, folder: Path) -> list[Job]:
     """All runs, so ordered that whatever has been done so far is a fair comparison."""
     for arm in config.arms:
         if arm not in ARMS:
-            raise ConfigError(f"{arm!r} is no arm; there are {', '.join(ARMS)}.")
+            raise ConfigError(f"there is no arm {arm!r}; choose from {', '.join(ARMS)}.")
     games = [arena.make_env(config.suite, game).name for game in config.games]
     return [
         Job(game, arm, seed, folder / game / arm / str(seed))
@@ -143,8 +83,9 @@ def jobs(config: CompareConfig, folder: Path) -> list[Job]:
 def run(config: CompareConfig, folder: str | Path, *, tell: Callable[[str], None] = lambda _: None) -> int:
     """Do every run that is not done, and return how many are still being done by others."""
     folder = Path(folder)
-    _settle(config, folder)
+    check_limits(config, game_settings.LIMITS)
     todo = jobs(config, folder)
+    _settle(config, folder)
     while waiting := [job for job in todo if not job.done or job.checkpoints.exists()]:
         took = [_try(config, job, tell) for job in waiting]
         if not any(took):
@@ -228,7 +169,7 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
     big: dict[str, Any] = {"big_samples": config.big_samples}
     mixed: dict[str, Any] = {**shared, **big, "portion": portion, "evaluate_every": each}
     one: dict[str, Any] = {"agents": 1, "pqn": PQNSettings(), "pond": 65_536}
-    four = mixture.MixtureConfig().pqn
+    four = game_settings.MixtureConfig().pqn
     # B learns from the steps of portion i at every later reset
     epochs = round(four.epochs + config.big_samples * (config.portions - 1) / 2)
     more: dict[str, Any] = {
@@ -240,16 +181,16 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "big_learning_rate": 1e-3,
     }
     makers: dict[str, Callable[[], tuple[Any, Any]]] = {
-        "single": lambda: (single.SingleConfig(**shared, portion=each), single),
-        "mixture": lambda: (mixture.MixtureConfig(**mixed), mixture),
-        "mixture-restart": lambda: (mixture.MixtureConfig(**mixed, epsilon_reset=1.0), mixture),
-        "mixture-keep": lambda: (mixture.MixtureConfig(**mixed, epsilon_reset="keep"), mixture),
-        "mixture-last": lambda: (mixture.MixtureConfig(**more), mixture),
-        "live": lambda: (live.LiveConfig(**shared, **big, portion=max(each, 2 * update)), live),
-        "apart": lambda: (mixture.MixtureConfig(**mixed, share=False), mixture),
-        "single-resets": lambda: (mixture.MixtureConfig(**mixed, **one), mixture),
+        "single": lambda: (game_settings.SingleConfig(**shared, portion=each), single),
+        "mixture": lambda: (game_settings.MixtureConfig(**mixed), mixture),
+        "mixture-restart": lambda: (game_settings.MixtureConfig(**mixed, epsilon_reset=1.0), mixture),
+        "mixture-keep": lambda: (game_settings.MixtureConfig(**mixed, epsilon_reset="keep"), mixture),
+        "mixture-last": lambda: (game_settings.MixtureConfig(**more), mixture),
+        "live": lambda: (game_settings.LiveConfig(**shared, **big, portion=max(each, 2 * update)), live),
+        "apart": lambda: (game_settings.MixtureConfig(**mixed, share=False), mixture),
+        "single-resets": lambda: (game_settings.MixtureConfig(**mixed, **one), mixture),
         "single-epochs": lambda: (
-            single.SingleConfig(**shared, portion=each, pqn=PQNSettings(epochs=epochs)),
+            game_settings.SingleConfig(**shared, portion=each, pqn=PQNSettings(epochs=epochs)),
             single,
         ),
     }

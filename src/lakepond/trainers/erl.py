@@ -22,10 +22,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,153 +33,23 @@ import numpy as np
 from lakepond import stopping
 from lakepond.agents import ddpg, population
 from lakepond.agents.market_network import Array, Params
-from lakepond.envs.market.rules import Rules
 from lakepond.flow.pond_and_lake import MOST_WAITING
-from lakepond.guards import AtFloor, Guard
+from lakepond.guards import Guard
 from lakepond.lake.commits import Commit
 from lakepond.replay import Replay
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.erl_metrics import clock, describe, learner_place
+from lakepond.trainers.erl_settings import MAY_CHANGE
+from lakepond.trainers.erl_settings import PRESETS as PRESETS
+from lakepond.trainers.erl_settings import Config as Config
 from lakepond.trainers.erl_state import Counters, Evolving, begin, hand_over, learner_settings, save
 from lakepond.trainers.market_rollout import Episodes, Player, play, score
 from lakepond.trainers.market_stage import NAMES, Market, check, open_market, write_names
 from lakepond.trainers.pushing import Pushing
 from lakepond.trainers.saving import CHECKPOINTS, LAKE, LOG, Saver
 from lakepond.types import WindowRef
-
-
-@dataclass(frozen=True)
-class Config:
-    """All settings of a run; the defaults are those of the preset `eigen2`."""
-
-    seed: int = 0
-    """of everything that is random, except synthetic prices"""
-    generations: int = 25
-    """how many; may be raised to go on with a run that has ended"""
-
-    panel: Path | None = None
-    """file of prices (see `lakepond data check`); synthetic prices if none is given"""
-    days: int = 2500
-    """synthetic days; of a file, its most recent ones (0: all)"""
-    instruments: int = 108
-    """synthetic instruments; of a file, its best covered ones (0: all)"""
-    signal: float = 0.3
-    """strength of the mean reversion planted into synthetic prices, 0..1"""
-    market_seed: int = 0
-    """of the synthetic prices"""
-    validation: float = 0.2
-    """share of the days, after the training days"""
-    holdout: float = 0.2
-    """share of the days, the last ones; no trainer ever looks at them"""
-    rules: Rules = field(default_factory=Rules)
-
-    elites: int = 6
-    """agents that stay as they are"""
-    children: int = 6
-    """agents blended from two winners of tournaments"""
-    mutants: int = 4
-    """agents mutated from winners of tournaments; the last two make place for learner and champion"""
-    tournament: int = 3
-    """agents a tournament"""
-    blend_low: float = 0.2
-    """smallest share of the first parent"""
-    blend_high: float = 0.8
-    """largest share of the first parent"""
-    mutation_rate: float = 0.2
-    """share of a mutant's weights that move"""
-    mutation_std: float = 0.05
-    """how far they move; grows by half when validation stalls"""
-    mutation_std_max: float = 0.3
-    """how far at most"""
-    patience: int = 3
-    """generations without a better champion after which mutation grows"""
-    inject_every: int = 1
-    """generations between injections of learner and champion into the population"""
-
-    episodes: int = 1
-    """episodes of each agent a generation that are recorded"""
-    noise: float = 0.1
-    """std of the noise on coefficients in those, and of a tenth of it on sale targets"""
-    fitness_episodes: int = 8
-    """episodes of each agent a generation that decide its fitness"""
-    validation_slices: int = 4
-    """first days of validation, walking forward in time"""
-
-    capacity: int = 50_000
-    """steps the replay holds"""
-    learn_from: int = 10_000
-    """steps it holds before the learner begins"""
-    gradient_steps: int = 256
-    """of the learner, a generation"""
-    batch_size: int = 32
-    """steps a gradient step"""
-    critics: int = 2
-    """1: DDPG, 2: the smaller of two, as in TD3"""
-    gamma: float = 0.9
-    """discount a day"""
-    tau: float = 0.01
-    """how far target networks move after each step"""
-    actor_rate: float = 5e-4
-    critic_rate: float = 1e-3
-    reward_scale: float = 0.1
-    """factor on rewards, which are percent, before a critic sees them"""
-    width: int = 32
-    """of the networks"""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """of the networks' inner products"""
-    together: int = 1
-    """episodes embedded at once: 1 for a CPU, 64 or more for a GPU"""
-
-    keep_last: int = 3
-    """newest checkpoints that are kept"""
-    keep_every: int = 5
-    """and each of these generations"""
-    min_free: str = "1GB"
-    """space to be left on the disk: with less, nothing more is written"""
-    warn_free: str = "20GB"
-    """free space that the guard warns of early, with the generation at which no more is left, and acts at"""
-    at_floor: AtFloor = "warn"
-    """what it does there: warn; stop_saving: go on without saving; stop: end after the generation, saved"""
-    push_to: str | None = None
-    """where in the cloud the run goes, in the background, like gs://bucket/demo; none: nowhere"""
-    push_every: int = 5
-    """generations between two pushes; there is always one at the end"""
-
-    @property
-    def sizes(self) -> population.Sizes:
-        """Of the population's parts."""
-        return population.Sizes(self.elites, self.children, self.mutants)
-
-
-MAY_CHANGE = (
-    "generations",
-    "keep_last",
-    "keep_every",
-    "min_free",
-    "warn_free",
-    "at_floor",
-    "push_to",
-    "push_every",
-)
-"""settings that may differ when a run is resumed"""
-
-PRESETS: dict[str, Config] = {
-    "eigen2": Config(),
-    "demo": Config(
-        generations=12,
-        days=1600,
-        instruments=24,
-        signal=0.5,
-        rules=Rules(context=63, trading_days=60),
-        fitness_episodes=6,
-        capacity=12_000,
-        learn_from=1_900,
-        gradient_steps=128,
-    ),
-    "gpu": Config(gradient_steps=1024, batch_size=256, width=128, dtype="bfloat16", together=256),
-}
 
 WINDOWS = ("obs['window']", "next_obs['window']")
 """what the learner leaves in the replay: it reads the summaries of those days instead"""

@@ -13,7 +13,7 @@ from lakepond.lake.commits import Commit
 from lakepond.replay import Replay
 
 if TYPE_CHECKING:
-    from lakepond.trainers.erl import Config
+    from lakepond.trainers.erl_settings import Config
     from lakepond.trainers.erl_state import Counters
 
 

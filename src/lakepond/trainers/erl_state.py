@@ -29,7 +29,7 @@ from lakepond.trainers.market_stage import Market
 from lakepond.types import Field, Spec
 
 if TYPE_CHECKING:
-    from lakepond.trainers.erl import Config
+    from lakepond.trainers.erl_settings import Config
 
 
 class Evolving(NamedTuple):

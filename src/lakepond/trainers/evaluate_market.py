@@ -27,11 +27,12 @@ from lakepond.agents.market_network import Array, init_actor, may_buy
 from lakepond.envs.market import functional
 from lakepond.envs.market.functional import Result, State
 from lakepond.envs.market.history import History, Part
-from lakepond.envs.market.rules import REASONS, Rules
+from lakepond.envs.market_rules import REASONS, Rules
 from lakepond.errors import RunMismatch
 from lakepond.lake.files import write_bytes
 from lakepond.runs import Run, settings
 from lakepond.trainers import erl
+from lakepond.trainers.erl_settings import Config
 from lakepond.trainers.market_rollout import World, play
 from lakepond.trainers.market_stage import open_market
 
@@ -100,7 +101,9 @@ def evaluate(
     """Play a run's champion over all days of a part, in one account."""
     run = Run.open(folder)
     if run.trainer != "erl":
-        raise RunMismatch(f"{folder} is a run of the trainer {run.trainer!r}; only those of 'erl' trade.")
+        raise RunMismatch(
+            f"{folder} is a run of the trainer {run.trainer!r}; only runs of 'erl' can be evaluated."
+        )
     config = config_of(run)
     market = open_market(config)
     like = jax.eval_shape(partial(init_actor, inputs=market.inputs, width=config.width), jax.random.key(0))
@@ -144,13 +147,13 @@ def evaluate(
     )
 
 
-def config_of(run: Run, *, warn: bool = True) -> erl.Config:
+def config_of(run: Run, *, warn: bool = True) -> Config:
     """The settings of a run, from its config.json, but never a destination for uploads.
 
     The folder may come from somebody else, who must not choose where this machine sends files.
     `warn`: log the names of settings that this version does not have.
     """
-    config = settings.from_json(erl.Config, run.config, run.trainer, run.folder, warn=warn)
+    config = settings.from_json(Config, run.config, run.trainer, run.folder, warn=warn)
     return replace(config, push_to=None)
 
 

@@ -29,7 +29,7 @@ from lakepond import stopping
 from lakepond.agents.dqn import DQN, DQNMetrics, DQNSettings, DQNState
 from lakepond.agents.epsilon import Epsilon, EpsilonState
 from lakepond.agents.fleet import over_agents
-from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState, act
+from lakepond.agents.pqn import PQN, PQNMetrics, PQNState, act
 from lakepond.envs.vector import EnvState
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake
@@ -39,57 +39,13 @@ from lakepond.pond.device import Added, DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers import arena
+from lakepond.trainers import arena, game_settings
+from lakepond.trainers.game_settings import LiveConfig
+from lakepond.trainers.limits import check_limits
 from lakepond.trainers.saving import LAKE, LOG, Saver
 from lakepond.types import Field, Spec
 
-
-@dataclass(frozen=True)
-class LiveConfig(arena.FleetConfig):
-    """All settings of a run."""
-
-    big_envs: int = 32
-    """environments in which the big agent acts itself"""
-    big_pond: int = 200_000
-    """steps of the BigPond"""
-    lake: bool = True
-    """pour all steps into a Lake as well, before they leave the BigPond"""
-    big_n_step: int = 3
-    """steps of a return"""
-    big_batch: int = 512
-    """transitions of a gradient step; small ones hurt"""
-    big_alpha: float | None = None
-    """sample by priority ** alpha; None: uniformly"""
-    big_epsilon_start: float = 1.0
-    """share of random actions of the big agent at the start"""
-    keep_every: int = 0
-    """keep every nth checkpoint for good, beside the last; each holds the BigPond"""
-
-
-PRESETS = {
-    "minatar": LiveConfig(),
-    "published": LiveConfig(frames=10_000_000, portion=409_600, network="cnn", big_pond=1_000_000),
-    "atari": LiveConfig(
-        suite="atari",
-        frames=10_000_000,
-        portion=500_000,
-        network="nature",
-        pqn=PQNSettings(envs=32, minibatches=8, learning_rate=2.5e-4),
-        evaluation_episodes=8,
-    ),
-    "debug": LiveConfig(
-        frames=12_288,
-        portion=2_560,
-        hidden=(16,),
-        pqn=PQNSettings(envs=8, minibatches=2),
-        big_envs=8,
-        big_pond=4_000,
-        big_samples=0.5,
-        big_batch=64,
-        evaluation_episodes=4,
-    ),
-}
-"""minatar: minutes; published: the settings of PQN's authors; debug: seconds, to see that all of it works"""
+PRESETS = game_settings.LIVE
 
 
 class LiveState(NamedTuple):
@@ -235,7 +191,8 @@ class Live:
 
 
 def build(config: LiveConfig) -> Live:
-    """The algorithm for these settings; refuses what cannot be."""
+    """The algorithm for these settings; `ConfigError` if they are invalid."""
+    check_limits(config, game_settings.LIMITS)
     each = config.agents * config.pqn.frames + config.big_envs * config.pqn.rollout
     arena.check_budget(config.frames, config.portion, each)
     lanes = config.agents * config.pqn.envs + config.big_envs

@@ -16,7 +16,7 @@ from lakepond.agents import market_network as network
 from lakepond.agents.market_network import Array, Params
 from lakepond.envs.market import functional
 from lakepond.envs.market.functional import Prices, Result, State
-from lakepond.envs.market.rules import Rules
+from lakepond.envs.market_rules import Rules
 
 
 class World(NamedTuple):

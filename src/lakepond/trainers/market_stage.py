@@ -1,8 +1,9 @@
-"""Before the first generation: whether settings and memory will do, the prices, and what the device needs."""
+"""Before the first generation: check settings and memory, load the prices, and copy them to the device."""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,12 +19,15 @@ from lakepond.envs.market.history import History
 from lakepond.envs.market.observe import spans, summaries
 from lakepond.envs.market.synthetic import synthetic
 from lakepond.errors import ConfigError
+from lakepond.formats import size
 from lakepond.lake.files import write_bytes
+from lakepond.trainers.erl_settings import LIMITS
+from lakepond.trainers.limits import check_limits
 from lakepond.trainers.market_rollout import World
 from lakepond.types import RowSource
 
 if TYPE_CHECKING:
-    from lakepond.trainers.erl import Config
+    from lakepond.trainers.erl_settings import Config
 
 NAMES = "market.json"
 
@@ -43,29 +47,8 @@ class Market(NamedTuple):
 
 
 def check(config: Config) -> None:
-    """Refuse settings that cannot be, in one sentence each."""
-    if config.mutants < 2 or config.elites < 1 or config.children < 0:
-        raise ConfigError(
-            f"a population needs at least 1 elite and 2 mutants, the places of learner and champion, "
-            f"not {config.elites} and {config.mutants}."
-        )
-    for name in (
-        "episodes",
-        "fitness_episodes",
-        "validation_slices",
-        "batch_size",
-        "critics",
-        "width",
-        "inject_every",
-        "push_every",
-    ):
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name} must be at least 1, but is {getattr(config, name)}.")
-    if config.generations < 1 or config.gradient_steps < 0:
-        raise ConfigError(
-            f"there must be at least 1 generation and 0 gradient steps, not {config.generations} and "
-            f"{config.gradient_steps}."
-        )
+    """Raise `ConfigError` for invalid settings."""
+    check_limits(config, LIMITS)
     new = config.sizes.total * config.episodes * config.rules.trading_days
     if new > config.capacity:
         raise ConfigError(
@@ -90,23 +73,30 @@ def open_market(config: Config) -> Market:
 
 
 def write_names(market: Market, folder: Path) -> None:
-    """Names and dates for `lakepond view`, beside the lake, which knows instruments and days by number."""
+    """Symbols, dates and closing prices for `lakepond view`: the lake has numbers and normalised rows."""
     history = market.history
-    names = {"symbols": list(history.symbols), "dates": np.datetime_as_string(history.dates, "D").tolist()}
+    names = {
+        "symbols": list(history.symbols),
+        "dates": np.datetime_as_string(history.dates, "D").tolist(),
+        "close": [
+            [float(f"{price:.6g}") if math.isfinite(price) else None for price in one]
+            for one in history.close.T.tolist()
+        ],
+    }
     data, file = json.dumps(names).encode(), folder / NAMES
     if not file.exists() or file.read_bytes() != data:
         write_bytes(folder, NAMES, data)
 
 
 def check_memory(config: Config, shape: tuple[int, int, int]) -> None:
-    """Say before the first generation that memory will not do, with the numbers."""
+    """Raise `ConfigError` before the first generation if the machine has too little memory."""
     parts = memory_needed(config, shape)
     needed, free = sum(parts.values()), machine.memory().available
     if needed > free:
         largest = max(parts, key=lambda name: parts[name])
         raise ConfigError(
-            f"this run needs about {needed / 1e9:.1f} GB of memory, most of it for {largest} "
-            f"({parts[largest] / 1e9:.1f} GB), but {free / 1e9:.1f} GB are free; lower capacity, "
+            f"this run needs about {size(needed)} of memory, most of it for {largest} "
+            f"({size(parts[largest])}), but {size(free)} is available; lower capacity, "
             "instruments, episodes or batch_size."
         )
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ import numpy as np
 from lakepond import stopping
 from lakepond.agents.dqn import DQN
 from lakepond.agents.fleet import over_agents, pick
-from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState, Rollout
+from lakepond.agents.pqn import PQN, PQNMetrics, PQNState, Rollout
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
@@ -43,46 +43,12 @@ from lakepond.pond.device import DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers import arena, big_agent, ponds
+from lakepond.trainers import arena, big_agent, game_settings, ponds
+from lakepond.trainers.game_settings import MixtureConfig
+from lakepond.trainers.limits import check_limits
 from lakepond.trainers.saving import LAKE, LOG, Saver, Unsaved
 
-
-@dataclass(frozen=True)
-class MixtureConfig(arena.FleetConfig):
-    """All settings of a run."""
-
-    portion: int = 249_856
-    """frames of all agents between two resets"""
-    evaluate_every: int = 40_960
-    """frames between two evaluations"""
-    share: bool = True
-    """False: no Lake and no resets, the agents never meet"""
-    pond: int = 16_384
-    """steps of each agent in the Pond; when it is full, it is poured"""
-    big_start: Literal["best", "fresh", "last"] = "best"
-    """where the BigAgent starts from: the best agent by evaluation, new weights, or itself as it last was"""
-    big_shrink: float = 1.0
-    """keep so much of these weights and add new ones for the rest: shrink and perturb; 1: all"""
-    big_new_layers: int = 0
-    """so many of the last layers start anew whatever the others do"""
-    big_n_step: tuple[int, ...] = (3,)
-    """steps of a return; several, 10 6 3 say: one after another in the course of its training, as in BBF"""
-    big_gamma: tuple[float, ...] = ()
-    """discount of a step beside each of these; none: that of the agents"""
-    big_rate_end: float = 1.0
-    """how much of the learning rate is left at the end of its training; it falls linearly"""
-    big_distill: float = 0.0
-    """weight of a loss that pulls its policy towards the best agent's: QDagger"""
-    big_last: float = 0.0
-    """as big_samples, after the last frame; what it comes to is the run's policy. 0: no BigAgent then"""
-    clone_to: Literal["all", "worse"] = "all"
-    """which agents begin again from the BigAgent: all, or those that it beats in an evaluation"""
-    clone_optimiser: Literal["fresh", "kept", "cloned"] = "fresh"
-    """the agents' optimiser after that: a new one, their own, or with the BigAgent's moments"""
-    epsilon_reset: float | Literal["keep"] = 0.3
-    """its value right after a reset; 1: start anew, keep: go on as if there had been none"""
-    epsilon_offsets: tuple[float, ...] = ()
-    """added for each agent, so that they explore differently"""
+PRESETS = game_settings.MIXTURE
 
 
 @dataclass(frozen=True)
@@ -116,18 +82,19 @@ class Ends(NamedTuple):
 
 
 def build(config: MixtureConfig) -> Mixture:
-    """The algorithm for these settings; refuses what cannot be."""
+    """The algorithm for these settings; `ConfigError` if they are invalid."""
+    check_limits(config, game_settings.LIMITS)
     update = config.agents * config.pqn.frames
     arena.check_budget(config.frames, config.portion, update)
     if config.pond % config.pqn.frames:
         raise ConfigError(
-            f"a Pond of {config.pond:,} steps is no multiple of an agent's update of "
+            f"a Pond of {config.pond:,} steps is not a multiple of an agent's update of "
             f"{config.pqn.frames:,} frames; "
             f"take {max(1, config.pond // config.pqn.frames) * config.pqn.frames:,}."
         )
     if config.evaluation_episodes % config.agents:
         raise ConfigError(
-            f"{config.evaluation_episodes} episodes cannot be shared out among {config.agents} agents; "
+            f"{config.evaluation_episodes} episodes cannot be divided evenly among {config.agents} agents; "
             "choose a multiple."
         )
     env = arena.make_env(config.suite, config.game)
@@ -146,32 +113,6 @@ def build(config: MixtureConfig) -> Mixture:
         ponds.make_pond(env.obs, config.agents * config.pqn.envs, config.agents * config.pond),
         big_agent.make_pond(config, env.obs),
     )
-
-
-PRESETS = {
-    "minatar": MixtureConfig(),
-    "published": MixtureConfig(frames=9_961_472, portion=2_490_368, evaluate_every=409_600, network="cnn"),
-    "atari": MixtureConfig(
-        suite="atari",
-        frames=10_000_000,
-        portion=2_500_000,
-        evaluate_every=500_000,
-        network="nature",
-        pqn=PQNSettings(envs=32, minibatches=8, learning_rate=2.5e-4),
-        evaluation_episodes=8,
-    ),
-    "debug": MixtureConfig(
-        frames=8_192,
-        portion=2_048,
-        evaluate_every=1_024,
-        hidden=(16,),
-        pqn=PQNSettings(envs=8, minibatches=2),
-        pond=512,
-        big_samples=0.25,
-        evaluation_episodes=4,
-    ),
-}
-"""minatar: minutes; published: the settings of PQN's authors; debug: seconds, to see that all of it works"""
 
 
 # --- steps 1 to 3: train a portion ---------------------------------------------------------------

@@ -14,12 +14,16 @@ from lakepond.envs.vector import Environment
 from lakepond.errors import ConfigError, RunMismatch
 from lakepond.runs import Run, settings
 from lakepond.trainers import arena
-from lakepond.trainers.live import LiveConfig
-from lakepond.trainers.mixture import MixtureConfig
-from lakepond.trainers.single import SingleConfig
+from lakepond.trainers.game_settings import (
+    ArenaConfig,
+    FleetConfig,
+    LiveConfig,
+    MixtureConfig,
+    SingleConfig,
+)
 from lakepond.types import Array
 
-TRAINERS: dict[str, type[arena.ArenaConfig]] = {
+TRAINERS: dict[str, type[ArenaConfig]] = {
     "single": SingleConfig,
     "mixture": MixtureConfig,
     "live": LiveConfig,
@@ -63,10 +67,10 @@ def play(
     if named and module != trust_module and module not in sys.modules:
         raise ConfigError(
             f"{folder} plays {config.game}, which imports the Python module {module!r}; if you trust that "
-            f"module, say so with --trust-module {module}."
+            f"module, allow it with --trust-module {module}."
         )
     env: Environment = arena.make_env(config.suite, config.game)
-    dueling = isinstance(config, arena.FleetConfig) and config.dueling
+    dueling = isinstance(config, FleetConfig) and config.dueling
     network = arena.make_network(config.network, env, config.hidden, dueling=dueling)
     found = run.load(checkpoint, like={"policy": network.init(jax.random.PRNGKey(0))})
     params = found.arrays["policy"]

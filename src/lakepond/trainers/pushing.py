@@ -44,9 +44,9 @@ class Pushing:
             ready()
             told = push_run(self._folder, Cloud.of(self._url), timeout=WAIT_SECONDS)
             if told is not None and not told.done:
-                log.warning("%s is not all in the cloud yet: %s", self._folder, told)
+                log.warning("%s is not completely uploaded yet: %s", self._folder, told)
         except (LakepondError, OSError) as error:  # a checkpoint may also have been let go meanwhile
-            log.warning("pushing %s failed, the next push sends the rest: %s", self._folder, error)
+            log.warning("pushing %s failed, the next push uploads the rest: %s", self._folder, error)
 
     def finish(self) -> None:
         """Push what is left and wait for it, within bounds; a signal ends the wait."""
@@ -58,7 +58,7 @@ class Pushing:
                 break
         if not self._ended_by(until):
             log.warning(
-                "%s is still on its way to the cloud; `lakepond push %s %s` sends the rest.",
+                "%s is not completely uploaded yet; `lakepond push %s %s` uploads the rest.",
                 self._folder,
                 self._folder,
                 self._url,

@@ -158,7 +158,7 @@ class Saver:
             if error.errno not in STORAGE_ERRORS:
                 raise
             log.error(
-                "%s: %s. %s steps that no commit holds are lost.",
+                "%s: %s. %s steps that were not committed are lost.",
                 self._run.lake_folder,
                 error.strerror,
                 f"{self.uncommitted():,}",

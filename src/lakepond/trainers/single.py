@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,44 +18,22 @@ import jax
 import jax.numpy as jnp
 
 from lakepond import stopping
-from lakepond.agents.pqn import PQN, PQNMetrics, PQNSettings, PQNState
+from lakepond.agents.pqn import PQN, PQNMetrics, PQNState
 from lakepond.guards import Guard
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers import arena
+from lakepond.trainers import arena, game_settings
+from lakepond.trainers.game_settings import SingleConfig
+from lakepond.trainers.limits import check_limits
 from lakepond.trainers.saving import LOG, Saver
 
-
-@dataclass(frozen=True)
-class SingleConfig(arena.ArenaConfig):
-    """All settings of a run."""
-
-
-PRESETS = {
-    "minatar": SingleConfig(),
-    "published": SingleConfig(frames=10_000_000, portion=409_600, network="cnn"),
-    "atari": SingleConfig(
-        suite="atari",
-        frames=10_000_000,
-        portion=500_000,
-        network="nature",
-        pqn=PQNSettings(learning_rate=2.5e-4),
-        evaluation_episodes=8,
-    ),
-    "debug": SingleConfig(
-        frames=8_192,
-        portion=1_024,
-        hidden=(16,),
-        pqn=PQNSettings(envs=8, minibatches=2),
-        evaluation_episodes=4,
-    ),
-}
-"""minatar: minutes; published: the settings of PQN's authors; debug: seconds, to see that all of it works"""
+PRESETS = game_settings.SINGLE
 
 
 def build(config: SingleConfig) -> PQN:
-    """The algorithm for these settings; refuses what cannot be."""
+    """The algorithm for these settings; `ConfigError` if they are invalid."""
+    check_limits(config, game_settings.LIMITS)
     arena.check_budget(config.frames, config.portion, config.pqn.frames)
     env = arena.make_env(config.suite, config.game)
     epsilon = arena.make_epsilon(

@@ -16,9 +16,9 @@ from lakepond.envs.market.features import FEATURES, features
 from lakepond.envs.market.files import inspect, read_market
 from lakepond.envs.market.history import History, Splits
 from lakepond.envs.market.panel import Panel
-from lakepond.envs.market.rules import Rules
 from lakepond.envs.market.sources import fetch_pse, fetch_sp500
 from lakepond.envs.market.synthetic import synthetic
+from lakepond.envs.market_rules import Rules
 
 if TYPE_CHECKING:
     from lakepond.envs.market.environment import MarketEnv

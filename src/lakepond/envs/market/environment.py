@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from lakepond.envs.market.history import History, Part
 from lakepond.envs.market.observe import CLIP
-from lakepond.envs.market.rules import Rules
+from lakepond.envs.market_rules import Rules
 from lakepond.errors import MarketDataError
 from lakepond.types import Array, RowSource, WindowRef
 

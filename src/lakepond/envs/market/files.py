@@ -87,10 +87,11 @@ def inspect(path: str | os.PathLike[str]) -> Found:
     }.get(path.suffix.lower())
     if reader is None:
         raise MarketDataError(
-            f"{path} has no known ending; give prices as .csv, .parquet, .arrow, .feather, .npy or .npz."
+            f"{path} has an unknown file extension; give prices as .csv, .parquet, .arrow, .feather, "
+            ".npy or .npz."
         )
     if not path.exists():
-        raise MarketDataError(f"{path} is not there.")
+        raise MarketDataError(f"{path} does not exist.")
     with untrusted.blaming(path, MarketDataError, f"restore it, or write it again as {path.suffix}"):
         try:
             return reader(path)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from lakepond.envs.market.history import History
-from lakepond.envs.market.rules import Rules
+from lakepond.envs.market_rules import Rules
 
 Array = jax.Array
 

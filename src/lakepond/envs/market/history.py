@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lakepond.envs.market.features import features
 from lakepond.envs.market.observe import Floats, normalise, relative
 from lakepond.envs.market.panel import Panel
-from lakepond.envs.market.rules import Rules
+from lakepond.envs.market_rules import Rules
 from lakepond.errors import MarketDataError
 
 Part = Literal["train", "validation", "holdout"]

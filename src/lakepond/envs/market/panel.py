@@ -99,7 +99,8 @@ class Panel:
         row, column = (int(i) for i in np.argwhere(wrong)[0])
         told = ", ".join(f"{name} {getattr(self, name)[row, column]:g}" for name in PRICES)
         raise MarketDataError(
-            f"{self.symbols[column]} on {self.dates[row]} {why} ({told}); {int(wrong.sum())} such in all."
+            f"{self.symbols[column]} on {self.dates[row]} {why} ({told}); {int(wrong.sum())} such "
+            "values in total."
         )
 
     @property
@@ -152,9 +153,9 @@ class Panel:
         """Read what `save` wrote; nothing in the file is ever executed."""
         with open(path, "rb") as file:
             if not zipfile.is_zipfile(file):
-                raise MarketDataError(f"{path} is not a panel file; `lakepond data` makes one.")
+                raise MarketDataError(f"{path} is not a panel file; `lakepond data` creates one.")
         with untrusted.blaming(
-            f"{path} is not a complete panel: it", MarketDataError, "make it again with `lakepond data`"
+            f"{path} is not a complete panel: it", MarketDataError, "create it again with `lakepond data`"
         ):
             table = untrusted.read_npz(path)
             version = int(table["format"])

@@ -142,7 +142,7 @@ def _table(source: Source, wheel: str | os.PathLike[str] | None) -> bytes:
         except (zipfile.BadZipFile, KeyError, gzip.BadGzipFile, EOFError, zlib.error, RuntimeError) as error:
             raise MarketDataError(f"{path.name} is not the wheel of {source}: {error}.") from error
     if hashlib.sha256(table).hexdigest() != source.sha256:
-        raise MarketDataError(f"The table in {path.name} is not the one that {source} was known for.")
+        raise MarketDataError(f"The table in {path.name} does not match the known checksum of {source}.")
     return table
 
 
@@ -189,13 +189,13 @@ def _download(source: Source, folder: Path) -> Path:
     if "No module named pip" in done.stderr:
         raise MarketDataError(
             f"This Python has no pip to download {source} with; run `python -m ensurepip`, or download the "
-            "wheel yourself and hand it over as `wheel`."
+            "wheel yourself and pass it as `wheel`."
         )
     errors = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR:")]
     why = errors[-1].rstrip(".") if errors else f"exit code {done.returncode}"
     raise MarketDataError(
         f"pip could not download {source} ({why}); check the network, or download the wheel yourself and "
-        "hand it over as `wheel`."
+        "pass it as `wheel`."
     )
 
 

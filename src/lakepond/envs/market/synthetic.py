@@ -80,7 +80,7 @@ def synthetic(days: int = 2500, instruments: int = 108, *, seed: int = 0, signal
             f"A panel needs at least one day and one instrument, not {days} x {instruments}."
         )
     if not 0 <= signal <= 1:
-        raise MarketDataError(f"signal is {signal}, but must lie from 0 (none) to 1 (as large as the noise).")
+        raise MarketDataError(f"signal is {signal}, but must be from 0 (none) to 1 (as large as the noise).")
     if seed < 0:
         raise MarketDataError(f"seed is {seed}, but must be 0 or more.")
     children = np.random.SeedSequence(seed).spawn(len(_Streams._fields))

@@ -80,7 +80,7 @@ class Table:
         codes = np.array([self._codes.setdefault(str(cell), len(self._codes)) for cell in cells["symbol"]])
         longest = max(map(len, self._codes), default=0)
         if longest > SYMBOL_LENGTH:
-            raise MarketDataError(f"a symbol has {longest:,} letters; {SYMBOL_LENGTH} are the most.")
+            raise MarketDataError(f"a symbol has {longest:,} characters; the maximum is {SYMBOL_LENGTH}.")
         numbers = [self._numbers(name, cells[name], rows, kind) for name in self.names]
         self._pieces.append(
             (dates.astype(np.int64), codes.astype(np.int32), np.array(rows, np.int64), *numbers)

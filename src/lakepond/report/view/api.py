@@ -26,7 +26,8 @@ from lakepond.report.view.observed import find_entries, observe, tell_vector, te
 from lakepond.report.view.opened import OpenedLake, summarise
 from lakepond.report.view.query import BadQuestion, Busy, Query, commit_number, one_of, real, whole
 from lakepond.report.view.sharing import tell_sharing
-from lakepond.report.view.trades import MarketRun, read_market_run, tell_trades
+from lakepond.report.view.trades import MarketRun, read_market_run, tell_prices, tell_trades
+from lakepond.report.view.training import Training
 from lakepond.report.view.uploads import tell_uploads
 from lakepond.runs.metrics import is_number
 from lakepond.types import Array, leaves
@@ -50,6 +51,8 @@ class Api:
         self._index = EpisodeIndex(path)
         self._older: EpisodeIndex | None = None  # of a commit that is not the newest
         self._ids = EpisodeIds()
+        self._training = Training(path.resolve().parent)
+        self._market_of: tuple[tuple[int, ...], MarketRun | None] = ((), None)
         self._checking = threading.Lock()
         self._choosing = threading.Lock()
         newest, _ = self.lake.newest()
@@ -75,11 +78,16 @@ class Api:
             "name": self.lake.path.resolve().name,
             "path": str(self.lake.path),
             "run": self.lake.path.resolve().parent.name,
+            "training": self._training.exists(),
             "step_bytes": self.lake.spec.step_nbytes,
             "commits": len(self.lake.numbers()),
             "newest": None if newest is None else summarise(newest, self.lake.spec),
             "problems": problems,
         }
+
+    def curves(self, query: Query) -> dict[str, Any]:
+        """The charts of the run around the lake; only its state if they are those of `version`."""
+        return self._training.curves(query.get("version", ""))
 
     def commits(self, query: Query) -> dict[str, Any]:
         """Commits, newest first, from `before` down; no more than are read in `COMMIT_SECONDS`."""
@@ -263,6 +271,13 @@ class Api:
                 raise BadQuestion(f"column={column} is not one of the {kind.columns} of this window.")
             return {"at": at, "step": int(ids[at]), **tell_window(values, kind, column)}
 
+    def prices(self, query: Query) -> dict[str, Any]:
+        """Dates and closing prices of an instrument around an episode of a market run; null if not known."""
+        with self.lake.reading(commit_number(query)) as lake:
+            run = self._market()
+            ids = self._steps(lake, query)
+            return {"prices": None if run is None else tell_prices(lake, ids, run, whole(query, "column", 0))}
+
     def step(self, query: Query) -> dict[str, Any]:
         """The small columns of one step of an episode, in full."""
         with self.lake.reading(commit_number(query)) as lake:
@@ -287,7 +302,8 @@ class Api:
         commit = self.lake.commit(commit_number(query))
         with Lake(self.lake.path, self.lake.spec, commit) as lake:
             leaf, _ = self._leaf(lake, query)
-            return {"commit": commit.number, **tell_sharing(lake, leaf)}
+            run = self._market()
+            return {"commit": commit.number, **tell_sharing(lake, leaf, run.dates if run else ())}
 
     # --- what an observation is ------------------------------------------------------------------
 
@@ -298,8 +314,14 @@ class Api:
         return leaf, known[leaf][2]
 
     def _market(self) -> MarketRun | None:
-        """What the run that the lake is part of tells about its market."""
-        return read_market_run(self.lake.path.resolve().parent)
+        """The market of the run around the lake, read again when its files change."""
+        folder = self.lake.path.resolve().parent
+        files = [folder / "config.json", folder / "market.json"]
+        stats = [file.stat() for file in files if file.exists()]
+        state = tuple(number for one in stats for number in (one.st_mtime_ns, one.st_size))
+        if self._market_of[0] != state:
+            self._market_of = (state, read_market_run(folder))
+        return self._market_of[1]
 
     def _threshold(self) -> float:
         """Of the run that the lake is part of, if its config has one."""

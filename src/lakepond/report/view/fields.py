@@ -16,8 +16,12 @@ from lakepond.types import Field, leaves
 def kinds(lake: Lake) -> list[tuple[str, Field, Kind]]:
     """Each observation of a step: its path, its field, and how it is shown."""
     fields: list[tuple[str, Field]] = list(leaves(lake.spec.obs, "obs"))
-    axes = lake.reader.axes()
-    return [(path, field, kind_of(field, axis)) for (path, field), axis in zip(fields, axes, strict=True)]
+    found: list[tuple[str, Field, Kind]] = []
+    for (path, field), rows in zip(fields, lake.reader.layouts(), strict=True):
+        axis = None if rows is None else rows.axis
+        size = 1 if rows is None or axis is None else field.shape[axis] // rows.length
+        found.append((path, field, kind_of(field, axis, size)))
+    return found
 
 
 def tell_spec(lake: Lake) -> dict[str, Any]:

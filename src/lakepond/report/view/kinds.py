@@ -1,6 +1,7 @@
 """How an observation is best shown, told from its shape, its dtype and where its rows lie.
 
-frames     (k, H, W) or (H, W, k) uint8         a stack of pictures; the newest is shown, or all
+frames     (k, H, W) or (H, W, k) uint8         a stack of pictures, in colour if a row has 3 slices; the
+                                                newest is shown, or all
 picture    (H, W), (H, W, 3), (k, H, W, 3)      one picture
 channels   (H, W, C) with a small board         MinAtar and the like: one colour a channel
 window     (T, N, F) or (T, F) of real numbers  a market: curves over time, an instrument at a time
@@ -34,13 +35,18 @@ class Kind:
     """pictures in a stack, or channels of a board"""
     axis: Literal[0, -1] = 0
     """along which a stack lies"""
+    colours: bool = False
+    """whether each picture of a stack has three slices: red, green and blue"""
     columns: int = 1
     """instruments of a window"""
     features: tuple[str, ...] = ()
 
 
-def kind_of(field: Field, rows_axis: Literal[0, -1] | None) -> Kind:
-    """How to show a field whose rows lie along that axis (None: the observation is one row)."""
+def kind_of(field: Field, rows_axis: int | None, row_size: int = 1) -> Kind:
+    """How to show a field whose rows lie along that axis (None: the observation is one row).
+
+    `row_size`: slices along it that are one row.
+    """
     shape, dtype = field.shape, np.dtype(field.dtype)
     if dtype.kind not in "buif":
         return Kind("vector")
@@ -57,9 +63,11 @@ def kind_of(field: Field, rows_axis: Literal[0, -1] | None) -> Kind:
         if c == 3 and rows_axis is None and dtype == np.uint8:
             return Kind("picture", a, b)
         if a <= 16 and min(b, c) > 4 and rows_axis != -1:
-            return Kind("frames", b, c, a, 0)
+            colours = rows_axis == 0 and row_size == 3
+            return Kind("frames", b, c, a // 3 if colours else a, 0, colours)
         if c <= 16:
-            return Kind("frames", a, b, c, -1)
+            colours = rows_axis == -1 and row_size == 3
+            return Kind("frames", a, b, c // 3 if colours else c, -1, colours)
     if len(shape) == 2 and min(shape) > 4:
         return Kind("picture", *shape)
     return Kind("vector")

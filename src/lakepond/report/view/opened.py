@@ -76,7 +76,7 @@ class OpenedLake:
                 raise LakeNotFound(f"{self.path} has no commit {number} (any more).") from None
         newest, problems = self.newest()
         if newest is None:
-            why = f" that is whole: {problems[0]['error']}" if problems else " yet."
+            why = f" that is intact: {problems[0]['error']}" if problems else " yet."
             raise LakeNotFound(f"{self.path} has no commit{why}")
         return newest
 
@@ -94,7 +94,7 @@ class OpenedLake:
             yield lake
 
     def summary(self, number: int) -> dict[str, Any]:
-        """A commit in a few numbers, remembered; with `error` if it is not what was written."""
+        """A commit in a few numbers, remembered; with `error` if it is damaged."""
         with self._lock:
             if number in self._told:
                 return self._told[number]

@@ -41,8 +41,11 @@ def strip(values: Array, kind: Kind, whole_stack: bool) -> Pixels:
         pictures = _board(values)
     elif kind.name == "frames":
         frames = values if kind.axis == 0 else np.moveaxis(values, -1, 1)
+        if kind.colours:
+            frames = np.moveaxis(frames.reshape(len(values), -1, 3, *frames.shape[2:]), 2, -1)
         if whole_stack:
-            pictures = np.moveaxis(frames, 1, 2).reshape(len(values), kind.height, -1)
+            side = len(values), kind.height, kind.depth * kind.width
+            pictures = np.moveaxis(frames, 1, 2).reshape(*side, *frames.shape[4:])
         else:
             pictures = frames[:, -1]
     else:

@@ -1,9 +1,9 @@
-"""The web server of `view`: on 127.0.0.1, GET only, for the page it serves and nobody else.
+"""The web server of `view`: GET and HEAD only, for those who know its token, on 127.0.0.1 by default.
 
-Host         must be a name of this machine: a page elsewhere cannot reach in through a name it owns
-Sec-Fetch    a request that another site's page made is refused
+access       see `access.py`; every answer, the page included, needs the token
 files        only those of `static/`, read once at the start: no path is ever taken from a request
 CSP          the page loads nothing from elsewhere and runs no inline script
+log          requests are logged at debug level without their query, which may hold the token
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -22,6 +23,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from lakepond._version import __version__
 from lakepond.errors import LakeCorrupt, LakeError, LakeNotFound, LakepondError
+from lakepond.report.view.access import TOKEN, Access
 from lakepond.report.view.api import Api
 from lakepond.report.view.query import Busy
 
@@ -45,22 +47,33 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+MOST_FIELDS = 32
+"""fields of a query"""
+REFUSED = "this name of the server is not known; start it with `lakepond view --allow-host NAME`."
+LOCKED = "the token is missing or wrong; open the address that `lakepond view` printed, which contains it."
 
 
 class ViewServer:
     """Serves one lake; `with ViewServer(path) as server: server.wait()`."""
 
-    def __init__(self, lake: str | Path, port: int = 0) -> None:
-        """`port`: 0 takes any that is free."""
+    def __init__(
+        self, lake: str | Path, port: int = 0, *, host: str = ADDRESS, allow_hosts: Iterable[str] = ()
+    ) -> None:
+        """Listen at once; `port` 0 takes any that is free, `allow_hosts` are further names in `Host`."""
         self._pages = _static()
+        self._access = Access([*allow_hosts, host, socket.gethostname()])
         self.api = Api(Path(lake))
         try:
-            self._http = _Http((ADDRESS, port), _handler(self.api, self._pages))
+            self._http = _Http((host, port), _handler(self.api, self._pages, self._access))
         except OSError:
             self.api.close()
             raise
         self.port: int = self._http.server_address[1]
-        self.url = f"http://{ADDRESS}:{self.port}/"
+        named = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
+        self.address = f"http://[{named}]:{self.port}/" if ":" in named else f"http://{named}:{self.port}/"
+        self.token = self._access.token
+        self.url = f"{self.address}?{TOKEN}={self.token}"
+        """opens the page"""
         self._thread = threading.Thread(target=self._http.serve_forever, name="lakepond-view", daemon=True)
         self._thread.start()
 
@@ -89,22 +102,29 @@ class _Http(ThreadingHTTPServer):
     block_on_close = False  # an idle connection that a browser keeps open must not hold up the end
     request_queue_size = 64
 
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+
 
 def _static() -> dict[str, tuple[str, bytes]]:
-    """All that is served beside answers: address to type and content."""
+    """Everything that is served besides answers: address to type and content."""
+    report = resources.files("lakepond.report")
     found = {}
-    for file in resources.files("lakepond.report.view").joinpath("static").iterdir():
-        suffix = Path(file.name).suffix
-        if suffix in TYPES:
-            found[f"/static/{file.name}"] = (TYPES[suffix], file.read_bytes())
+    for folder in (report / "static", report / "static" / "uplot", report / "view" / "static"):
+        for file in folder.iterdir():
+            suffix = Path(file.name).suffix
+            if suffix in TYPES:
+                found[f"/static/{file.name}"] = (TYPES[suffix], file.read_bytes())
     found["/"] = found.pop("/static/index.html")
     found["/favicon.ico"] = found["/static/icon.svg"]
     return found
 
 
-def _handler(api: Api, pages: dict[str, tuple[str, bytes]]) -> type[BaseHTTPRequestHandler]:
+def _handler(api: Api, pages: dict[str, tuple[str, bytes]], access: Access) -> type[BaseHTTPRequestHandler]:
     routes: dict[str, Callable[[dict[str, str]], Any]] = {
         "/api/lake": api.about,
+        "/api/curves": api.curves,
         "/api/spec": api.spec,
         "/api/commits": api.commits,
         "/api/files": api.files,
@@ -115,6 +135,7 @@ def _handler(api: Api, pages: dict[str, tuple[str, bytes]]) -> type[BaseHTTPRequ
         "/api/episode": api.episode,
         "/api/pictures": api.pictures,
         "/api/observation": api.observation,
+        "/api/prices": api.prices,
         "/api/step": api.step,
         "/api/distribution": api.distribution,
         "/api/sharing": api.sharing,
@@ -123,31 +144,56 @@ def _handler(api: Api, pages: dict[str, tuple[str, bytes]]) -> type[BaseHTTPRequ
     class Handler(BaseHTTPRequestHandler):
         """One connection."""
 
-        protocol_version = "HTTP/1.1"
+        protocol_version = default_request_version = "HTTP/1.1"
         server_version, sys_version = f"lakepond/{__version__}", ""
         timeout = 60
         wbufsize = 1 << 16  # head and body in one packet: two would wait for each other's acknowledgement
         disable_nagle_algorithm = True
 
+        def setup(self) -> None:
+            """Open the connection."""
+            super().setup()
+            self._extra: dict[str, str] = {}  # headers of the next answer only
+
         def do_GET(self) -> None:
-            """Answer, unless it is not for us."""
-            if not self._allowed():
-                self._tell(HTTPStatus.FORBIDDEN, {"error": "this page is for this machine only."})
+            """Answer a request that may be made."""
+            port = cast(_Http, self.server).server_port
+            try:
+                address = urlsplit(self.path)
+                query = dict(parse_qsl(address.query, max_num_fields=MOST_FIELDS))
+            except ValueError:
+                told = {"error": f"the query is not valid, or has more than {MOST_FIELDS} fields."}
+                self._tell(HTTPStatus.BAD_REQUEST, told)
                 return
-            address = urlsplit(self.path)
-            if address.path in pages:
-                kind, content = pages[address.path]
-                self._send(HTTPStatus.OK, kind, content)
+            if not access.accepts(self.headers, address.path):
+                self._tell(HTTPStatus.FORBIDDEN, {"error": REFUSED})
+            elif not access.knows(self.headers, query, port):
+                self._tell(HTTPStatus.UNAUTHORIZED, {"error": LOCKED})
+            elif address.path in pages:
+                if TOKEN in query:
+                    self._extra = {"Set-Cookie": access.cookie(port)}
+                self._send(HTTPStatus.OK, *pages[address.path])
             elif address.path in routes:
-                query = dict(parse_qsl(address.query, max_num_fields=32))
+                query.pop(TOKEN, None)
                 self._answer(routes[address.path], query)
             else:
                 self._tell(HTTPStatus.NOT_FOUND, {"error": "there is nothing at this address."})
 
-        def _allowed(self) -> bool:
-            mine = {f"{name}:{cast(_Http, self.server).server_port}" for name in (ADDRESS, "localhost")}
-            site = self.headers.get("Sec-Fetch-Site", "none")
-            return self.headers.get("Host") in mine and site in ("none", "same-origin")
+        do_HEAD = do_GET
+
+        def _refuse(self) -> None:
+            """Answer a method that changes something; a body that may follow is not read."""
+            self.close_connection = True
+            self._extra = {"Allow": "GET, HEAD", "Connection": "close"}
+            self._tell(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are answered."})
+
+        do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
+
+        def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+            """Refuse what is not HTTP, or too long, with the same headers as any other answer."""
+            self.close_connection = True
+            self._extra = {"Connection": "close"}
+            self._tell(HTTPStatus(code), {"error": HTTPStatus(code).phrase})
 
         def _answer(self, route: Callable[[dict[str, str]], Any], query: dict[str, str]) -> None:
             try:
@@ -165,16 +211,18 @@ def _handler(api: Api, pages: dict[str, tuple[str, bytes]]) -> type[BaseHTTPRequ
             except OSError as error:
                 self._tell(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"the lake cannot be read: {error}"})
             except Exception as error:
-                log.exception("an answer to %s failed", self.path)
-                self._tell(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"a fault of this page: {error!r}"})
+                log.exception("the answer to %s failed", urlsplit(self.path).path)
+                self._tell(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"internal error: {error!r}"})
 
         def _stream(self, lines: Iterator[dict[str, Any]]) -> None:
             """Lines of JSON as they come; the connection ends with the last one."""
-            first = next(lines)  # what is wrong with the question is told before anything is sent
-            self._head(HTTPStatus.OK, "application/x-ndjson")
-            self.send_header("Connection", "close")
-            self.end_headers()
+            first = next(lines)  # raises what is wrong with the query before anything is sent
             self.close_connection = True
+            self._extra = {"Connection": "close"}
+            self._head(HTTPStatus.OK, "application/x-ndjson")
+            if self.command == "HEAD":
+                cast(Generator[Any], lines).close()
+                return
             self.wfile.write(_json(first) + b"\n")
             for line in lines:
                 self.wfile.write(_json(line) + b"\n")
@@ -184,20 +232,25 @@ def _handler(api: Api, pages: dict[str, tuple[str, bytes]]) -> type[BaseHTTPRequ
             self._send(status, "application/json", _json(answer))
 
         def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+            self._extra = {"Content-Length": str(len(content)), **self._extra}
             self._head(status, kind)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            if self.command != "HEAD":
+                self.wfile.write(content)
 
         def _head(self, status: HTTPStatus, kind: str) -> None:
             self.send_response(status)
-            self.send_header("Content-Type", kind)
-            for name, value in HEADERS.items():
+            for name, value in {"Content-Type": kind, **HEADERS, **self._extra}.items():
                 self.send_header(name, value)
+            self.end_headers()
+            self._extra = {}
+
+        def log_request(self, code: Any = "-", size: Any = "-") -> None:
+            """Log the path without its query."""
+            path = urlsplit(getattr(self, "path", "")).path  # none if the request line is not valid
+            log.debug("view: %s %s %s", self.command, path, code)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Not a line a request."""
-            log.debug(format, *args)
+            """Log nothing else: messages quote the request line."""
 
     return Handler
 

@@ -1,13 +1,16 @@
-"""Which rows are shared by whom: how many streams use each row, and which rows each stream uses.
+"""How often each row is used, and by which streams.
 
-A window is a range of its segment's track, and a track is row numbers; so who uses what is found from the
-windows alone, without reading a single row:
+A window is a range of its segment's track, and a track is a list of row numbers, so uses are counted from the
+windows alone, without reading a row:
 
-    +1 where a window starts, -1 where it stops ──running sum──▶ uses along the track ──▶ uses a row
+    +1 where a window starts, -1 where it stops ──running sum──▶ uses along the track ──▶ uses of a row
+
+The rows of a market are its days: if the run has dates, rows are ordered and labelled by them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,16 +22,16 @@ from lakepond.lake.tracks import covered
 from lakepond.types import Array
 
 MOST_STEPS = 1 << 18
-"""the newest steps that are looked at"""
+"""the newest steps that are counted"""
 MOST_STREAMS = 24
-"""streams that get a line of their own"""
+"""streams that are shown, those with the most steps"""
 MOST_TRACK = 1 << 20
-"""row numbers of tracks that are looked at"""
+"""row numbers of tracks that are counted"""
 BINS = 160
 
 
-def tell_sharing(lake: Lake, leaf: int) -> dict[str, Any]:
-    """Uses of rows by stream, over the newest steps."""
+def tell_sharing(lake: Lake, leaf: int, dates: Sequence[str] = ()) -> dict[str, Any]:
+    """Uses of rows by stream, over the newest steps; `dates` are those of the days of a market."""
     parts: list[tuple[Array, Windows]] = []
     steps, tracks = 0, 0
     for segment in reversed(lake.commit.segments):
@@ -41,7 +44,7 @@ def tell_sharing(lake: Lake, leaf: int) -> dict[str, Any]:
             break
     if not parts:
         return {"leaf": leaf, "kind": "empty", "steps": 0, "of": 0}
-    return {"leaf": leaf, "kind": "rows", "steps": steps, "of": len(lake), **_count(parts)}
+    return {"leaf": leaf, "kind": "rows", "steps": steps, "of": len(lake), **_count(parts, dates)}
 
 
 class Windows(NamedTuple):
@@ -50,6 +53,9 @@ class Windows(NamedTuple):
     length: int
     rows: Array
     starts: Array
+    """(steps, 2): of obs and of next_obs"""
+    days: Array | None
+    """(steps, 2): the day of the newest row of each, if the steps have it"""
 
 
 def _windows(lake: Lake, segment: Segment, leaf: int) -> tuple[Array, Windows] | None:
@@ -61,17 +67,26 @@ def _windows(lake: Lake, segment: Segment, leaf: int) -> tuple[Array, Windows] |
         return None
     positions = covered(found.starts, found.layout.length)
     starts = np.searchsorted(positions, found.starts)
-    return part.columns["stream"], Windows(found.layout.length, found.track[positions], starts)
+    known = {"day", "next_day"} <= part.columns.keys()
+    days = np.stack([part.columns["day"], part.columns["next_day"]], axis=1) if known else None
+    return part.columns["stream"], Windows(found.layout.length, found.track[positions], starts, days)
 
 
-def _count(parts: list[tuple[Array, Windows]]) -> dict[str, Any]:
+def _count(parts: list[tuple[Array, Windows]], dates: Sequence[str]) -> dict[str, Any]:
     known, counts = np.unique(np.concatenate([stream for stream, _ in parts]), return_counts=True)
     shown = np.sort(known[np.argsort(-counts, kind="stable")[:MOST_STREAMS]])
     rows = np.unique(np.concatenate([leaf.rows for _, leaf in parts]))
     uses = np.zeros(len(rows), np.int64)
     by_stream = np.zeros((len(shown), len(rows)), bool)
-    table = np.zeros((len(shown), min(BINS, len(rows))))
-    bins = np.arange(len(rows)) * table.shape[1] // max(1, len(rows))
+    days = _days(parts, rows, dates)
+    order = np.arange(len(rows)) if days is None else days - days.min()
+    span = int(order.max()) + 1
+    table = np.zeros((len(shown), min(BINS, span)))
+    bins = order * table.shape[1] // span
+    firsts = -(-np.arange(table.shape[1]) * span // table.shape[1])
+    labels = (
+        [f"row {row:,}" for row in rows[firsts]] if days is None else [dates[days.min() + k] for k in firsts]
+    )
     for stream, leaf in parts:
         place = np.searchsorted(rows, leaf.rows)
         uses += np.bincount(place, _along(leaf, leaf.starts.reshape(-1)), len(rows)).astype(np.int64)
@@ -88,16 +103,30 @@ def _count(parts: list[tuple[Array, Windows]]) -> dict[str, Any]:
         "uses": int(uses.sum()),
         "streams": shown.tolist(),
         "streams_of": len(known),
-        "first_row": int(rows[0]),
-        "last_row": int(rows[-1]),
+        "rows_by_stream": int(by_stream.sum()),
+        "labels": labels,
+        "dates": days is not None,
         "shared": [{"by": k, "rows": int((sharers == k).sum())} for k in range(1, len(shown) + 1)],
         "uses_by_stream": table.astype(np.int64).tolist(),
         "overlap": overlap.tolist(),
     }
 
 
+def _days(parts: list[tuple[Array, Windows]], rows: Array, dates: Sequence[str]) -> Array | None:
+    """The day of each row, from the days of the windows that it is in; None unless all are known."""
+    found = np.full(len(rows), -1)
+    for _, leaf in parts:
+        if leaf.days is None or leaf.starts.shape != leaf.days.shape:
+            return None
+        ends, first = np.unique(leaf.days.reshape(-1), return_index=True)
+        starts, along = leaf.starts.reshape(-1)[first], np.arange(leaf.length)
+        places = np.searchsorted(rows, leaf.rows[starts[:, None] + along])
+        found[places] = ends[:, None] - leaf.length + 1 + along
+    return found if found.min() >= 0 and found.max() < len(dates) else None
+
+
 def _along(leaf: Windows, starts: Array) -> Array:
-    """How many windows cover each of the row numbers."""
+    """The number of windows that cover each of the row numbers."""
     change = np.bincount(starts, minlength=len(leaf.rows) + 1)[: len(leaf.rows) + 1].astype(np.int64)
     stops = np.bincount(starts + leaf.length, minlength=len(leaf.rows) + 1)
     return np.cumsum(change - stops[: len(leaf.rows) + 1])[:-1]

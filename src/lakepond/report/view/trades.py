@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lakepond.envs.market.rules import Rules
+from lakepond.envs.market_rules import Rules
 from lakepond.errors import MarketDataError
 from lakepond.lake.lake import Lake
 from lakepond.report.view.episode import read_columns
 from lakepond.report.view.fields import is_market
 from lakepond.report.view.observed import observe
+from lakepond.runs.metrics import is_number
 from lakepond.types import Array, Field, leaves
 from lakepond.untrusted import read_json
 
@@ -32,6 +33,8 @@ HELD, TRADES_TODAY = 0, 3
 """what of an instrument's position is read"""
 PIECE_STEPS = 4096
 """steps whose positions are read at a time"""
+LEAD_DAYS = 60
+"""days before an episode whose prices are shown"""
 SAME = 1e-3
 """percent; a return this near to that of the sale target was made by it"""
 
@@ -42,6 +45,8 @@ class MarketRun(NamedTuple):
     rules: Rules
     symbols: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
+    close: tuple[tuple[float | None, ...], ...] = ()
+    """closing prices by instrument and day; none in runs of earlier versions"""
 
     def date(self, day: int) -> str | None:
         """Of a day of the history, if the run tells."""
@@ -49,17 +54,42 @@ class MarketRun(NamedTuple):
 
 
 def read_market_run(folder: Path) -> MarketRun | None:
-    """The rules from `config.json`, names and dates from `market.json`; None if there are no rules."""
+    """The rules from `config.json`, the rest from `market.json`; None if there are no rules."""
     try:
         found = read_json(folder / "config.json")["config"]["rules"]
         rules = Rules(**{field.name: found[field.name] for field in fields(Rules) if field.name in found})
     except (OSError, ValueError, KeyError, TypeError, MarketDataError):
         return None
     try:
-        names = read_json(folder / "market.json")
-        return MarketRun(rules, tuple(map(str, names["symbols"])), tuple(map(str, names["dates"])))
+        found = read_json(folder / "market.json")
+        symbols, dates = tuple(map(str, found["symbols"])), tuple(map(str, found["dates"]))
+        np.array(dates, "datetime64[D]")  # ValueError unless they are dates
     except (OSError, ValueError, KeyError, TypeError):  # of a version that wrote none, or a lake on its own
         return MarketRun(rules)
+    close = found.get("close")
+    known = close if isinstance(close, list) and len(close) == len(symbols) else []
+    if not all(isinstance(one, list) and len(one) == len(dates) for one in known):
+        known = []
+    prices = [tuple(price if is_number(price) else None for price in one) for one in known]
+    return MarketRun(rules, symbols, dates, tuple(prices))
+
+
+def tell_prices(lake: Lake, ids: Array, run: MarketRun, column: int) -> dict[str, Any] | None:
+    """Closing prices of an instrument around an episode, with the day of each step; None if not known."""
+    if not 0 <= column < len(run.close) or not {"day", "next_day"} <= lake.spec.extras.keys():
+        return None
+    columns = read_columns(lake, ids, ["day", "next_day"])
+    days = columns["day"].astype(np.int64)
+    first, last = int(days.min()) - LEAD_DAYS, int(columns["next_day"].max())
+    start, stop = max(0, first), min(len(run.dates), last + 1)
+    if start >= stop or days.min() < 0 or days.max() >= len(run.dates):
+        return None
+    return {
+        "column": column,
+        "dates": list(run.dates[start:stop]),
+        "close": list(run.close[column][start:stop]),
+        "days": (days - start).tolist(),
+    }
 
 
 def tell_trades(lake: Lake, ids: Array, run: MarketRun) -> list[dict[str, Any]] | None:

@@ -1,18 +1,22 @@
-// The frame of the page: which page, which commit, what is new, what went wrong.
+// The frame of the page: which page and commit are shown, what is new, what went wrong.
 
 import { get, h, note, ago, bytes, count } from "/static/dom.js";
+import { training } from "/static/training.js";
 import { overview } from "/static/overview.js";
 import { episodes } from "/static/episodes.js";
 import { values } from "/static/values.js";
 import { rows } from "/static/rows.js";
 import { files } from "/static/files.js";
 
-const PAGES = { overview, episodes, values, rows, files };
+const PAGES = { overview, training, episodes, values, rows, files };
 const main = document.getElementById("main");
 const notice = document.getElementById("notice");
 const chooser = document.getElementById("commit");
 let leaving = new AbortController();
-let lake = null, shown = null, later = null;
+let lake = null, shown = null, later = null, refresh = null;
+
+// The address that was printed holds the token; the cookie has it now, and it need not stay in the history.
+if (location.search) history.replaceState(null, "", location.pathname + location.hash);
 
 function address() {
   const [name, query = ""] = location.hash.replace(/^#\//, "").split("?");
@@ -24,7 +28,7 @@ export function go(name, words) {
   location.hash = `#/${name}?${new URLSearchParams(kept)}`;
 }
 
-// Changes the address without a new page: where one is in an episode, say.
+// Changes the address without a new page: the position in an episode, say.
 export function remember(name, words) {
   const kept = Object.entries(words).filter(([, value]) => value !== null && value !== undefined && value !== "");
   history.replaceState(null, "", `#/${name}?${new URLSearchParams(kept)}`);
@@ -41,19 +45,20 @@ async function show() {
     if (target === `#/${name}`) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
   }
   delete main.dataset.ready;
+  refresh = null;
   document.title = `${name[0].toUpperCase()}${name.slice(1)} · ${lake?.name ?? "lake"} · lakepond`;
   try {
     lake = await get("lake", {}, signal);
     tellLake(words.commit);
-    if (lake.newest === null) {
+    if (lake.newest === null && !(lake.training && name === "training")) {
       main.replaceChildren(empty());
     } else {
-      shown = words.commit ? null : lake.newest.number;
-      await PAGES[name](main, { lake, words, signal, go, remember });
+      shown = words.commit || !lake.newest ? null : lake.newest.number;
+      refresh = (await PAGES[name](main, { lake, words, signal, go, remember })) ?? null;
     }
   } catch (error) {
     if (error.name === "AbortError") return;
-    main.replaceChildren(h("h1", {}, "This cannot be shown"), note(error.message, "bad"),
+    main.replaceChildren(h("h1", {}, "This page cannot be shown"), note(error.message, "bad"),
       h("p", { class: "controls" }, h("button", { onclick: show }, "Try again"),
         words.commit ? h("a", { href: `#/${name}` }, "Go to the newest commit") : null));
   }
@@ -62,11 +67,11 @@ async function show() {
 
 function empty() {
   if (lake.problems.length) {
-    return h("div", { class: "stack" }, h("h1", {}, "No commit of this lake is whole"),
-      h("p", {}, "Nothing is lost that is still on the disk: ", h("code", {}, `lakepond repair ${lake.path}`), " moves what is broken aside and deletes nothing."));
+    return h("div", { class: "stack" }, h("h1", {}, "No commit of this lake is intact"),
+      h("p", {}, h("code", {}, `lakepond repair ${lake.path}`), " restores what can be read; it moves broken files to another folder and deletes nothing."));
   }
   return h("div", { class: "stack" }, h("h1", {}, "This lake is empty"),
-    h("p", { class: "quiet" }, "Nothing has been committed yet. The page shows the first commit as soon as it is there."));
+    h("p", { class: "quiet" }, "Nothing has been committed yet. The page shows the first commit as soon as it exists."));
 }
 
 function tellLake(wanted) {
@@ -74,23 +79,24 @@ function tellLake(wanted) {
   document.getElementById("lake-name").textContent = label;
   document.getElementById("lake-name").title = lake.path;
   const about = lake.newest ? `${count(lake.newest.steps)} steps, ${bytes(lake.newest.bytes)}, last commit ${ago(lake.newest.time)}. ` : "";
-  document.getElementById("foot").textContent = `${about}Read-only, from this machine alone. lakepond ${lake.version}`;
+  document.getElementById("foot").textContent = `${about}Read-only. lakepond ${lake.version}`;
   notice.replaceChildren(...lake.problems.slice(0, 3).map((problem) => note(problem.error[0].toUpperCase() + problem.error.slice(1), "bad")));
-  if (lake.problems.length && lake.newest) notice.append(note(`The page shows commit ${lake.newest.number}, the newest that is whole.`));
+  if (lake.problems.length && lake.newest) notice.append(note(`The page shows commit ${lake.newest.number}, the newest that is intact.`));
+  document.querySelector("#nav a[href^='#/training']").hidden = !lake.training;
   chooser.disabled = lake.newest === null;
   fillChooser(wanted);
 }
 
 function fillChooser(wanted) {
   const newest = lake.newest?.number;
-  const options = [h("option", { value: "" }, newest === undefined ? (lake.problems.length ? "none whole" : "none yet") : `${newest} (newest)`)];
+  const options = [h("option", { value: "" }, newest === undefined ? (lake.problems.length ? "none intact" : "none yet") : `${newest} (newest)`)];
   if (wanted && Number(wanted) !== newest) options.push(h("option", { value: wanted }, wanted));
   chooser.replaceChildren(...options);
   chooser.value = wanted && Number(wanted) !== newest ? wanted : "";
   chooser.filled = false;
 }
 
-// The other commits are asked for when somebody looks for them.
+// The other commits are requested when the list is opened.
 async function offerCommits() {
   if (chooser.filled || !lake?.newest) return;
   chooser.filled = true;
@@ -108,18 +114,22 @@ chooser.addEventListener("change", () => {
   go(name, name === "episodes" ? { only: words.only, order: words.order, commit: chooser.value } : { ...words, commit: chooser.value });
 });
 
-// A running writer goes on: say so, and let the reader choose when to look.
+// Follows a running training: pages that can refresh do so, others say that there is a new commit.
 async function look() {
   clearTimeout(later);
   if (!document.hidden && lake) {
     try {
       const now = await get("lake");
       if (lake.newest === null && now.newest !== null) { await show(); }
-      else if (shown !== null && now.newest && now.newest.number !== shown && !notice.querySelector("[data-new]")) {
+      else if (refresh && !address().words.commit) {
+        const fresh = now.newest && now.newest.number !== lake.newest?.number;
+        if (fresh) { lake = now; shown = now.newest.number; tellLake(); }
+        await refresh(lake, fresh);
+      } else if (shown !== null && now.newest && now.newest.number !== shown && !notice.querySelector("[data-new]")) {
         const button = h("button", { onclick: () => show() }, "Show it");
-        notice.append(h("p", { class: "note plain", "data-new": "" }, `Commit ${now.newest.number} is there, with ${count(now.newest.recorded - lake.newest.recorded)} new steps. `, button));
+        notice.append(h("p", { class: "note plain", "data-new": "" }, `New commit ${now.newest.number} with ${count(now.newest.recorded - lake.newest.recorded)} more steps. `, button));
       }
-    } catch (error) { /* told by the next thing that is asked for */ }
+    } catch (error) { /* the next request of the page reports it */ }
   }
   later = setTimeout(look, 2500);
 }

@@ -1,4 +1,8 @@
-// Small things that every page uses: making elements, asking the server, writing numbers for people.
+// What every page uses: elements, requests to the server, tables.
+
+import { count } from "/static/numbers.js";
+
+export * from "/static/numbers.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -23,7 +27,7 @@ function fillIn(element, attributes, children) {
 
 export class Refused extends Error {}
 
-// One question; an answer that is not wanted any more is let go of through `signal`.
+// One request; `signal` cancels it when its answer is no longer needed.
 export async function get(name, words = {}, signal = undefined) {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(words)) {
@@ -34,49 +38,12 @@ export async function get(name, words = {}, signal = undefined) {
     answer = await fetch(`/api/${name}?${query}`, { signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused("The server does not answer; is `lakepond view` still running?");
+    throw new Refused("The server does not answer. Is `lakepond view` still running?");
   }
   if (answer.headers.get("Content-Type") === "image/png") return answer.blob();
   const told = await answer.json();
   if (!answer.ok) throw new Refused(told.error);
   return told;
-}
-
-const whole = new Intl.NumberFormat("en");
-export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
-
-export function short(n) {
-  if (n === null || n === undefined) return "–";
-  const size = Math.abs(n);
-  if (size >= 1e9) return trim(n / 1e9) + "B";
-  if (size >= 1e6) return trim(n / 1e6) + "M";
-  if (size >= 1e4) return trim(n / 1e3) + "k";
-  return number(n);
-}
-
-const trim = (x) => String(Number(x.toPrecision(Math.abs(x) >= 100 ? 4 : 3)));
-
-export function number(x) {
-  if (x === null || x === undefined) return "–";
-  if (Number.isInteger(x)) return whole.format(x);
-  const size = Math.abs(x);
-  if (size >= 1e3 && size < 1e9) return whole.format(Math.round(x));
-  if (size >= 1e9 || size < 1e-4) return x.toExponential(2).replace("e+", "e");
-  return String(Number(x.toPrecision(4)));
-}
-
-export function bytes(n) {
-  if (n === null || n === undefined) return "–";
-  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
-  let k = 0;
-  while (n >= 1000 && k < units.length - 1) { n /= 1000; k += 1; }
-  return `${k === 0 ? n : n < 10 ? n.toFixed(2) : n < 100 ? n.toFixed(1) : n.toFixed(0)} ${units[k]}`;
-}
-
-export function seconds(x) {
-  if (x < 1) return `${Math.round(x * 1000)} ms`;
-  if (x < 120) return `${x.toFixed(1)} s`;
-  return x < 7200 ? `${Math.round(x / 60)} min` : `${(x / 3600).toFixed(1)} h`;
 }
 
 export function ago(iso) {
@@ -105,6 +72,11 @@ export function table(heads, rows, label) {
 
 export function row(cells, heads, attributes = {}) {
   return h("tr", attributes, cells.map((cell, i) => h("td", { class: heads[i].startsWith("#") ? "n" : null }, cell)));
+}
+
+// A figure for `chart` of charts.js.
+export function figure(title, caption = "") {
+  return h("figure", { "aria-label": title }, h("h3", {}, title), h("figcaption", {}, caption));
 }
 
 export function select(id, label, options, value, onchange) {

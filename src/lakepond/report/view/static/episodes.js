@@ -1,4 +1,4 @@
-// The list of episodes, and beside it the one that is looked at.
+// The list of episodes, and beside it the one that is shown.
 
 import { count, get, h, note, number, row, select, table } from "/static/dom.js";
 import { player } from "/static/player.js";
@@ -16,8 +16,8 @@ export async function episodes(main, { words, signal, go, remember }) {
   const state = { words: { ...words }, list, place, spec, signal, remember };
   const first = await fill(state, true);
   const wanted = words.first !== undefined ? { stream: Number(words.stream), first: Number(words.first), last: Number(words.last) } : first;
-  if (wanted) await open(state, wanted, Number(words.at ?? 0));
-  else if (!signal.aborted) place.replaceChildren(h("p", { class: "quiet" }, "No episode here."));
+  if (wanted) await open(state, wanted, words.at === undefined ? null : Number(words.at));
+  else if (!signal.aborted) place.replaceChildren(h("p", { class: "quiet" }, "There is no episode."));
 }
 
 function filters(words, go, signal) {
@@ -62,7 +62,7 @@ function drawList(state, offset) {
   const heads = ["Stream", "#First step", "#Steps", "#Return", "End"];
   const rows = told.episodes.map((episode) => {
     const on = state.open && state.open.stream === episode.stream && state.open.first === episode.first;
-    const show = (event) => { event.preventDefault(); open(state, episode, 0); };
+    const show = (event) => { event.preventDefault(); open(state, episode, null); };
     return row([
       String(episode.stream),
       h("a", { href: `#/episodes?stream=${episode.stream}&first=${episode.first}&last=${episode.last}`, onclick: show, "aria-label": `Episode of stream ${episode.stream} from step ${episode.first}`, "aria-current": on ? "true" : null }, count(episode.first)),
@@ -73,7 +73,7 @@ function drawList(state, offset) {
   const focused = document.activeElement?.getAttribute?.("aria-label");
   list.replaceChildren(
     ...[p.error ? note(p.error, "bad") : null,
-      !p.done && !p.error ? h("p", { class: "quiet small" }, `${count(p.steps)} of ${count(p.of)} steps looked at `, h("progress", { max: p.of, value: p.steps, "aria-label": "Episodes found" })) : null,
+      !p.done && !p.error ? h("p", { class: "quiet small" }, `${count(p.steps)} of ${count(p.of)} steps read `, h("progress", { max: p.of, value: p.steps, "aria-label": "Episodes found" })) : null,
       h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of episodes" }, table(heads, rows, "Episodes")),
       h("p", { class: "pager" },
         h("button", { disabled: offset === 0, onclick: () => turn(state, offset - PAGE) }, "Previous"),
@@ -95,17 +95,17 @@ async function open(state, episode, at) {
   const { words } = state;
   const base = { commit: words.commit, only: words.only, order: words.order, offset: words.offset };
   const key = { stream: episode.stream, first: episode.first, last: episode.last };
-  state.remember("episodes", { ...base, ...key, at: at || "" });
+  state.remember("episodes", { ...base, ...key, at: at ?? "" });
   const beside = (step) => {
     const list = state.told.episodes;
     const i = list.findIndex((other) => other.stream === state.open.stream && other.first === state.open.first);
     const next = i < 0 ? null : list[i + step];
-    if (next) open(state, next, 0);
+    if (next) open(state, next, null);
   };
   try {
     state.stop = await player(state.place, {
       commit: words.commit, key, at, spec: state.spec, signal: state.signal, beside,
-      remember: (now) => state.remember("episodes", { ...base, ...key, at: now || "" }),
+      remember: (now) => state.remember("episodes", { ...base, ...key, at: now }),
     });
   } catch (error) {
     if (error.name !== "AbortError") state.place.replaceChildren(note(error.message, "bad"));

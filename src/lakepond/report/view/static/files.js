@@ -22,7 +22,7 @@ export async function files(main, { lake, words, signal }) {
   const again = () => { draw.steps(shown.steps); draw.rows(shown.rows); };
   again();
   main.replaceChildren(h("div", { class: "stack" },
-    h("div", {}, h("h1", {}, "Files"), h("p", { class: "quiet" }, `What commit ${commit} is made of; a file is named by the checksum of its content and never changed.`)),
+    h("div", {}, h("h1", {}, "Files"), h("p", { class: "quiet" }, `The files of commit ${commit}. A file is named by the checksum of its content and never changes.`)),
     checker(commit, states, again, signal),
     uploadsPart(uploads),
     h("section", {}, h("div", { class: "head" }, h("h2", {}, "Steps"), h("p", { class: "quiet small" }, `${count(steps.of)} segments`)), parts.steps),
@@ -31,8 +31,8 @@ export async function files(main, { lake, words, signal }) {
 
 function filesTable(kind, told, states, turn) {
   const heads = kind === "steps"
-    ? ["File", "#First step", "#Steps", "#On disk", "#Files of rows it needs", "Checked"]
-    : ["File", "#Leaf", "#First row", "#Rows", "#Plainly", "#On disk", "#Times smaller", "#Used by segments", "Checked"];
+    ? ["File", "#First step", "#Steps", "#On disk", "#Row files it needs", "Checked"]
+    : ["File", "#Leaf", "#First row", "#Rows", "#Uncompressed", "#On disk", "#Times smaller", "#Used by segments", "Checked"];
   const lines = told.files.map((file) => row([
     h("code", { title: file.file }, `${file.file.slice(0, 12)}…${file.file.slice(file.file.lastIndexOf("."))}`),
     ...(kind === "steps"
@@ -48,11 +48,11 @@ function filesTable(kind, told, states, turn) {
       h("span", { class: "quiet small" }, `${count(from)}–${count(to)} of ${count(told.of)}`)) : null);
 }
 
-const COLOURS = { whole: "good", broken: "bad" };
-const state = (told) => h("span", { class: COLOURS[told] ?? "quiet" }, told ?? "–");
+const STATES = { whole: ["good", "intact"], broken: ["bad", "broken"], elsewhere: ["quiet", "in the cloud"] };
+const state = (told) => { const [kind, text] = STATES[told] ?? ["quiet", "–"]; return h("span", { class: kind }, text); };
 
 function checker(commit, states, again, signal) {
-  const button = h("button", { class: "main", onclick: run }, "Check every byte");
+  const button = h("button", { class: "main", onclick: run }, "Verify checksums");
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Checked", hidden: true });
   const said = h("p", { class: "quiet small", role: "status", "aria-live": "polite" }, "Reads all files of this commit and compares them with their checksums, as `lakepond verify` does.");
   const bad = h("div", { class: "stack" });
@@ -81,7 +81,7 @@ function checker(commit, states, again, signal) {
           said.textContent = `${count(checked)} of ${count(of)} files, ${bytes(line.done)} of ${bytes(line.of)}`;
         }
       }
-      said.textContent = checked < of ? `Stopped after ${count(checked)} of ${count(of)} files.` : broken ? `${count(broken)} of ${count(of)} files are broken; \`lakepond repair\` goes back to what is whole.` : `All ${count(of - away)} files are what was written.${away ? ` ${count(away)} more are not on this disk but elsewhere.` : ""}`;
+      said.textContent = checked < of ? `Stopped after ${count(checked)} of ${count(of)} files.` : broken ? `${count(broken)} of ${count(of)} files are broken; \`lakepond repair\` goes back to the newest intact commit.` : `All ${count(of - away)} files are intact.${away ? ` ${count(away)} more are only in the cloud and were not read.` : ""}`;
     } catch (error) {
       if (error.name === "AbortError") return;
       said.textContent = error.message;
@@ -93,7 +93,7 @@ function checker(commit, states, again, signal) {
 }
 
 function uploadsPart(told) {
-  const heads = ["Place", "#Files of this commit there", "#Bytes there", "#Only there", "Last change"];
+  const heads = ["Destination", "#Files of this commit", "#Size", "#Only there", "Last change"];
   const rows = told.places.map((place) => row([
     h("code", {}, place.place), `${count(place.files)} of ${count(place.files_of)}`, `${bytes(place.bytes)} of ${bytes(place.bytes_of)}`,
     place.only_there ? `${count(place.only_there)} files, ${bytes(place.only_there_bytes)}` : "none", ago(new Date(place.changed * 1000).toISOString())], heads));
@@ -103,5 +103,5 @@ function uploadsPart(told) {
     : h("p", { class: "quiet small" }, `Last pushed to ${last.place} ${ago(new Date(last.time * 1000).toISOString())}.`);
   return h("section", {}, h("h2", {}, "Uploads"), told.places.length
     ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of uploads" }, table(heads, rows, "Uploads"))
-    : h("p", { class: "quiet" }, "No list of uploads lies beside this lake: it has not been pushed from this machine."), pushed);
+    : h("p", { class: "quiet" }, "This lake has not been pushed from this machine."), pushed);
 }

@@ -1,16 +1,18 @@
-// One episode: a screen that shows the observation of a step, and what there is to move from step to step.
+// One episode: a screen that shows the observation of a step, and the controls to move from step to step.
 
-import { count, get, h, note, number, s, select } from "/static/dom.js";
-import { lineChart, wholeTicks } from "/static/charts.js";
-import { pictureScreen, vectorScreen, windowScreen } from "/static/screens.js";
+import { count, figure, get, h, note, number, s, select } from "/static/dom.js";
+import { chart } from "/static/charts.js";
+import { windowScreen } from "/static/market.js";
+import { pictureScreen, vectorScreen } from "/static/screens.js";
 
-const SPEEDS = [[4, "4 a second"], [12, "12 a second"], [30, "30 a second"], [60, "60 a second"]];
+const SPEEDS = [[4, "4 per second"], [12, "12 per second"], [30, "30 per second"], [60, "60 per second"]];
 
 const icon = (d) => s("svg", { width: 16, height: 16, viewBox: "0 0 16 16", "aria-hidden": "true" }, s("path", { class: "icon", d }));
 
 export async function player(place, { commit, key, at, spec, signal, beside, remember }) {
   const told = await get("episode", { commit, ...key }, signal);
-  const now = { at: Math.min(Math.max(0, at), told.steps - 1), leaf: 0, playing: null, speed: 12 };
+  const first = at ?? told.trades?.[0]?.at ?? 0;  // a market opens at its first trade
+  const now = { at: Math.min(Math.max(0, first), told.steps - 1), leaf: 0, playing: null, speed: 12 };
   const question = (more) => ({ commit, ...key, ...more });
   const context = { spec, told, question, signal, now, move };
   let screen = null;
@@ -21,16 +23,14 @@ export async function player(place, { commit, key, at, spec, signal, beside, rem
     first: h("button", { onclick: () => move(0), "aria-label": "First step", title: "First step (Home)" }, icon("M3 2v12M13 2v12L5 8z")),
     back: h("button", { onclick: () => move(now.at - 1), "aria-label": "One step back", title: "One step back (←)" }, icon("M11 2v12L3 8z")),
     play: h("button", { class: "main", onclick: play, "aria-label": "Play", title: "Play (space)" }, "Play"),
-    on: h("button", { onclick: () => move(now.at + 1), "aria-label": "One step on", title: "One step on (→)" }, icon("M5 2v12l8-6z")),
+    on: h("button", { onclick: () => move(now.at + 1), "aria-label": "One step forward", title: "One step forward (→)" }, icon("M5 2v12l8-6z")),
     last: h("button", { onclick: () => move(told.steps - 1), "aria-label": "Last step", title: "Last step (End)" }, icon("M13 2v12M3 2v12l8-6z")),
   };
   const facts = h("dl", { class: "now" });
   const body = h("div", {}), more = h("div", {});
-  const chart = lineChart("Return and reward over the episode", {
-    xs: told.at, height: 150, cursor: () => now.at, pick: (i) => move(told.at[i]), xTicks: wholeTicks, xName: "step",
-    lines: [{ name: "return so far", ys: told.return }, { name: "reward", ys: told.reward }],
-    caption: "Return so far (blue) and reward (orange) over the steps of the episode. Press to go there.",
-  });
+  const curve = figure("Return and reward", "Cumulative return and reward of each step. Click to go to a step.");
+  const steps = { x_name: "step", unit: "", xs: [told.at.map((k) => k + 1)], lines: [{ name: "return so far", xs: 0, y: told.return, colour: 0 }, { name: "reward", xs: 0, y: told.reward, colour: 1 }] };
+  chart(curve, steps, { height: 170, share: "episode steps", now: () => now.at + 1, pick: (x) => move(x - 1) });
 
   function move(to) {
     const next = Math.min(Math.max(0, to), told.steps - 1);
@@ -42,7 +42,7 @@ export async function player(place, { commit, key, at, spec, signal, beside, rem
     buttons.first.disabled = buttons.back.disabled = next === 0;
     buttons.last.disabled = buttons.on.disabled = next === told.steps - 1;
     screen?.show(next);
-    chart.again();
+    curve.chart.redraw();
     tellStep(next);
   }
 
@@ -104,13 +104,13 @@ export async function player(place, { commit, key, at, spec, signal, beside, rem
     ? select("leaf", "Observation", spec.observations.map((field) => [field.leaf, field.path]), 0, (leaf) => setLeaf(Number(leaf))) : null;
   place.replaceChildren(
     h("div", {}, h("h2", {}, `Stream ${told.stream}, steps ${count(told.first)} to ${count(told.last)}`),
-      h("p", { class: "quiet" }, `${count(told.steps)} steps, return ${number(told.total)}, ${told.end === "open" ? "not ended yet" : told.end}`)),
+      h("p", { class: "quiet" }, `${count(told.steps)} steps, return ${number(told.total)}, ${told.end === "open" ? "still open" : told.end}`)),
     body,
     h("div", {}, slider, h("div", { class: "transport" }, buttons.first, buttons.back, buttons.play, buttons.on, buttons.last,
       select("speed", "", SPEEDS.map(([n, text]) => [n, text]), now.speed, (n) => { now.speed = Number(n); if (now.playing !== null) { play(); play(); } }), output)),
     ...(observations ? [h("div", { class: "controls" }, observations)] : []),
-    facts, chart, more,
-    h("p", { class: "keys" }, h("kbd", {}, "←"), " ", h("kbd", {}, "→"), " a step, ", h("kbd", {}, "Page up"), " ", h("kbd", {}, "Page down"), " ten, ",
+    facts, h("div", { class: "charts" }, curve), more,
+    h("p", { class: "keys" }, h("kbd", {}, "←"), " ", h("kbd", {}, "→"), " one step, ", h("kbd", {}, "Page up"), " ", h("kbd", {}, "Page down"), " ten steps, ",
       h("kbd", {}, "space"), " play, ", h("kbd", {}, "["), " ", h("kbd", {}, "]"), " previous and next episode"));
   place.querySelector("#speed").setAttribute("aria-label", "Speed");
   setLeaf(0);

@@ -1,7 +1,7 @@
 // How rewards, actions and extras are distributed.
 
-import { count, facts, get, h, number, select } from "/static/dom.js";
-import { barChart } from "/static/charts.js";
+import { count, figure, get, h, number, select } from "/static/dom.js";
+import { chart } from "/static/charts.js";
 
 export async function values(main, { words, signal, go }) {
   const spec = await get("spec", { commit: words.commit }, signal);
@@ -12,17 +12,16 @@ export async function values(main, { words, signal, go }) {
       h("div", { class: "controls" }, select("column", "Column", spec.columns.map((name) => [name, name]), column, (name) => go("values", { ...words, column: name })))),
     place));
   const told = await get("distribution", { commit: words.commit, column }, signal);
-  const from = told.steps === told.of ? `All ${count(told.of)} live steps.` : `From ${count(told.steps)} of ${count(told.of)} live steps, in spans spread evenly over them.`;
-  place.replaceChildren(h("p", { class: "quiet" }, from), h("div", { class: "two" }, told.parts.map((part) => onePart(column, part))));
+  const from = told.steps === told.of ? `All ${count(told.of)} steps.` : `A sample of ${count(told.steps)} of ${count(told.of)} steps, in spans spread evenly over the lake.`;
+  place.replaceChildren(h("p", { class: "quiet" }, from), h("div", { class: "charts" }, told.parts.map((part) => onePart(column, part))));
 }
 
 function onePart(column, part) {
   const title = `${column}${part.name.startsWith("[") ? "" : " "}${part.name}`.trim();
-  if (part.kind === "none") return h("section", {}, h("h2", {}, title), h("p", { class: "quiet" }, "No finite value."));
-  const chart = part.kind === "choices"
-    ? barChart(`Distribution of ${title}`, { counts: part.counts, labels: part.at.map(number) })
-    : barChart(`Distribution of ${title}`, { counts: part.counts, edges: part.edges });
-  return h("section", {}, h("h2", {}, h("code", {}, title)), chart,
-    facts([["Lowest", number(part.low)], ["Mean", number(part.mean)], ["Highest", number(part.high)], ["Deviation", number(part.deviation)]]),
-    part.not_finite ? h("p", { class: "bad small" }, `${count(part.not_finite)} of ${count(part.values)} values are not finite.`) : null);
+  if (part.kind === "none") return h("section", {}, h("h3", {}, title), h("p", { class: "quiet" }, "No finite value."));
+  const broken = part.not_finite ? ` ${count(part.not_finite)} of ${count(part.values)} values are NaN or infinite.` : "";
+  const made = figure(title, `Mean ${number(part.mean)}, standard deviation ${number(part.deviation)}; lowest ${number(part.low)}, highest ${number(part.high)}.${broken}`);
+  const sides = part.kind === "choices" ? { labels: part.at.map(number) } : { edges: part.edges };
+  chart(made, { kind: "bars", x_name: "", unit: "", title, counts: part.counts, share: true, ...sides }, { share: `values ${title}` });
+  return made;
 }

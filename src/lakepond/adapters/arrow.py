@@ -1,0 +1,181 @@
+"""Lakes as Arrow and Parquet tables, one row per step, and back; some megabytes at a time.
+
+Arrays are fixed-size lists in C order; their dtype and shape are in the field's metadata. The metadata of the
+schema has the spec, with its spaces, as in `lake.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lakepond import untrusted
+from lakepond.adapters.episodes import Imported, Progress, recording
+from lakepond.adapters.staging import new_lake, refuse_existing
+from lakepond.arrow_sizes import check_ipc, check_parquet
+from lakepond.errors import SpecError
+from lakepond.lake import description
+from lakepond.lake.columns import Column
+from lakepond.lake.episodes import episode_ids
+from lakepond.lake.files import write_path
+from lakepond.lake.lake import Lake
+from lakepond.types import Array, Batch, Spec, leaves, rebuild
+
+BATCH_BYTES = 16 << 20
+"""plain bytes in a record batch"""
+MOST_RATIO = 1032
+"""bytes that one byte of a file may expand to, as for deflate"""
+SPEC = b"lakepond.spec"
+
+
+def to_arrow(lake: Lake, *, next_obs: bool = True) -> Any:
+    """A `pyarrow.RecordBatchReader` over all live steps; `next_obs=False` leaves that out."""
+    import pyarrow as pa
+
+    columns = _columns(lake.spec, next_obs)
+    metadata = {SPEC: json.dumps(description.spec_to_json(lake.spec))}
+    schema = pa.schema([column.field for column in columns], metadata)
+
+    def batches() -> Iterator[Any]:
+        size = max(1, min(8192, BATCH_BYTES // lake.spec.step_nbytes))
+        for start in range(lake.commit.oldest, lake.commit.recorded, size):
+            values = _values(lake.steps(start, min(start + size, lake.commit.recorded)))
+            parts = [np.ascontiguousarray(values[column.name]) for column in columns]
+            arrays = [column.to_arrow(part) for column, part in zip(columns, parts, strict=True)]
+            yield pa.record_batch(arrays, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def export_parquet(lake: Lake, path: str | Path, *, next_obs: bool = True) -> None:
+    """Write one Parquet file, compressed with zstd; atomic."""
+    import pyarrow.parquet as pq
+
+    def open_file(temporary: Path, schema: Any) -> Any:
+        return pq.ParquetWriter(temporary, schema, compression="zstd", use_dictionary=False)
+
+    _export(to_arrow(lake, next_obs=next_obs), Path(path), open_file)
+
+
+def export_arrow(lake: Lake, path: str | Path, *, next_obs: bool = True) -> None:
+    """Write one Arrow IPC file; atomic."""
+    import pyarrow as pa
+
+    def open_file(temporary: Path, schema: Any) -> Any:
+        return pa.ipc.new_file(str(temporary), schema)
+
+    _export(to_arrow(lake, next_obs=next_obs), Path(path), open_file)
+
+
+def _export(batches: Any, path: Path, open_file: Callable[[Path, Any], Any]) -> None:
+    if path.exists():
+        raise SpecError(f"{path} already exists; name another file.")
+
+    def write(temporary: Path) -> None:
+        with open_file(temporary, batches.schema) as file:
+            for batch in batches:
+                file.write_batch(batch)
+
+    write_path(path, write)
+
+
+def import_arrow(path: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
+    """Import a table that lakepond exported, Parquet or Arrow IPC, to a new lake; `progress` counts steps."""
+    refuse_existing(Path(lake))
+    with untrusted.blaming(path, SpecError, "export it again"):
+        total, spec, batches = _opened(Path(path))
+    done = 0
+    with new_lake(Path(lake)) as folder, recording(folder) as recorder:
+        replay = recorder.open(spec)
+        while True:
+            with untrusted.blaming(path, SpecError, "export it again"):
+                table = next(batches, None)
+                if table is None:
+                    break
+                table.validate(full=True)  # or offsets in the file may point outside of its buffers
+                values = {c.name: _from_arrow(table[c.name], c) for c in _columns(spec, next_obs=True)}
+            trees = {"obs": spec.obs, "next_obs": spec.obs, "action": spec.action}
+            steps: dict[str, Any] = {}
+            for name, tree in trees.items():
+                parts = iter([values[leaf] for leaf, _ in leaves(tree, name)])
+                steps[name] = rebuild(tree, lambda parts=parts: next(parts))  # type: ignore[misc]
+            for name in ("reward", "terminated", "truncated", "stream", *spec.extras):
+                steps[name] = values[name]
+            replay.record(**steps)
+            done += table.num_rows
+            if progress is not None:
+                progress(done, total)
+        if not done:
+            raise SpecError(f"{path} has no steps; there is nothing to import.")
+        replay.commit()
+        with Lake.open(folder) as written:
+            episodes = sum(1 for _ in episode_ids(written.reader, written.spec))
+        return recorder.finish(episodes, {"imported": True})
+
+
+def _opened(path: Path) -> tuple[int, Spec, Iterator[Any]]:
+    """The number of steps, the spec and the record batches of a Parquet or Arrow IPC file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with path.open("rb") as file:
+        parquet = file.read(4) == b"PAR1"
+    total = (check_parquet if parquet else check_ipc)(path, MOST_RATIO)
+    if parquet:
+        table = pq.ParquetFile(path)
+        spec = _spec_of(table.schema_arrow, path)
+        return total, spec, table.iter_batches(batch_size=max(1, min(8192, BATCH_BYTES // spec.step_nbytes)))
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    spec = _spec_of(reader.schema, path)
+    return total, spec, (reader.get_batch(i) for i in range(reader.num_record_batches))
+
+
+def _spec_of(schema: Any, path: str | Path) -> Spec:
+    found = (schema.metadata or {}).get(SPEC)
+    if found is None:
+        raise SpecError(
+            f"{path} does not have the spec of a lake; only tables that lakepond exported are read."
+        )
+    spec = description.spec_from_json(untrusted.parse_json(found))
+    missing = [column.name for column in _columns(spec, next_obs=True) if column.name not in schema.names]
+    if missing:
+        raise SpecError(f"{path} has no {', '.join(missing)}; export it again, with next_obs.")
+    return spec
+
+
+def _from_arrow(values: Any, column: Column) -> Array:
+    import pyarrow as pa
+
+    if values.type != column.type or values.null_count:
+        raise ValueError(f"column {column.name!r} is {values.type} where {column.type} is expected")
+    if pa.types.is_fixed_size_binary(values.type):
+        flat = np.frombuffer(b"".join(values.to_pylist()), column.dtype)
+    else:
+        flat = (values.flatten() if column.shape else values).to_numpy(zero_copy_only=False)
+    return flat.reshape(len(values), *column.shape)
+
+
+def _columns(spec: Spec, next_obs: bool) -> list[Column]:
+    flag, number = np.dtype(bool), np.dtype(np.int64)
+    observed = [*leaves(spec.obs, "obs"), *(leaves(spec.obs, "next_obs") if next_obs else ())]
+    fields = [*observed, *leaves(spec.action, "action"), ("reward", spec.reward), *spec.extras.items()]
+    return [
+        Column("step_id", number, ()),
+        Column("stream", np.dtype(np.int32), ()),
+        *(Column(name, np.dtype(field.dtype), field.shape) for name, field in fields),
+        Column("terminated", flag, ()),
+        Column("truncated", flag, ()),
+    ]
+
+
+def _values(batch: Batch) -> dict[str, Array]:
+    trees = {"obs": batch.obs, "next_obs": batch.next_obs, "action": batch.action}
+    values = {path: value for name, tree in trees.items() for path, value in leaves(tree, name)}
+    values |= {
+        name: getattr(batch, name) for name in ("reward", "terminated", "truncated", "step_id", "stream")
+    }
+    return values | batch.extras

@@ -1,0 +1,364 @@
+"""d3rlpy: train offline from a lake that may be larger than memory.
+
+    dataset = LakeReplayBuffer("lakes/demo")
+    d3rlpy.algos.DQNConfig().create().fit(dataset, n_steps=10_000)
+
+d3rlpy keeps an episode as its observations without the last one, so the last step of an episode that did not
+terminate is not a transition, as with d3rlpy's own buffers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import d3rlpy.dataset as d3
+import numpy as np
+from d3rlpy.constants import ActionSpace
+from d3rlpy.dataset import BasicTrajectorySlicer, BasicTransitionPicker, Signature, Transition
+
+from lakepond.errors import SpecError, TooFewSteps
+from lakepond.lake.assemble import PART_STEPS
+from lakepond.lake.episodes import Episode, episode_of
+from lakepond.lake.lake import Lake
+from lakepond.lake.loaded import LoadedSteps, views
+from lakepond.lake.sequences import episodes_of
+from lakepond.types import Array, Field, Tree
+
+CACHE_BYTES = 256 << 20
+"""whole episodes that are kept in memory, for pickers and slicers that need whole episodes"""
+
+
+class LakeBuffer:
+    """The episodes of a lake by d3rlpy's `BufferProtocol`; read-only.
+
+    Memory: 8 bytes per step for its id and 4 for its reward, and whole episodes only while they are used.
+    """
+
+    def __init__(self, lake: Lake | str | os.PathLike[str]) -> None:
+        self.lake = lake if isinstance(lake, Lake) else Lake.open(Path(lake))
+        spec = self.lake.spec
+        if isinstance(spec.obs, dict) or not isinstance(spec.action, Field) or spec.reward.shape:
+            raise SpecError(
+                "d3rlpy takes observations that are arrays or tuples of them, one array of actions and one "
+                f"reward per step, but {self.lake.path} has {spec}."
+            )
+        episodes = episodes_of(self.lake)
+        if not len(episodes.ids):
+            raise TooFewSteps(f"{self.lake.path} has no steps yet; record some and commit them.")
+        self.ids, self.starts, self.terminated = episodes.ids, episodes.starts, episodes.terminated
+        self.sizes = episodes.sizes
+        counts = self.sizes - ~self.terminated
+        self._before = np.cumsum(counts) - counts
+        self._count = int(counts.sum())
+        self.rewards, self.largest_action = _scan(self.lake, self.ids)
+        self._cache: OrderedDict[int, Episode] = OrderedDict()
+
+    def append(self, episode: Any, index: int) -> None:
+        """Refuse: it is read-only."""
+        raise SpecError(
+            f"{self.lake.path} is read-only here; collect into another buffer and combine the two with "
+            "d3rlpy.dataset.MixedReplayBuffer."
+        )
+
+    @property
+    def episodes(self) -> Sequence[Any]:
+        """All episodes; each is read when its data is used."""
+        return _Episodes(self)
+
+    @property
+    def transition_count(self) -> int:
+        """The number of transitions."""
+        return self._count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[LakeEpisode, int]:
+        if not -self._count <= index < self._count:
+            raise IndexError(f"transitions are in [0, {self._count:,}), not {index}.")
+        number, at = self.find(np.array([index % self._count]))
+        return LakeEpisode(self, int(number[0])), int(at[0])
+
+    def find(self, transitions: Array) -> tuple[Array, Array]:
+        """The episode of each transition, and its position there."""
+        number = np.searchsorted(self._before, transitions, "right") - 1
+        return number, transitions - self._before[number]
+
+    def read(self, number: int) -> Episode:
+        """A whole episode, from memory if it was read recently."""
+        if number in self._cache:
+            self._cache.move_to_end(number)
+            return self._cache[number]
+        start = int(self.starts[number])
+        ids = self.ids[start : start + int(self.sizes[number])]
+        episode = episode_of(self.lake.reader, self.lake.spec, ids)
+        self._cache[number] = episode
+        size = self.lake.spec.step_nbytes
+        while len(self._cache) > 1 and sum(e.steps for e in self._cache.values()) * size > CACHE_BYTES:
+            self._cache.popitem(last=False)
+        return episode
+
+
+class _Episodes(Sequence[Any]):
+    """The episodes of a buffer, made when they are asked for."""
+
+    def __init__(self, buffer: LakeBuffer) -> None:
+        self._buffer = buffer
+
+    def __len__(self) -> int:
+        return len(self._buffer.starts)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [LakeEpisode(self._buffer, i) for i in range(*index.indices(len(self)))]
+        return LakeEpisode(self._buffer, range(len(self))[index])
+
+    def __iter__(self) -> Iterator[Any]:
+        return (LakeEpisode(self._buffer, i) for i in range(len(self)))
+
+
+class LakeEpisode:
+    """One episode by d3rlpy's `EpisodeBase`; its arrays are read when they are used."""
+
+    def __init__(self, buffer: LakeBuffer, number: int) -> None:
+        self.buffer, self.number = buffer, number
+
+    @property
+    def observations(self) -> Any:
+        """(steps, ...), or a list of such arrays."""
+        return _cut(self.buffer.read(self.number).obs, len(self))
+
+    @property
+    def actions(self) -> Array:
+        """(steps, size), or (steps, 1) if they are discrete."""
+        return _with_axis(self.buffer.read(self.number).action)
+
+    @property
+    def rewards(self) -> Array:
+        """(steps, 1) float32."""
+        start = int(self.buffer.starts[self.number])
+        return self.buffer.rewards[start : start + len(self), None]
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the last step terminated the episode."""
+        return bool(self.buffer.terminated[self.number])
+
+    @property
+    def observation_signature(self) -> Any:
+        """Dtypes and shapes of observations."""
+        return observation_signature(self.buffer.lake)
+
+    @property
+    def action_signature(self) -> Any:
+        """Dtype and shape of actions."""
+        return action_signature(self.buffer.lake)
+
+    @property
+    def reward_signature(self) -> Any:
+        """Dtype and shape of rewards."""
+        return REWARD
+
+    def size(self) -> int:
+        """The number of steps."""
+        return int(self.buffer.sizes[self.number])
+
+    def __len__(self) -> int:
+        return self.size()
+
+    @property
+    def transition_count(self) -> int:
+        """The number of transitions."""
+        return self.size() if self.terminated else self.size() - 1
+
+    def compute_return(self) -> float:
+        """The sum of the rewards."""
+        return float(np.sum(self.rewards))
+
+    def serialize(self) -> dict[str, Any]:
+        """All arrays."""
+        names = ("observations", "actions", "rewards", "terminated")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def deserialize(cls, serializedData: dict[str, Any]) -> Any:
+        """An episode in memory: of d3rlpy's own class."""
+        return d3.Episode.deserialize(serializedData)
+
+
+class LakeReplayBuffer(d3.ReplayBuffer):
+    """d3rlpy's dataset over a lake. A batch is read at once, and only its own steps are.
+
+    That holds for `BasicTransitionPicker` and `BasicTrajectorySlicer`, the defaults; others read whole
+    episodes, of which some are kept in memory.
+    """
+
+    def __init__(
+        self,
+        lake: Lake | str | os.PathLike[str],
+        *,
+        transition_picker: Any = None,
+        trajectory_slicer: Any = None,
+        action_size: int | None = None,
+    ) -> None:
+        """`action_size`: number of discrete actions; by default the largest recorded one plus one."""
+        buffer = LakeBuffer(lake)
+        action = buffer.lake.spec.action
+        discrete = np.dtype(action.dtype).kind in "biu"
+        if action_size is None:
+            action_size = buffer.largest_action + 1 if discrete else int(np.prod(action.shape))
+        super().__init__(
+            buffer,
+            transition_picker=transition_picker,
+            trajectory_slicer=trajectory_slicer,
+            observation_signature=observation_signature(buffer.lake),
+            action_signature=action_signature(buffer.lake),
+            reward_signature=REWARD,
+            action_space=ActionSpace.DISCRETE if discrete else ActionSpace.CONTINUOUS,
+            action_size=action_size,
+        )
+
+    def sample_transition(self) -> Any:
+        """One transition, uniformly."""
+        if type(self._transition_picker) is not BasicTransitionPicker:
+            return super().sample_transition()
+        return self._transitions(np.array([np.random.randint(self._buffer.transition_count)]))[0]
+
+    def sample_transition_batch(self, batch_size: int) -> Any:
+        """A batch of transitions, uniformly; the draws are those of d3rlpy with the same seed."""
+        if type(self._transition_picker) is not BasicTransitionPicker:
+            return super().sample_transition_batch(batch_size)
+        drawn = [np.random.randint(self._buffer.transition_count) for _ in range(batch_size)]
+        return d3.TransitionMiniBatch.from_transitions(self._transitions(np.array(drawn)))
+
+    def _transitions(self, index: Array) -> list[Any]:
+        buffer: LakeBuffer = self._buffer
+        number, at = buffer.find(index)
+        start, size = buffer.starts[number], buffer.sizes[number]
+        terminal = buffer.terminated[number] & (at == size - 1)
+        step = start + at
+        batch = _read(buffer.lake, buffer.ids[step])
+        following = np.where(terminal, step, step + 1)
+        next_action = _with_axis(_actions(buffer.lake, buffer.ids[following]))
+        action = _with_axis(batch.action)
+        found = []
+        for i in range(len(index)):
+            end = bool(terminal[i])
+            next_obs = _item(batch.next_obs, i)
+            found.append(
+                Transition(
+                    observation=_item(batch.obs, i),
+                    action=action[i],
+                    reward=buffer.rewards[step[i] : step[i] + 1],
+                    next_observation=_zeros(next_obs) if end else next_obs,
+                    next_action=np.zeros_like(next_action[i]) if end else next_action[i],
+                    terminal=float(end),
+                    interval=1,
+                    rewards_to_go=buffer.rewards[step[i] : start[i] + size[i], None],
+                )
+            )
+        return found
+
+    def sample_trajectory(self, length: int) -> Any:
+        """A part of an episode that ends at a transition drawn uniformly."""
+        if type(self._trajectory_slicer) is not BasicTrajectorySlicer:
+            return super().sample_trajectory(length)
+        buffer: LakeBuffer = self._buffer
+        drawn = np.array([np.random.randint(buffer.transition_count)])
+        number, at = (int(found[0]) for found in buffer.find(drawn))
+        first = max(0, at + 1 - length)
+        trajectory = self._trajectory_slicer(_Tail(buffer, number, first, at + 1), at - first, length)
+        timesteps = np.where(trajectory.masks > 0, trajectory.timesteps + first, trajectory.timesteps)
+        return dataclasses.replace(trajectory, timesteps=timesteps)
+
+
+class _Tail(LakeEpisode):
+    """An episode from one of its steps on, of which only the first steps have observations and actions."""
+
+    def __init__(self, buffer: LakeBuffer, number: int, first: int, stop: int) -> None:
+        super().__init__(buffer, number)
+        self._first = first
+        start = int(buffer.starts[number])
+        self._batch = _read(buffer.lake, buffer.ids[start + first : start + stop])
+
+    @property
+    def observations(self) -> Any:
+        return _cut(self._batch.obs, None)
+
+    @property
+    def actions(self) -> Array:
+        return _with_axis(self._batch.action)
+
+    @property
+    def rewards(self) -> Array:
+        start = int(self.buffer.starts[self.number])
+        return self.buffer.rewards[start + self._first : start + super().size(), None]
+
+    def size(self) -> int:
+        return super().size() - self._first
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+REWARD = Signature(dtype=[np.dtype(np.float32)], shape=[(1,)])
+
+
+def observation_signature(lake: Lake) -> Any:
+    """Dtypes and shapes of a lake's observations."""
+    fields = lake.spec.obs if isinstance(lake.spec.obs, tuple) else (lake.spec.obs,)
+    return Signature(dtype=[np.dtype(f.dtype) for f in fields], shape=[f.shape for f in fields])
+
+
+def action_signature(lake: Lake) -> Any:
+    """Dtype and shape of a lake's actions; a discrete one has the shape (1,)."""
+    field = lake.spec.action
+    return Signature(dtype=[np.dtype(field.dtype)], shape=[field.shape or (1,)])
+
+
+def _scan(lake: Lake, ids: Array) -> tuple[Array, int]:
+    """The rewards of all steps, in the order of `ids`, and the largest action if actions are integers."""
+    oldest = lake.commit.oldest
+    rewards = np.empty(len(ids), np.float32)
+    largest = 0
+    for segment, some in lake.reader.parts(np.arange(oldest, lake.commit.recorded), PART_STEPS):
+        columns = lake.reader.read(segment, some).columns
+        rewards[some - oldest] = columns["reward"]
+        if columns["action"].dtype.kind in "biu":
+            largest = max(largest, int(columns["action"].max()))
+    return rewards[ids - oldest], largest
+
+
+def _read(lake: Lake, ids: Array) -> Any:
+    distinct, at = np.unique(ids, return_inverse=True)
+    loaded = LoadedSteps(lake, distinct)
+    data, places = loaded.batch(at.reshape(-1), lambda size: np.empty(size, np.uint8))
+    return views(loaded.form, data, places)
+
+
+def _actions(lake: Lake, ids: Array) -> Array:
+    """The actions of some steps, without their observations."""
+    distinct, at = np.unique(ids, return_inverse=True)
+    parts = [lake.reader.read(segment, some) for segment, some in lake.reader.parts(distinct, PART_STEPS)]
+    found: Array = np.concatenate([part.columns["action"] for part in parts])[at.reshape(-1)]
+    return found
+
+
+def _with_axis(actions: Array) -> Array:
+    return actions[:, None] if actions.ndim == 1 else actions
+
+
+def _cut(obs: Tree, count: int | None) -> Any:
+    return [each[:count] for each in obs] if isinstance(obs, tuple) else obs[:count]
+
+
+def _item(obs: Tree, i: int) -> Any:
+    return [each[i] for each in obs] if isinstance(obs, tuple) else obs[i]
+
+
+def _zeros(obs: Any) -> Any:
+    return [np.zeros_like(each) for each in obs] if isinstance(obs, list) else np.zeros_like(obs)

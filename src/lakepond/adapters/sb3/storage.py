@@ -1,0 +1,139 @@
+"""The replay behind an SB3 buffer: in memory, or over a lake that records which spaces it is for."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+from lakepond.errors import LakeNotFound, SpecError
+from lakepond.lake.commits import Commit
+from lakepond.lake.lake import Lake
+from lakepond.replay import Replay
+from lakepond.types import Spec
+
+NOTE = "sb3"
+"""the key of the commit notes that describe the buffer"""
+
+
+class Storage:
+    """Owns a replay; commits it to its lake, if it has one, when it is closed or dropped."""
+
+    def __init__(self, replay: Replay, about: dict[str, Any], path: str | None, cloud: str | None) -> None:
+        """`about`: what is noted with every commit."""
+        self.replay, self.about, self.path, self.cloud = replay, about, path, cloud
+        self.stopped = ""
+        """why the buffer can record no more"""
+
+    def commit(self) -> Commit:
+        """Make all steps durable, and start the upload."""
+        done = self.replay.commit({NOTE: self.about})
+        if self.cloud is not None:
+            self.replay.push()
+        return done
+
+    def commit_soon(self) -> None:
+        """Commit and upload in the background."""
+        self.replay.commit({NOTE: self.about}, wait=False)
+        if self.cloud is not None:
+            self.replay.push()
+
+    def close(self) -> None:
+        """Commit the rest and release the lake. Can be repeated."""
+        if not self.stopped:
+            if self.path is not None:
+                self.commit()
+            self.replay.close()
+            self.stopped = "this buffer is closed; make a new one to record more."
+
+
+_open_lakes: weakref.WeakValueDictionary[Path, Storage] = weakref.WeakValueDictionary()
+
+
+def in_memory(spec: Spec, capacity: int, alpha: float | None, about: dict[str, Any]) -> Storage:
+    """A replay in memory."""
+    return Storage(Replay(spec, capacity, alpha=alpha, threads=1), about, None, None)
+
+
+def over_lake(
+    path: str,
+    spec: Spec,
+    capacity: int,
+    alpha: float | None,
+    about: dict[str, Any],
+    *,
+    cloud: str | None = None,
+    options: dict[str, Any] | None = None,
+    commit: int | None = None,
+) -> Storage:
+    """A replay over the lake at `path`, new or resumed, from its newest commit or the one with that number.
+
+    A buffer of this process that has the lake open is stopped: SB3 makes a second buffer in `load` and in
+    `load_replay_buffer`. If that buffer is at the same commit its replay is taken over, without reading.
+    """
+    key = Path(path).resolve()
+    before = _open_lakes.pop(key, None)
+    if before is not None and not before.stopped:
+        last = before.commit()
+        same = (before.replay.spec, before.replay.capacity, before.about) == (spec, capacity, about)
+        if same and commit in (None, last.number) and before.cloud == cloud:
+            before.stopped = f"a later buffer of this program has opened {path}; use that one."
+            storage = Storage(before.replay, before.about, path, cloud)
+            _open_lakes[key] = storage
+            return storage
+        before.close()
+    try:
+        replay = Replay.open(
+            path,
+            spec,
+            capacity,
+            alpha=alpha,
+            threads=1,
+            commit=commit,
+            cloud=cloud,
+            pull=None if cloud is None else "lazy",
+            **(options or {}),
+        )
+    except SpecError as error:
+        raise SpecError(f"{path} does not fit {describe(about)}: {error}") from None
+    try:
+        noted = _noted(replay)
+        if noted is None and len(replay):
+            raise SpecError(
+                f"{path} was not recorded by an SB3 buffer of lakepond; open it with Replay.open, or name a "
+                "new folder."
+            )
+        noted = {**about, **(noted or {})}
+        if {**noted, "first": 0} != {**about, "first": 0}:
+            raise SpecError(
+                f"{path} was recorded with {describe(noted)}, this model has {describe(about)}; "
+                "name another folder."
+            )
+    except BaseException:
+        replay.close(discard=True)
+        raise
+    storage = Storage(replay, noted, path, cloud)
+    _open_lakes[key] = storage
+    return storage
+
+
+def describe(about: dict[str, Any]) -> str:
+    """The spaces and the number of environments, for a message."""
+    return f"{about['observation_space']}, {about['action_space']} and n_envs={about['n_envs']}"
+
+
+def _noted(replay: Replay) -> dict[str, Any] | None:
+    """What the newest commit with a note of ours says about the buffer."""
+    try:
+        lake = replay.lake()
+    except LakeNotFound:
+        return None
+    while True:
+        with lake:
+            found, parent, path = lake.commit.note.get(NOTE), lake.commit.parent, lake.path
+        if found is not None or parent is None:
+            return found
+        try:
+            lake = Lake.open(path, parent)
+        except LakeNotFound:
+            return None

@@ -1,0 +1,216 @@
+"""TensorDicts as steps: which key of a TensorDict is which field of a `Spec`.
+
+TorchRL's transitions have the observations twice, at the root and under "next", and reward and flags under
+"next". A key with a counterpart of the same shape and dtype under "next" is an observation, "action" is the
+action, and all other keys are extra columns, so that a TensorDict comes back as it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, is_tensor_collection
+
+from lakepond.errors import RecordError, SpecError
+from lakepond.types import RESERVED, Array, Batch, Field, Spec, leaves
+
+Path = tuple[str, ...]
+FLAGS = ("terminated", "truncated")
+NOT_OBSERVED = {("done",), ("terminated",), ("truncated",), ("reward",)}
+NOTHING = Field((), "uint8")
+"""stands for observations or actions where a TensorDict has none"""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One leaf of a TensorDict."""
+
+    path: Path
+    field: str
+    """obs, next_obs or action and the path of their leaf, reward, terminated, truncated, done or an extra"""
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """All leaves of the TensorDict of one step, and the spec they are stored by."""
+
+    keys: tuple[Key, ...]
+    spec: Spec
+
+    # --- made from -----------------------------------------------------------------------------------
+
+    @classmethod
+    def of_tensordict(cls, data: Any) -> Keys:
+        """The keys of one step, a TensorDict without batch dimensions."""
+        if not is_tensor_collection(data):
+            raise RecordError(f"steps must be TensorDicts, not {type(data).__name__}.")
+        found = {_path(key): value for key, value in data.items(True, True)}
+        for path, value in found.items():
+            if not isinstance(value, torch.Tensor):
+                raise RecordError(f"{path} is {type(value).__name__}, not a tensor; leave it out.")
+        fields = {path: _field(path, value) for path, value in found.items()}
+        keys: list[Key] = []
+        pairs = [
+            path
+            for path, field in fields.items()
+            if path[0] != "next" and path not in NOT_OBSERVED and fields.get(("next", *path)) == field
+        ]
+        names = {path: _tree_path(path, alone=len(pairs) == 1) for path in pairs}
+        for path in pairs:
+            keys.append(Key(path, f"obs{names[path]}", fields[path].shape))
+            keys.append(Key(("next", *path), f"next_obs{names[path]}", fields[path].shape))
+        taken = {key.path for key in keys}
+        extras: dict[str, Field] = {}
+        for path, field in fields.items():
+            if path in taken:
+                continue
+            name = _role(path, field)
+            if name is None:
+                name = _extra_name(path, extras)
+                extras[name] = field
+            keys.append(Key(path, name, field.shape))
+        roles = {key.field: key for key in keys}
+        obs: Any = {_leaf_key(path): fields[path] for path in pairs}
+        reward = fields[roles["reward"].path].dtype if "reward" in roles else "float32"
+        spec = Spec(
+            obs=NOTHING if not pairs else fields[pairs[0]] if len(pairs) == 1 else obs,
+            action=fields[("action",)] if "action" in roles else NOTHING,
+            reward=Field((), reward),
+            extras=extras,
+        )
+        return cls(tuple(keys), spec)
+
+    @classmethod
+    def of_spec(cls, spec: Spec) -> Keys:
+        """The keys for a lake that another program recorded, as TorchRL names them."""
+        keys = []
+        for name, front in (("obs", ()), ("next_obs", ("next",))):
+            for path, leaf in leaves(spec.obs, name):
+                rest = tuple(re.findall(r"\['?([^'\]]+)'?\]", path)) or ("observation",)
+                keys.append(Key((*front, *rest), path, leaf.shape))
+        for path, leaf in leaves(spec.action, "action"):
+            keys.append(Key(("action", *re.findall(r"\['?([^'\]]+)'?\]", path)), path, leaf.shape))
+        for name in ("reward", "terminated", "truncated", "done"):
+            keys.append(Key(("next", name), name, (1,)))
+        keys += [Key((name,), name, field.shape) for name, field in spec.extras.items()]
+        return cls(tuple(keys), spec)
+
+    def to_note(self) -> list[Any]:
+        """As JSON, for the note of a commit."""
+        return [[list(key.path), key.field, list(key.shape)] for key in self.keys]
+
+    @classmethod
+    def from_note(cls, note: Any, spec: Spec) -> Keys:
+        """Back from JSON; the keys of the spec if there is no note."""
+        if note is None:
+            return cls.of_spec(spec)
+        return cls(tuple(Key(tuple(path), field, tuple(shape)) for path, field, shape in note), spec)
+
+    # --- to steps and back ---------------------------------------------------------------------------
+
+    def to_steps(self, data: Any) -> dict[str, Any]:
+        """The arguments of `Replay.record` for a TensorDict with one batch dimension."""
+        count = data.shape[0]
+        found = {_path(key): value for key, value in data.items(True, True)}
+        values: dict[str, Array] = {}
+        for key in self.keys:
+            if key.path not in found:
+                raise RecordError(f"the TensorDict has no {key.path}; it has {sorted(found)}.")
+            tensor = found.pop(key.path)
+            scalar = key.field in ("reward", *FLAGS)
+            values[key.field] = _array(tensor).reshape(count, *(() if scalar else key.shape))
+        if found:
+            raise RecordError(f"the TensorDict has {sorted(found)}, which earlier steps did not have.")
+        nothing = np.zeros(count, np.uint8)
+        ends = [values[key.field] for key in self.keys if key.path == ("next", "done")]
+        done: Array = np.zeros(count, np.bool_)
+        if ends:
+            done = np.any(ends[0].reshape(count, -1), axis=1)
+        terminated = values.pop("terminated", None)
+        truncated = values.pop("truncated", None)
+        if terminated is None:
+            terminated = done if truncated is None else done & ~truncated
+        return {
+            "obs": self._tree("obs", values, nothing),
+            "next_obs": self._tree("next_obs", values, nothing),
+            "action": values.get("action", nothing),
+            "reward": values.get("reward", np.zeros(count, self.spec.reward.dtype)),
+            "terminated": terminated,
+            "truncated": done & ~terminated if truncated is None else truncated,
+            **{name: values[name] for name in self.spec.extras},
+        }
+
+    def _tree(self, name: str, values: Mapping[str, Array], nothing: Array) -> Any:
+        if isinstance(self.spec.obs, Field):
+            return values.get(name, nothing)
+        return {key: values[f"{name}[{key!r}]"] for key in self.spec.obs}
+
+    def to_tensordict(self, batch: Batch) -> Any:
+        """The TensorDict of a batch, whose arrays it shares."""
+        shape = batch.reward.shape
+        named: dict[str, Array] = {
+            **dict(leaves(batch.obs, "obs")),
+            **dict(leaves(batch.next_obs, "next_obs")),
+            **dict(leaves(batch.action, "action")),
+            "reward": batch.reward,
+            "terminated": batch.terminated,
+            "truncated": batch.truncated,
+            "done": batch.terminated | batch.truncated,
+            **batch.extras,
+        }
+        data = TensorDict({}, shape)
+        for key in self.keys:
+            data.set(key.path, torch.from_numpy(named[key.field]).reshape(*shape, *key.shape))
+        return data
+
+
+def _role(path: Path, field: Field) -> str | None:
+    """The field of a spec that a key is; None if it is an extra."""
+    if path == ("action",):
+        return "action"
+    if path[0] == "next" and len(path) == 2 and int(np.prod(field.shape)) == 1:
+        if path[1] == "reward" and np.dtype(field.dtype).kind == "f":
+            return "reward"
+        if path[1] in FLAGS and np.dtype(field.dtype).kind == "b":
+            return path[1]
+    return None
+
+
+def _path(key: str | tuple[str, ...]) -> Path:
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
+def _leaf_key(path: Path) -> str:
+    return ".".join(path)
+
+
+def _tree_path(path: Path, *, alone: bool) -> str:
+    return "" if alone else f"[{_leaf_key(path)!r}]"
+
+
+def _extra_name(path: Path, taken: Iterable[str]) -> str:
+    """An identifier for a key, different from all others."""
+    name = re.sub(r"\W", "_", "_".join(path))
+    name = name if name.isidentifier() else f"key_{name}"
+    while name in RESERVED or name in taken or name in ("action", "reward", "done"):
+        name += "_"
+    return name
+
+
+def _field(path: Path, tensor: Any) -> Field:
+    try:
+        dtype = tensor.new_empty(0).cpu().numpy().dtype
+    except TypeError:
+        raise SpecError(f"{path} is {tensor.dtype}, which NumPy does not have; convert it first.") from None
+    return Field(tuple(tensor.shape), dtype)
+
+
+def _array(tensor: Any) -> Array:
+    array: Array = tensor.detach().cpu().contiguous().numpy()
+    return array

@@ -1,0 +1,122 @@
+"""Choose live steps: uniformly, by priority, without replacement, as sequences.
+
+The caller holds the lock of the source, whose links and priorities are up to date. The time does not depend
+on the number of steps, except if hardly any step starts a sequence: then all are tried.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from lakepond.errors import TooFewSteps
+from lakepond.sampling.links import Chain
+from lakepond.sampling.priorities import Priorities
+from lakepond.types import Array
+
+ROUNDS = 16
+"""attempts at drawing sequences before all steps are tried"""
+LARGEST_ROUND = 1 << 14
+"""starts drawn in one attempt, unless more sequences are asked for"""
+CHUNK = 1 << 20
+"""ids held while all steps are tried, which bounds the memory for it"""
+
+
+class Steps(Protocol):
+    """A source of steps, see `lakepond.sampling`. All steps [oldest, recorded) can be chosen."""
+
+    @property
+    def oldest(self) -> int:
+        """The id of the oldest live step."""
+
+    @property
+    def recorded(self) -> int:
+        """The id after the newest one."""
+
+    @property
+    def ring(self) -> int:
+        """Places of the ring."""
+
+    @property
+    def links(self) -> Chain:
+        """The links between steps."""
+
+    @property
+    def priorities(self) -> Priorities | None:
+        """The weight of each place; None: all steps are equally likely."""
+
+
+def draw(steps: Steps, count: int, rng: np.random.Generator) -> Array:
+    """Ids of steps, with replacement: uniform, or in proportion to priority ** alpha."""
+    if steps.priorities is None:
+        return rng.integers(steps.oldest, steps.recorded, size=count)
+    return _ids_at(steps, steps.priorities.draw(count, rng))
+
+
+def draw_distinct(steps: Steps, count: int, rng: np.random.Generator) -> Array:
+    """Ids of different steps: uniform, or by priority, each in proportion among those not drawn yet."""
+    size = steps.recorded - steps.oldest
+    if count > size:
+        raise TooFewSteps(
+            f"{count:,} different steps were requested, but only {size:,} are stored; "
+            "record more, request fewer, or pass replace=True."
+        )
+    if steps.priorities is None:
+        return steps.oldest + rng.choice(size, count, replace=False)
+    return _ids_at(steps, steps.priorities.draw_distinct(count, rng))
+
+
+def _ids_at(steps: Steps, places: Array) -> Array:
+    oldest = steps.oldest
+    ids: Array = oldest + (places - oldest) % steps.ring
+    return ids
+
+
+def draw_sequences(
+    steps: Steps, count: int, length: int, across_episodes: bool, rng: np.random.Generator
+) -> Array:
+    """Ids (count, length): consecutive steps of one stream; each possible start is drawn as `draw` would."""
+    kept: list[Array] = []
+    missing, tries = count, 2 * count
+    for _ in range(ROUNDS):
+        found = sequences_from(steps, draw(steps, tries, rng), length, across_episodes)[:missing]
+        kept.append(found)
+        missing -= len(found)
+        if missing == 0:
+            return np.concatenate(kept)
+        tries = max(2 * missing, min(2 * tries, LARGEST_ROUND))
+    some = max(1, CHUNK // length)
+    pieces = [
+        np.arange(at, min(at + some, steps.recorded)) for at in range(steps.oldest, steps.recorded, some)
+    ]
+    starts = np.concatenate([sequences_from(steps, ids, length, across_episodes)[:, 0] for ids in pieces])
+    if not len(starts):
+        raise TooFewSteps(
+            f"none of the {steps.recorded - steps.oldest:,} steps starts {length} consecutive steps of one "
+            f"stream{'' if across_episodes else ' within an episode'}; record more, or ask for shorter "
+            "sequences."
+        )
+    weights = None
+    if steps.priorities is not None:
+        weights = steps.priorities.weights(starts % steps.ring)
+        weights = weights / weights.sum()
+    rest = starts[rng.choice(len(starts), size=missing, p=weights)]
+    return np.concatenate([*kept, sequences_from(steps, rest, length, across_episodes)])
+
+
+def sequences_from(steps: Steps, ids: Array, length: int, across_episodes: bool) -> Array:
+    """Ids (n, length) of the sequences that start at some of these steps, in their order."""
+    distance, count = steps.links.follow(ids % steps.ring, length, across_episodes)
+    complete = count == length
+    found: Array = ids[complete, np.newaxis] + distance[complete]
+    return found
+
+
+def importance(steps: Steps, ids: Array, beta: float) -> Array:
+    """Importance weights (N P) ** -beta, divided by the largest of the batch: at most 1."""
+    if steps.priorities is None:
+        return np.ones(len(ids), np.float32)
+    weights = steps.priorities.weights(ids % steps.ring)
+    scaled: Array = (weights / weights.min(initial=np.inf)) ** -beta
+    return scaled.astype(np.float32)

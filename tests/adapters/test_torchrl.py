@@ -1,0 +1,236 @@
+"""TorchRL: TensorDicts come back as they were, from a replay, a lake and a checkpoint."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.collectors import Collector
+from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
+from torchrl.envs import GymEnv, SerialEnv
+
+import lakepond as lp
+from lakepond.adapters.torchrl import (
+    LakeCheckpointer,
+    LakeStorage,
+    lake_buffer,
+    record,
+    replay_buffer,
+    spec_of,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+
+def steps(start, stop, **more):
+    """Transitions whose action is their number; every tenth ends an episode."""
+    n = torch.arange(start, stop)
+    obs = n[:, None].float().repeat(1, 80)
+    end = (n % 10 == 9)[:, None]
+    no = torch.zeros_like(end)
+    return TensorDict(
+        {
+            "observation": obs,
+            "action": n,
+            "done": no,
+            "terminated": no,
+            "collector": {"traj_ids": n // 10},
+            "next": {
+                "observation": obs + 1,
+                "reward": n[:, None].float(),
+                "done": end,
+                "terminated": end & (n[:, None] % 20 == 9),
+                "truncated": end & (n[:, None] % 20 == 19),
+            },
+            **more,
+        },
+        [stop - start],
+    )
+
+
+def equal(one, two):
+    assert one.shape == two.shape
+    assert set(one.keys(True, True)) == set(two.keys(True, True))
+    for key in two.keys(True, True):
+        assert one[key].dtype == two[key].dtype, key
+        assert torch.equal(one[key], two[key]), key
+
+
+@pytest.mark.parametrize("path", [None, "lake"])
+def test_a_replay_buffer_keeps_the_newest_steps_and_gives_them_back(tmp_path, path):
+    buffer = replay_buffer(50, None if path is None else tmp_path / path, batch_size=16)
+    for start in range(0, 120, 30):
+        buffer.extend(steps(start, start + 30))
+    assert len(buffer) == 50
+    everything = buffer[:].exclude("index")
+    equal(everything[torch.argsort(everything["action"])], steps(70, 120))
+    batch = buffer.sample()
+    equal(batch.exclude("index"), torch.stack([steps(n, n + 1)[0] for n in batch["action"].tolist()]))
+    buffer.add(steps(120, 121)[0])
+    assert buffer[:]["action"].max() == 120
+    assert buffer.storage.replay.stats().rows > 0
+    buffer.storage.close()
+
+
+def test_a_replay_buffer_continues_its_lake(tmp_path):
+    buffer = replay_buffer(50, tmp_path / "lake", batch_size=16)
+    buffer.extend(steps(0, 70))
+    buffer.dumps(tmp_path / "checkpoint")
+    buffer.storage.close()
+    buffer = replay_buffer(50, tmp_path / "lake", batch_size=16)
+    buffer.loads(tmp_path / "checkpoint")
+    assert sorted(buffer[:]["action"].tolist()) == list(range(20, 70))
+    buffer.extend(steps(70, 75))
+    assert sorted(buffer[:]["action"].tolist()) == list(range(25, 75))
+    buffer.storage.close()
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert lake.sample(8, rng=np.random.default_rng(0)).obs.shape == (8, 80)
+        assert len(lake) == 75
+
+
+def test_a_lake_is_sampled_as_it_was_recorded_and_never_written(tmp_path):
+    buffer = replay_buffer(50, tmp_path / "lake")
+    buffer.extend(steps(0, 120))
+    buffer.storage.close()
+    buffer = lake_buffer(tmp_path / "lake", batch_size=64)
+    assert isinstance(buffer, TensorDictReplayBuffer)
+    assert len(buffer) == 120
+    equal(buffer[:].exclude("index"), steps(0, 120))
+    equal(buffer.storage[-3], steps(117, 118)[0])
+    found = torch.cat([buffer.sample()["action"] for _ in range(200)])
+    counts = torch.bincount(found, minlength=120)
+    expected = len(found) / 120
+    assert ((counts - expected) ** 2 / expected).sum() < 120 + 6 * 240**0.5  # chi-square, 6 sigma
+    with pytest.raises(RuntimeError, match="allow writing"):
+        buffer.extend(steps(0, 1))
+    with pytest.raises(lp.SpecError, match="read-only"):
+        buffer.storage.set(0, steps(0, 1)[0])
+    with pytest.raises(IndexError, match="120"):
+        buffer.storage[120]
+    state = json.loads(json.dumps(buffer.storage.state_dict()))
+    buffer.storage.load_state_dict(state)
+    with pytest.raises(lp.SpecError, match="commit"):
+        buffer.storage.load_state_dict({**state, "commits": {"": 99}})
+    with pytest.raises(lp.SpecError, match="another class of storage"):
+        buffer.storage.load_state_dict({"_storage": [], "_len": 0})
+    buffer.storage.lake.close()
+
+
+def test_a_lake_of_another_program_has_torchrls_names(tmp_path):
+    spec = lp.Spec(
+        obs={"image": lp.Field((2, 12, 12), "uint8"), "speed": lp.Field((), "float32")},
+        action=lp.Field((2,), "float32"),
+        extras={"log_prob": lp.Field((), "float32")},
+    )
+    with lp.Replay.open(tmp_path / "lake", spec, capacity=10) as replay:
+        for t in range(6):
+            replay.record(
+                obs={"image": np.full((2, 12, 12), t, np.uint8), "speed": np.float32(t)},
+                next_obs={"image": np.full((2, 12, 12), t + 1, np.uint8), "speed": np.float32(t + 1)},
+                action=np.full(2, t, np.float32),
+                reward=float(t),
+                terminated=t == 5,
+                truncated=False,
+                log_prob=-1.0,
+            )
+        replay.commit()
+    storage = LakeStorage(tmp_path / "lake")
+    data = storage[:]
+    assert data["image"].shape == (6, 2, 12, 12)
+    assert data["next", "speed"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert data["next", "reward"].shape == (6, 1)
+    assert data["next", "done"].flatten().tolist() == [False] * 5 + [True]
+    assert data["log_prob"].tolist() == [-1.0] * 6
+    assert data["action"].shape == (6, 2)
+    storage.lake.close()
+
+
+@pytest.mark.parametrize("envs", [1, 3])
+def test_a_collector_fills_a_replay(envs):
+    def make():
+        return GymEnv("CartPole-v1", device=None)
+
+    env = make() if envs == 1 else SerialEnv(envs, make)
+    env.set_seed(0)
+    torch.manual_seed(0)
+    collector = Collector(env, policy=env.rand_step, total_frames=180, frames_per_batch=60)
+    replay, wanted, next_id = None, [], 0
+    for data in collector:
+        if replay is None:
+            replay = lp.Replay(spec_of(data), capacity=1_000)
+        ids = record(replay, data, first_stream=5)
+        assert ids.tolist() == list(range(next_id, next_id + 60))
+        next_id += 60
+        wanted.append(data if envs == 1 else data.transpose(0, 1).reshape(-1))
+    collector.shutdown()
+    assert replay is not None
+    batch, data = replay.steps(np.arange(180)), torch.cat(wanted)
+    assert np.array_equal(batch.obs, data["observation"])
+    assert np.array_equal(batch.next_obs, data["next", "observation"])
+    assert np.array_equal(batch.terminated, data["next", "terminated"].flatten())
+    assert batch.stream.tolist() == [5 + i % envs for i in range(180)]
+    longer = replay.steps(np.arange(150), n_step=3, gamma=1.0)
+    assert (longer.num_steps[longer.discount == 1] == 3).all()  # steps of a stream follow each other
+    assert longer.num_steps.max() == 3
+
+
+@pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
+def test_checkpoints_restore_steps_and_cursor_and_write_what_is_new(tmp_path, storage):
+    buffer = ReplayBuffer(storage=storage(200), batch_size=8)
+    buffer.storage.checkpointer = LakeCheckpointer()
+    written = []
+    for start, stop in ((0, 150), (150, 160), (160, 230), (230, 231)):
+        buffer.extend(steps(start, stop))
+        buffer.dumps(tmp_path / "checkpoint")
+        with lp.Lake.open(tmp_path / "checkpoint" / "storage" / "lake") as lake:
+            written.append(lake.commit.recorded)
+        other = ReplayBuffer(storage=storage(200), batch_size=8)
+        other.storage.checkpointer = LakeCheckpointer()
+        other.loads(tmp_path / "checkpoint")
+        equal(other[:], buffer[:])
+        assert other.writer._cursor == buffer.writer._cursor
+    assert written == [150, 160, 230, 231]  # each step once
+    buffer.storage[3] = steps(999, 1000)[0]  # past the writer: all steps are written again
+    buffer.dumps(tmp_path / "checkpoint")
+    other.loads(tmp_path / "checkpoint")
+    equal(other[:], buffer[:])
+    buffer.dumps(tmp_path / "another")
+    other.loads(tmp_path / "another")
+    equal(other[:], buffer[:])
+    buffer.storage.checkpointer.close()
+
+
+def test_tensordicts_without_transitions_are_stored_as_columns():
+    buffer = replay_buffer(10, batch_size=4)
+    data = TensorDict(
+        {"a": torch.arange(8), "b": {"c": torch.rand(8, 3)}, "flag": torch.ones(8, 1).bool()}, [8]
+    )
+    buffer.extend(data)
+    equal(buffer[:].exclude("index"), data)
+
+
+def test_what_cannot_be_stored_is_refused_in_one_sentence(tmp_path):
+    buffer = replay_buffer(10, batch_size=4)
+    with pytest.raises(lp.RecordError, match="TensorDicts, not Tensor"):
+        buffer.storage.set(range(3), torch.rand(3))
+    with pytest.raises(lp.RecordError, match="TensorDicts, not list"):
+        buffer.storage.set(range(2), [(torch.rand(3),), (torch.rand(3),)])
+    with pytest.raises(lp.SpecError, match="another class of storage"):
+        buffer.storage.load_state_dict(LazyTensorStorage(10).state_dict())
+    with pytest.raises(lp.SpecError, match="bfloat16"):
+        buffer.extend(TensorDict({"a": torch.zeros(2, dtype=torch.bfloat16)}, [2]))
+    buffer.extend(steps(0, 4))
+    with pytest.raises(lp.RecordError, match="position"):
+        buffer.storage.set(7, steps(0, 1)[0])
+    with pytest.raises(lp.RecordError, match="earlier steps did not have"):
+        buffer.storage.set(range(4, 6), steps(4, 6, extra=torch.ones(2)))
+    with pytest.raises(lp.SpecError, match="memory only"):
+        buffer.dumps(tmp_path / "checkpoint")
+    replay = lp.Replay(spec_of(steps(0, 2)), capacity=10)
+    with pytest.raises(lp.SpecError, match="spec_of"):
+        record(replay, steps(0, 2, extra=torch.ones(2)))
+    with pytest.raises(lp.RecordError, match="no steps yet"):
+        LakeCheckpointer().dumps(LazyTensorStorage(10), tmp_path)
