@@ -119,6 +119,7 @@ class Replay(Persistent):
         if no commit is intact, and `SpecError` if arguments are invalid or contradict each other.
         """
         from lakepond.flow import pond_and_lake
+        from lakepond.lake import description
         from lakepond.lake.commits import Start
         from lakepond.lake.guard import parse_bytes
         from lakepond.lake.retention import check_kept
@@ -131,6 +132,12 @@ class Replay(Persistent):
         copy = pond_and_lake.cloud_copy(
             path, cloud, pull, local_budget, None if isinstance(commit, Start) else commit, writer
         )
+        known = description.read(path) if spec is not None and (path / description.NAME).exists() else None
+        if spec is not None and known is not None and spec != known:
+            raise SpecError(
+                f"{path} was created with a different spec: {spec.differences(known)}. Omit spec to use that "
+                "of the lake; to add a field, copy its steps to a new lake (docs/howto/add-a-field.md)."
+            )
         spec = pond_and_lake.find_or_make(path, spec)
         replay = cls(spec, capacity, alpha=alpha, threads=threads, seed=seed, cast=cast)
         lake_writer = LakeWriter(
@@ -239,7 +246,8 @@ class Replay(Persistent):
             raise TooFewSteps(f"{count:,} steps were requested, but {lake.path} has {len(lake):,}.")
         if lake.spec != self.spec:
             raise SpecError(
-                f"{lake.path} and the replay have different specs; fill from a lake with the same spec."
+                f"{lake.path} and the replay have different specs ({self.spec.differences(lake.spec)}); fill "
+                "from a lake with the same spec."
             )
         if self._outflow is not None:
             raise SpecError("fill needs a replay in memory, but this one writes a lake of its own.")

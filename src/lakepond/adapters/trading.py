@@ -1,4 +1,4 @@
-"""Drop-in replacements for the trading project's replay buffers and cloud sync.
+"""Drop-in replacements for the replay buffers and the cloud sync of eigen2, a trading trainer in PyTorch.
 
     from lakepond.adapters.trading import ReplayBuffer, get_cloud_sync_from_env
 
@@ -63,7 +63,7 @@ class SavedBuffer(NamedTuple):
 
 
 class ReplayBuffer:
-    """A replay buffer with the interface of the trading project's class, shared by a population of agents."""
+    """A replay buffer with the interface of eigen2's class, shared by a population of agents."""
 
     def __init__(
         self,

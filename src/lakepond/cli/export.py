@@ -30,7 +30,7 @@ FORMS: dict[str, Form] = {
 
 @dataclass(frozen=True)
 class Export:
-    """Write a lake's steps as Parquet, Arrow, .npz, Minari, LeRobot, or the trading project's pickle.
+    """Write a lake's steps as Parquet, Arrow, .npz, Minari, LeRobot, or a pickled deque of dicts.
 
     Example: lakepond export runs/demo steps.parquet
 
@@ -54,12 +54,12 @@ class Export:
     next_obs: Literal["yes", "no"] = "yes"
     """parquet and arrow: whether each row also has the observation that followed"""
     compress: Literal["yes", "no"] = "yes"
-    """pickle: gzip it, as the trading project did"""
+    """pickle: whether to compress it with gzip"""
     json: Flag = False
     """print JSON instead of a line"""
 
     def run(self) -> None:
-        """Write in pieces, tell."""
+        """Write in pieces and print the result."""
         from lakepond.lake.lake import Lake
 
         form = self.form or FORMS.get(self.target.suffix)

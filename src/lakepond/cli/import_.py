@@ -22,7 +22,7 @@ Form = Literal["parquet", "arrow", "npz", "minari", "lerobot", "pickle"]
 
 @dataclass(frozen=True)
 class Import:
-    """Make a lake of a Minari dataset, .npz files, an old pickle, or what `lakepond export` wrote.
+    """Make a lake of a Minari dataset, .npz files, a pickled buffer, or what `lakepond export` wrote.
 
     The lake appears when all of it is imported and verified; an import that fails leaves nothing behind.
 
@@ -32,8 +32,8 @@ class Import:
     """
 
     source: Positional[Path]
-    """a Minari dataset; a folder of .npz episodes; the trading project's replay_buffer.pkl, plain or gzip; a
-    Parquet or Arrow file or a LeRobot folder that lakepond exported"""
+    """a Minari dataset; a folder of .npz episodes; a pickled deque of dicts (state, action, reward,
+    next_state, done), uncompressed or gzip; a Parquet or Arrow file or LeRobot folder of `lakepond export`"""
     lake: Positional[Path]
     """a new folder for the lake"""
     form: Annotated[
@@ -45,7 +45,7 @@ class Import:
     """print JSON instead of a line"""
 
     def run(self) -> None:
-        """Read in pieces, record, tell."""
+        """Import in pieces and print the result."""
         from lakepond.adapters.arrow import import_arrow
         from lakepond.adapters.legacy_lake import import_legacy
         from lakepond.adapters.lerobot import import_lerobot

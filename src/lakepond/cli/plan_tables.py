@@ -25,7 +25,7 @@ COLOURS = {"fits": "green", "tight": "yellow", "no": "red"}
 
 
 def tables(plan: Plan, so_far: Written | None, disk: int, *, story: bool) -> Iterator[RenderableType]:
-    """Everything a plan says, top to bottom; `story`: with the sizes that the trading project reported."""
+    """Everything a plan says, top to bottom; `story`: with the sizes that eigen2 reported."""
     step = plan.workload.spec.step_nbytes
     yield f"One transition is {step:,} B ({step / 2**20:.2f} MiB) uncompressed.\n"
     if so_far is not None:
@@ -37,9 +37,8 @@ def tables(plan: Plan, so_far: Written | None, disk: int, *, story: bool) -> Ite
     yield words.styled((f"{_assumptions(plan, so_far)}\n", "dim"))
     if story:
         note = (
-            "Reported: the sizes in the trading project's own table, which counted 3.74 MiB per transition "
-            "and 1,000 MiB per GB. That project uploaded its whole folder at every generation, about 900 GB "
-            "in total, where 250 GB were intended. GB here are 10^9 bytes, as disks are sold.\n"
+            "Reported: calculated for pickles by the trading project eigen2, the model for this preset, in "
+            "units of 1,000 MiB. In all other columns a GB is 10^9 bytes, as disks are sold.\n"
         )
         yield words.styled((note, "dim"))
 

@@ -43,6 +43,7 @@ class Push:
         from lakepond.runs.copies import push_run
 
         place = where.cloud_for(self.path, self.url)
+        where.check_bucket(place)
         if where.is_run(self.path):
             told = push_run(self.path, place, timeout=self.timeout)
         else:
