@@ -368,7 +368,7 @@ def samples(path: str, turns: int) -> dict[str, float]:
 
 
 def reverb(game: str, steps: int) -> float | None:
-    """Steps a second that Reverb samples, in a venv of its own; None if there is none."""
+    """Steps per second that Reverb samples, the faster way, in a venv of its own; None if there is none."""
     import json
     import subprocess
 
@@ -377,10 +377,10 @@ def reverb(game: str, steps: int) -> float | None:
     python = ROOT / ".venv-reverb" / "bin" / "python"
     if not python.exists():
         return None
-    play(game, steps // ENVS)
+    play(game, steps * 3 // 2 // ENVS)
     command = [str(python), "-m", "benchmarks.reverb_peer", game, str(steps)]
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"Reverb failed:\n{done.stderr[-3000:]}")
-    return float(json.loads(done.stdout.splitlines()[-1])["rate"])
+    return float(json.loads(done.stdout.splitlines()[-1])["sample/s"])
