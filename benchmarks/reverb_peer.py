@@ -4,8 +4,8 @@
 python3 -m venv .venv-reverb && .venv-reverb/bin/pip install 'dm-reverb[tensorflow]==0.14.0' pillow
 .venv-reverb/bin/python -m benchmarks.reverb_peer breakout 20000 docs/results/reverb.json
 
-A step is one row of a chunk and a transition an item over five frames, so frames are stored once. Sampled with
-`client.sample` and with a batched `TrajectoryDataset`; the faster of the two counts.
+A step is one row of a chunk and a transition an item over five frames, so frames are stored once. Sampled
+with `client.sample` and with a batched `TrajectoryDataset`; the faster of the two counts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ class Reverb:
         return draw
 
     def batched(self) -> Callable[[], tuple[Any, ...]]:
-        """A function that returns a batch of a `TrajectoryDataset`, which prefetches on threads of its own."""
+        """A function that returns a batch of a `TrajectoryDataset`, which prefetches on its own threads."""
         import reverb
         import tensorflow as tf
 
@@ -111,9 +112,8 @@ def measure(game: str, capacity: int) -> dict[str, Any]:
         before = resident_bytes()
         buffer = Reverb(capacity, recording)
         for chunk in range(calls // CALLS):
-            start = chunk * CALLS
-            turn = {"Reverb": lambda start=start: buffer.record(start, start + CALLS)}
-            (fill if chunk < filling else full).take(chunk, turn)
+            turn = partial(buffer.record, chunk * CALLS, (chunk + 1) * CALLS)
+            (fill if chunk < filling else full).take(chunk, {"Reverb": turn})
             if number == 0 and chunk + 1 == filling:
                 memory = (resident_bytes() - before) / capacity
     rates = {}
