@@ -330,7 +330,7 @@ def test_a_file_that_is_elsewhere_is_no_damage(lakes, serve, tmp_path):
     with urllib.request.urlopen(f"{server.address}api/verify?token={server.token}", timeout=20) as answer:
         states = {line.get("file"): line.get("state") for line in map(json.loads, answer)}
     assert states.pop(away.name) == "elsewhere"
-    assert set(states.values()) == {None, "whole"}
+    assert set(states.values()) == {None, "intact"}
     assert ask(server, "uploads")["last_push"] is None
     note = {"url": "gs://bucket/demo", "time": 1.7e9, "last_error": "no network"}
     (tmp_path / "upload.json").write_text(json.dumps(note))

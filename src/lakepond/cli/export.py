@@ -37,9 +37,9 @@ class Export:
     Example: lakepond export runs/demo old/replay_buffer.pkl --commit 17
     """
 
-    path: Positional[Path]
+    path: Annotated[Positional[Path], arg(metavar="LAKE")]
     """a lake, or a run"""
-    target: Positional[Path]
+    target: Annotated[Positional[Path], arg(metavar="TARGET")]
     """a new file, or a new folder for npz, minari and lerobot"""
     form: Annotated[
         Form | None,

@@ -31,10 +31,10 @@ class Import:
     Example: lakepond import ~/.minari/datasets/D4RL/door/human-v2 runs/door/lake
     """
 
-    source: Positional[Path]
-    """a Minari dataset; a folder of .npz episodes; a pickled deque of dicts (state, action, reward,
-    next_state, done), uncompressed or gzip; a Parquet or Arrow file or LeRobot folder of `lakepond export`"""
-    lake: Positional[Path]
+    source: Annotated[Positional[Path], arg(metavar="SOURCE")]
+    """a Minari dataset; a folder of .npz episodes; what `lakepond export` wrote; or a pickled deque of dicts
+    (state, action, reward, next_state, done), uncompressed or gzip"""
+    lake: Annotated[Positional[Path], arg(metavar="LAKE")]
     """a new folder for the lake"""
     form: Annotated[
         Form | None,

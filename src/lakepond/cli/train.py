@@ -42,8 +42,7 @@ class Erl:
     """
 
     preset: Literal["demo", "eigen2", "gpu"] = "demo"
-    """demo: about a minute; eigen2: the size of a real project, 16 agents on windows of 504 days x 108
-    instruments; gpu: eigen2 with larger networks"""
+    """demo: about a minute; eigen2: 16 agents, windows of 504 days x 108 instruments; gpu: larger networks"""
     out: Annotated[
         Path | None, arg(metavar="PATH", help_behavior_hint="(default: the next runs/erl-<preset>-<n>)")
     ] = None

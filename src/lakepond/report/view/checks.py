@@ -1,4 +1,4 @@
-"""Checking every byte of a commit, a file at a time: progress is told, and all that is broken is named."""
+"""Checking every byte of a commit, one file at a time, with progress; every broken file is named."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakepond.lake.shard import Shard, ShardInfo
 
 
 def check(lake: Lake) -> Iterator[dict[str, Any]]:
-    """The same checks as `Lake.verify`, a line a file: `state` whole, broken (then `error`) or elsewhere."""
+    """The same checks as `Lake.verify`, a line a file: `state` intact, broken (then `error`) or elsewhere."""
     done, total = 0, sum(lake.commit.files().values())
     with ThreadPoolExecutor(2, "lakepond-check") as pool:
         for name, size, look in _looks(lake, pool):
@@ -49,7 +49,7 @@ def _look(lake: Lake, name: str, look: Look) -> tuple[str, str | None]:
             look(there)
     except (LakeError, OSError) as error:
         return "broken", str(error)
-    return "whole", None
+    return "intact", None
 
 
 def _check_rows(info: ShardInfo, pool: ThreadPoolExecutor, file: Path) -> None:
