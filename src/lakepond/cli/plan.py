@@ -38,7 +38,7 @@ class PlanRun:
         Literal["eigen2", "gpu", "gravitar"] | None,
         arg(metavar="eigen2|gpu|gravitar", help_behavior_hint=ONE),
     ] = None
-    """eigen2, gpu: 16 trading agents, windows of 504 days x 108 instruments; gravitar: Atari, a million steps"""
+    """eigen2, gpu: 16 trading agents, windows of 504 days x 108 instruments; gravitar: 1M steps of Atari"""
     obs: Annotated[str | None, arg(metavar="SHAPE:DTYPE", help_behavior_hint=ONE)] = None
     """shape and dtype of one observation, like 504,108,9:float32"""
     action: Annotated[str | None, arg(metavar="SHAPE:DTYPE", help_behavior_hint="(default: :int64)")] = None
