@@ -59,7 +59,7 @@ class Show:
                 f"other columns {formats.size(told['bytes_on_disk'] - told['bytes_of_rows'])}",
             ),
             (
-                "without sharing",
+                "without deduplication",
                 f"{formats.size(told['bytes_plain'])}, {formats.ratio(told['ratio'])} as much",
             ),
             ("this commit", f"{formats.size(told['bytes_written'])} in {formats.duration(told['seconds'])}"),

@@ -185,7 +185,7 @@ def summary(told: dict[str, Any], found: Evaluation | None) -> Iterator[Renderab
     from lakepond.cli.evaluate import table
 
     share = told["blocked_on_saving_seconds"] / max(told["training_seconds"], 1e-9)
-    blocked = f"{formats.duration(told['blocked_on_saving_seconds'])}, {share:.2%} of the time"
+    blocked = f"{formats.duration(told['blocked_on_saving_seconds'])}, {100 * share:.2f} % of the time"
     yield words.facts(
         [
             (
