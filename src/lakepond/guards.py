@@ -47,7 +47,7 @@ METRICS = (
 )
 """what `check` returns: all of it tells of the machine, so a resumed run has other numbers"""
 SOON = 20
-"""warn when the floor will be reached within so many generations, if there is no last one to compare with"""
+"""warn when the floor will be reached within this many generations, if the last one is unknown"""
 WINDOW = 8
 """generations over which the rate is taken"""
 ENOUGH = 3

@@ -36,7 +36,7 @@ def test_ls_of_nothing_says_so_and_is_no_error(tmp_path, told, capsys):
     assert main(["ls", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert "no lake and no run below" in err
+    assert "has no lakes and no runs" in err
 
 
 def test_ls_of_a_lake_lists_its_newest_commits(lake, told, capsys):

@@ -50,7 +50,7 @@ class Ls:
         if self.json:
             words.print_json({"path": self.path, "found": found})
         elif not found:
-            words.talk(f"There is no lake and no run below {self.path}; `lakepond train` creates one.")
+            words.talk(f"{self.path} has no lakes and no runs; `lakepond train` creates a run.")
         else:
             rows = [
                 (

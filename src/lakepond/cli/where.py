@@ -27,7 +27,9 @@ def lake_folder(path: str | Path) -> Path:
     for folder in (path, path / "lake"):
         if (folder / LAKE).is_file():
             return folder
-    raise LakeNotFound(f"there is no lake at {path} (no {LAKE}); `lakepond ls {path}` lists those below it.")
+    raise LakeNotFound(
+        f"{path} is not a lake: it has no {LAKE}; `lakepond ls {path}` lists the lakes below it."
+    )
 
 
 def is_run(path: Path) -> bool:

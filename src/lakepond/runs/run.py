@@ -1,4 +1,4 @@
-"""Run: the folder of one training run, created once, gone on with as often as needed."""
+"""Run: the folder of one training run, created once, resumed any number of times."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class LakeStatus:
 
     @property
     def ratio(self) -> float:
-        """How many times smaller it is than in plain form."""
+        """Ratio of the size without deduplication to the size on disk."""
         return self.bytes_plain / self.bytes_on_disk if self.bytes_on_disk else 1.0
 
 
@@ -239,7 +239,7 @@ def _lake(folder: Path) -> tuple[LakeStatus, Commit]:
     older = [number for number in numbers if number < newest.number][-BACK:]
     try:
         before = commits.read(folder / "commits", older[0]) if older else newest
-    except (LakeError, FileNotFoundError):  # broken, or just let go of: the rate is not known then
+    except (LakeError, FileNotFoundError):  # damaged, or just deleted: the rate is unknown
         before = newest
     return lake_status(spec, newest, before, len(numbers)), newest
 

@@ -3,7 +3,7 @@
 One generation, after Khadka and Tumer 2018 (Evolution-Guided Policy Gradient in RL):
 
     explore    all agents play the same days, with noise; every step is recorded, windows by reference
-    commit     what is new goes to the lake, in the background
+    commit     new steps are written to the lake, in the background
     learn      gradient steps of the learner on batches from the replay, once it holds `learn_from` steps
     judge      all agents play other common days without noise: their fitness
     validate   the fittest play days that are never trained on; the best ever is the champion

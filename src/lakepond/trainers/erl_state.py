@@ -55,7 +55,7 @@ class Counters(NamedTuple):
 
 
 def learner_settings(config: Config) -> ddpg.Settings:
-    """What the learner is told."""
+    """Settings of the learner."""
     return ddpg.Settings(
         config.rules,
         config.critics,

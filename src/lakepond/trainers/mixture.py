@@ -7,7 +7,7 @@ The Lake is on disk; the agents' Pond is on the device, with one lane for each e
         2  when the Pond is full, it is poured into the Lake
         3  stop after a portion
         4  fill one BigPond from the Lake, uniformly
-        5  train one BigAgent on it with DQN, each transition so many times
+        5  train one BigAgent on it with DQN, each transition several times
         6  stop
         7  clone the agents from the BigAgent; reset their epsilon
 
@@ -316,7 +316,7 @@ class _Training:
         return {name: float(np.mean([each[name] for each in found])) for name in found[0]}
 
     def _reset(self, samples: float) -> None:
-        """Steps 4 to 7, each transition so many times."""
+        """Steps 4 to 7, each transition several times."""
         mixture, config = self.mixture, self.mixture.config
         assert self.ponds is not None
         began = time.perf_counter()

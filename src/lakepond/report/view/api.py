@@ -1,6 +1,6 @@
 """What the page can ask for: one method an address, plain JSON or a PNG back. docs/view.md has the list.
 
-Every method takes the words of the query and answers for one commit: `commit=N`, or the newest that is whole.
+Every method takes the words of the query and answers for one commit: `commit=N`, or the newest intact one.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Api:
     # --- episodes --------------------------------------------------------------------------------
 
     def _index_of(self, query: Query) -> EpisodeIndex:
-        """The index of a commit; the newest one's goes on from commit to commit, of others one is kept."""
+        """The index of a commit; that of the newest is extended at each commit, and one other is cached."""
         commit = self.lake.commit(commit_number(query))
         newest, _ = self.lake.newest()
         with self._choosing:

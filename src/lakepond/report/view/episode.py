@@ -110,7 +110,7 @@ def _tell_action(path: str, values: Array, starts: Array) -> dict[str, Any]:
 
 
 def _numbers(values: Array) -> list[float | None]:
-    """For JSON: seven digits, and null for what is no number."""
+    """For JSON: seven digits, and null for NaN and infinity."""
     return [_number(value) for value in np.asarray(values, "f8").tolist()]
 
 

@@ -58,7 +58,7 @@ class EpisodeIndex:
         self._wanted: Commit | None = None
         self._stop = False
         self.dropped = 0
-        """episodes that were let go of, the oldest"""
+        """number of dropped episodes, the oldest"""
         self.next = 0
         """the id of the first step that was not looked at"""
         self.error: str | None = None
@@ -137,7 +137,7 @@ class EpisodeIndex:
             ]
 
     def curve(self, points: int) -> list[list[float]]:
-        """Mean, lowest and highest return of the finished episodes, in so many groups, by their last step."""
+        """Mean, lowest and highest return of the finished episodes, in groups by their last step."""
         rows = self._all()
         rows = rows[(rows["end"] != OPEN) & np.isfinite(rows["total"])]
         if not len(rows):
@@ -230,7 +230,7 @@ class EpisodeIndex:
         self.dropped, self.next, self._oldest = 0, commit.oldest, commit.oldest
 
     def _take(self, rows: Array) -> None:
-        """Add pieces of episodes; the first of each stream goes on with the one that is open."""
+        """Add pieces of episodes; the first of each stream continues its open episode."""
         _, heads = np.unique(rows["stream"], return_index=True)
         new_steps = np.add.reduceat(rows["steps"], heads)
         for head in heads.tolist():

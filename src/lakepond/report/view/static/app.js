@@ -1,4 +1,4 @@
-// The frame of the page: which page and commit are shown, what is new, what went wrong.
+// The frame of the page: the page and commit shown, updates, errors.
 
 import { get, h, note, ago, bytes, count } from "/static/dom.js";
 import { training } from "/static/training.js";
