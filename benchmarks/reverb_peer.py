@@ -48,16 +48,16 @@ class Reverb:
 
     def record(self, start: int, stop: int) -> None:
         """Calls [start, stop), until the server has them."""
-        told = self.recording
+        recording = self.recording
         for call in range(start, stop):
             for env, writer in enumerate(self._writers):
-                newest = told.newest[call, env]
+                newest = recording.newest[call, env]
                 for _ in range(STACK * self._starts[env]):  # the first frame of an episode fills its stack
-                    writer.append({"frame": told.frames[newest], "n": np.int64(0)})
-                writer.append({"frame": told.frames[newest + 1], "n": np.int64(call * ENVS + env)})
+                    writer.append({"frame": recording.frames[newest], "n": np.int64(0)})
+                writer.append({"frame": recording.frames[newest + 1], "n": np.int64(call * ENVS + env)})
                 item = {"frame": writer.history["frame"][-STACK - 1 :], "n": writer.history["n"][-1:]}
                 writer.create_item("steps", 1.0, item)
-                self._starts[env] = bool(told.terminated[call, env] or told.truncated[call, env])
+                self._starts[env] = bool(recording.terminated[call, env] or recording.truncated[call, env])
                 if self._starts[env]:
                     writer.end_episode()
         for writer in self._writers:
