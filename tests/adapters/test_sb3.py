@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import gymnasium as gym
+import minari
 import numpy as np
 import pytest
 import torch
@@ -571,6 +572,41 @@ def test_bad_input_is_refused_in_one_sentence(tmp_path):
         buffer.dones[0] = True
     with pytest.raises(lp.RecordError, match="cannot be changed"):
         buffer.rewards[0] = 1
+
+
+def test_a_lake_has_the_spaces_of_the_environment(tmp_path):
+    actions = (
+        (spaces.Discrete(18), spaces.MultiDiscrete([18])),
+        (spaces.Discrete(3, start=-1), spaces.MultiDiscrete([3], start=[-1])),
+        (spaces.Box(-2, 5, (2, 3), np.float64), spaces.Box(-2, 5, (6,), np.float32)),
+        (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 3])),
+        (spaces.MultiBinary(4), spaces.MultiBinary(4)),
+    )
+    observations = spaces.Dict(a=spaces.Box(-1, np.array([2, 3, np.inf], np.float32)), b=spaces.Discrete(4))
+    for number, (space, stored) in enumerate(actions):
+        path = tmp_path / str(number)
+        buffer = LakepondReplayBuffer(20, observations, space, device="cpu", path=str(path))
+        obs = {key: np.array([value]) for key, value in observations.sample().items()}
+        buffer.add(obs, obs, np.array([space.sample()]), np.zeros(1), np.array([True]), [{}])
+        buffer.close()
+        with lp.Lake.open(path) as lake:
+            lake.to_minari(tmp_path / f"minari-{number}")
+        dataset = minari.MinariDataset(tmp_path / f"minari-{number}" / "data")
+        assert dataset.action_space == stored
+        assert dataset.observation_space == spaces.Dict(a=observations["a"], b=spaces.MultiDiscrete([4]))
+
+
+def test_a_buffer_whose_lake_was_moved_says_how_to_continue(tmp_path):
+    buffer = LakepondReplayBuffer(20, BOX, DISCRETE, device="cpu", path=str(tmp_path / "old"))
+    fill(Walk(BOX, 1), 5, buffer)
+    saved = pickle.dumps(buffer)
+    buffer.close()
+    (tmp_path / "old").rename(tmp_path / "new")
+    with pytest.raises(lp.LakeNotFound, match=r"of the lake .*old: .* give its folder as path"):
+        pickle.loads(saved)
+    assert not (tmp_path / "old").exists()
+    buffer = LakepondReplayBuffer(20, BOX, DISCRETE, device="cpu", path=str(tmp_path / "new"))
+    assert buffer.size() == 5
 
 
 def test_a_lake_of_another_environment_is_refused(tmp_path):
