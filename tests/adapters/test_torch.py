@@ -1,7 +1,9 @@
 """Batches as tensors: right values, at most one copy, and nothing that is held is ever overwritten."""
 
+import copy
 import ctypes
 import gc
+import pickle
 import threading
 
 import numpy as np
@@ -231,6 +233,19 @@ def test_options_may_change():
     sampler.sample()
     assert sampler.sample(beta=1.0).obs["speed"].shape == (8, 3)
     assert sampler.sample(sequence_length=5).obs["speed"].shape == (8, 5, 3)
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_a_copy_samples_a_copy(prefetch):
+    sampler = TorchSampler(replay_of(300), 16, prefetch=prefetch, rng=np.random.default_rng(0))
+    for way in (copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))):
+        other = way(sampler)
+        record(other.source, 300)
+        check(other.sample())
+        assert len(sampler.source) == 300
+        assert torch.equal(way(sampler).sample().step_id, way(sampler).sample().step_id)
+        other.close()
+    sampler.close()
 
 
 def test_out_is_refused():

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -94,6 +95,12 @@ class TorchSampler:
         """End the thread of `prefetch`."""
         if self._pool is not None:
             self._pool.shutdown()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy samples the copied source with the same options, from memory and a thread of its own."""
+        prefetch = self._pool is not None
+        new = partial(TorchSampler, device=str(self.device), prefetch=prefetch, **self._options)
+        return new, (self.source, self.batch_size)
 
     def __enter__(self) -> Self:
         return self

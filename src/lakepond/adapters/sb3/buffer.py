@@ -405,9 +405,10 @@ def _field(space: spaces.Space[Any], name: str, *, flat: bool = False) -> Field:
         )
     stored: Any = space
     if isinstance(space, spaces.Discrete):
-        stored = spaces.MultiDiscrete([space.n], start=[space.start])
+        stored = spaces.MultiDiscrete([int(space.n)], start=[int(space.start)])
     elif flat and isinstance(space, spaces.Box):
-        stored = spaces.Box(space.low.reshape(-1), space.high.reshape(-1), dtype=space.dtype.type)
+        kind: Any = space.dtype
+        stored = spaces.Box(space.low.reshape(-1), space.high.reshape(-1), dtype=kind)
     shape = (int(np.prod(stored.shape)),) if flat else tuple(stored.shape)
     dtype = np.dtype(np.float32) if flat and space.dtype == np.float64 else np.dtype(space.dtype)
     return Field(shape, dtype, space=from_gymnasium(stored))
