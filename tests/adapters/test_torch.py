@@ -243,7 +243,8 @@ def test_a_copy_samples_a_copy(prefetch):
         record(other.source, 300)
         check(other.sample())
         assert len(sampler.source) == 300
-        assert torch.equal(way(sampler).sample().step_id, way(sampler).sample().step_id)
+        with way(sampler) as one, way(sampler) as two:
+            assert torch.equal(one.sample().step_id, two.sample().step_id)
         other.close()
     sampler.close()
 

@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -98,15 +97,18 @@ class TorchSampler:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy samples the copied source with the same options, from memory and a thread of its own."""
-        prefetch = self._pool is not None
-        new = partial(TorchSampler, device=str(self.device), prefetch=prefetch, **self._options)
-        return new, (self.source, self.batch_size)
+        settings = {"device": str(self.device), "prefetch": self._pool is not None, **self._options}
+        return _sampler, (self.source, self.batch_size, settings)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _sampler(source: Source, batch_size: int, settings: dict[str, Any]) -> TorchSampler:
+    return TorchSampler(source, batch_size, **settings)
 
 
 class _Spare:
