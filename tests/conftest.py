@@ -1,3 +1,4 @@
+import ctypes
 import os
 import signal
 from collections.abc import Iterator
@@ -20,12 +21,18 @@ CACHE = Path(__file__).parents[1] / ".cache" / "jax-tests"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
-if (
-    signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-):  # a shell that starts us in the background ignores Ctrl-C,
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # and so would every process that a test sends it to
+# a shell that starts the tests in the background ignores these, and so would every process that a test sends
+# them to
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
+if os.geteuid() == 0:  # small disks that tests mount are unmounted with the process, however it ends
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS) == 0:
+        libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
 
 
 @pytest.fixture(autouse=True)

@@ -21,5 +21,5 @@ def test_the_wheel_has_every_file_of_the_package(tmp_path):
         path.relative_to(source).as_posix() for path in (source / "lakepond").rglob("*") if path.is_file()
     }
     assert inside == {name for name in there if "__pycache__" not in name}
-    for needed in ("py.typed", "report/page.css", "report/view/static/index.html"):
+    for needed in ("py.typed", "report/static/page.css", "report/view/static/index.html"):
         assert f"lakepond/{needed}" in inside

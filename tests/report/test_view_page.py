@@ -213,7 +213,8 @@ def test_a_market_shows_its_window_and_where_it_bought(lakes, serve, visit):
     page.fill("#threshold", "99")
     page.keyboard.press("Tab")
     page.wait_for_selector("text=No action reaches the threshold.")
-    values = "document.querySelector('figure[data-entries]').chart.plot.data[1]"
+    values = "document.querySelector('figure[data-entries]')?.chart?.plot?.data[1]"
+    until(page, f"{values} !== undefined")  # the figure is drawn again
     before = page.evaluate(values)
     page.select_option("#instrument", "7")
     until(page, f"d => JSON.stringify({values}) !== JSON.stringify(d)", arg=before)
