@@ -255,6 +255,31 @@ def test_hindsight_batches_are_those_of_sb3(strategy, infos):
             assert_same(draw(mine, 33, step), draw(theirs, 33, step))
 
 
+@pytest.mark.parametrize("handle", [False, True])
+def test_hindsight_truncates_unfinished_episodes_as_sb3_does(handle):
+    env = make_vec_env(lambda: BitFlippingEnv(n_bits=4, continuous=False, max_steps=6), n_envs=2, seed=3)
+    spaces_of = env.observation_space, env.action_space
+    options = dict(env=env, device="cpu", n_envs=2, handle_timeout_termination=handle)
+    theirs, mine = (
+        HerReplayBuffer(80, *spaces_of, **options),
+        LakepondHerReplayBuffer(80, *spaces_of, **options),
+    )
+    obs = env.reset()
+    for _ in range(9):  # no flip reaches the goal
+        new_obs, reward, done, info = env.step(np.zeros(2, np.int64))
+        for buffer in (mine, theirs):
+            buffer.add(copy.deepcopy(obs), copy.deepcopy(new_obs), np.zeros(2), reward, done, info)
+        obs = new_obs
+    for buffer in (mine, theirs):
+        with pytest.warns(UserWarning, match="will be truncated"):
+            buffer.truncate_last_trajectory()
+    for name in ("dones", "timeouts", "ep_start", "ep_length"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
+    assert_same(draw(mine, 33, 1), draw(theirs, 33, 1))
+    with pytest.raises(lp.RecordError, match="dones of a step that has ended cannot be changed"):
+        mine.dones[mine.pos - 1] = False
+
+
 def test_hindsight_survives_a_lake_with_the_same_episodes(tmp_path):
     env = make_vec_env(lambda: BitFlippingEnv(n_bits=4, continuous=False, max_steps=6), n_envs=2, seed=3)
     options = dict(env=env, device="cpu", n_envs=2, path=str(tmp_path / "lake"))
