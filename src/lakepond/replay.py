@@ -227,8 +227,9 @@ class Replay(Persistent):
         """Append exactly `count` live steps of a lake, drawn uniformly without replacement, in random order.
 
         The lake is read once, sequentially. The appended steps are not linked: n-step returns and sequences
-        do not span them. Raises `TooFewSteps` if the lake has fewer steps, and `SpecError` if its spec
-        differs, if `count` exceeds the capacity, or if this replay has a lake of its own.
+        do not span them, also after `save` and `open_saved`. Raises `TooFewSteps` if the lake has fewer
+        steps, and `SpecError` if its spec differs, if `count` exceeds the capacity, or if this replay has a
+        lake of its own.
         """
         from lakepond.flow import lake_to_pond
 
