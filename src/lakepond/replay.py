@@ -194,14 +194,15 @@ class Replay(Persistent):
         """
         if self._refused is not None:
             self._check_open()
-        pond, intake, outflow, direct = self._pond, self._intake, self._outflow, self._direct
+        pond, direct, outflow = self._pond, self._direct, self._outflow
         if direct is not None and follows_previous is None and outflow is None and not extras:
             with pond.lock:
                 found = direct.append(obs, next_obs, action, reward, terminated, truncated, stream)
-                if found is not None:
-                    if pond.saw_nan and not self._warned:
-                        self._warn_of_nan()
-                    return found
+            if found is not None:
+                if pond.saw_nan and not self._warned:
+                    self._warn_of_nan()
+                return found
+        intake = self._intake
         values = intake.values((obs, next_obs, action, reward, terminated, truncated), extras)
         join = DERIVE if follows_previous is None else joins_of(follows_previous)
         if outflow is not None:

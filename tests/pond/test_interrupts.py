@@ -90,7 +90,7 @@ def stack(values: list[Any]) -> Any:
 
 def line_that_publishes() -> tuple[str, int]:
     """Where a pond advances its counter."""
-    source, first = inspect.getsourcelines(Pond.publish)
+    source, first = inspect.getsourcelines(Pond._advance)
     (at,) = [i for i, line in enumerate(source) if "self.recorded = recorded" in line]
     return "pond.py", first + at
 

@@ -1,6 +1,6 @@
 """What is done while the pond is locked does not grow with its capacity: counted, not timed.
 
-Python code is counted by the lines that run, NumPy by the bytes that it allocates, and writing to whole rings,
+Python code is counted by the lines that run, NumPy by the bytes that it allocates, writing to whole rings,
 which need not allocate, by the memory that they take: a ring takes memory only where it was written.
 """
 

@@ -174,30 +174,37 @@ class Pond(GrowthLock):
         emptied = self._append_observations(streams, values, type(join) is int and join == ALONE)
         for column, value in zip(self._written, values[2 * len(self.leaves) :], strict=True):
             column[where] = value
-        run = type(streams) is list and type(join) is int and join == DERIVE
-        self.publish(count, where, self._numbers(streams), join, run=run)
+        if type(streams) is list and type(join) is int and join == DERIVE:
+            self.publish_run(count, self._numbers(streams))
+        else:
+            self.publish(count, where, self._numbers(streams), join)
         self._writing = False
         if emptied or self._cursors.count > 64 + 2 * self.capacity:
             self._free_cursors()
 
     def publish(
-        self, count: int, where: int | slice | Array, streams: int | Array, join: int | Array, *, run: bool
+        self, count: int, where: int | slice | Array, streams: int | Array, join: int | Array
     ) -> None:
-        """Publish `count` new steps, whose values have been written to these places of the ring.
+        """Publish `count` new steps, whose values have been written to these places of the ring."""
+        self.write_run()
+        self.links.stream[where] = streams
+        self.links.join[where] = join
+        self.has_alone = self.has_alone or bool(np.any(join == ALONE))
+        self._run = (self.recorded + count, None)
+        self._advance(count)
 
-        `run`: the array `streams` never changes, and `join` is DERIVE. Then both columns are written when a
-        reader needs them, for all consecutive calls with the same streams at once.
+    def publish_run(self, count: int, streams: int | Array) -> None:
+        """`publish`, with joins to be derived; an array `streams` never changes.
+
+        Both columns are written when a reader needs them, for all consecutive calls with the same streams.
         """
-        recorded = self.recorded + count
-        if not run:
-            self.write_run()
-            self.links.stream[where] = streams
-            self.links.join[where] = join
-            self.has_alone = self.has_alone or bool(np.any(join == ALONE))
-            self._run = (recorded, None)
-        elif streams is not self._run[1]:
+        if streams is not self._run[1]:
             self.write_run()
             self._run = (self.recorded, streams)
+        self._advance(count)
+
+    def _advance(self, count: int) -> None:
+        recorded = self.recorded + count
         self.recorded = recorded  # publishes them
         if recorded >= self._due:
             self._due = recorded + self._lag
