@@ -195,6 +195,7 @@ class ReplayMachine(RuleBasedStateMachine):
         assert len(set(new)) <= count
         for original in new:
             self.model.record(self.model.all[original], alone=True)
+        self.snapshot("replay")
 
     def snapshot_path(self, replay: lp.Replay) -> Path:
         self.snapshots += 1

@@ -313,7 +313,7 @@ class Replay(Persistent):
             raise UnknownStream(f"no live step belongs to stream {stream!r}.")
         return step
 
-    # --- what it holds ---------------------------------------------------------------------------
+    # --- content and counts -----------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self._pond.size
