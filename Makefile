@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test lint bench results soak peers peers-d3rlpy docs clean
+.PHONY: train test lint bench results soak peers peers-torchrl peers-d3rlpy docs clean
 .DELETE_ON_ERROR:
 
 $(BIN)/python:
@@ -59,6 +59,10 @@ soak: $(VENV)/.installed-test $(VENV)/.tools
 # The tests of other libraries with lakepond's classes in the place of theirs. Writes docs/results/peers.md.
 peers: $(VENV)/.installed-test
 	PYTHONPATH=tests $(BIN)/python -m peers $(ARGS)
+
+# With SOURCE=CHECKOUT, a checkout of TorchRL: its source distribution has no tests. Needs a C++ compiler.
+peers-torchrl: $(VENV)/.installed-test
+	PYTHONPATH=tests $(BIN)/python -m peers torchrl torchrl_storages --source $(SOURCE)
 
 # d3rlpy pins an older Gymnasium, so the tests of its adapter have a venv of their own. With SOURCE=CHECKOUT, a
 # checkout of d3rlpy 2.8.1 (its source distribution has no tests), its own tests are run as well.

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import gymnasium as gym
+import minari
 import numpy as np
 import pytest
 import torch
@@ -252,6 +253,31 @@ def test_hindsight_batches_are_those_of_sb3(strategy, infos):
         np.testing.assert_array_equal(mine.ep_length, theirs.ep_length)
         if step % 10 == 9:
             assert_same(draw(mine, 33, step), draw(theirs, 33, step))
+
+
+@pytest.mark.parametrize("handle", [False, True])
+def test_hindsight_truncates_unfinished_episodes_as_sb3_does(handle):
+    env = make_vec_env(lambda: BitFlippingEnv(n_bits=4, continuous=False, max_steps=6), n_envs=2, seed=3)
+    spaces_of = env.observation_space, env.action_space
+    options = dict(env=env, device="cpu", n_envs=2, handle_timeout_termination=handle)
+    theirs, mine = (
+        HerReplayBuffer(80, *spaces_of, **options),
+        LakepondHerReplayBuffer(80, *spaces_of, **options),
+    )
+    obs = env.reset()
+    for _ in range(9):  # no flip reaches the goal
+        new_obs, reward, done, info = env.step(np.zeros(2, np.int64))
+        for buffer in (mine, theirs):
+            buffer.add(copy.deepcopy(obs), copy.deepcopy(new_obs), np.zeros(2), reward, done, info)
+        obs = new_obs
+    for buffer in (mine, theirs):
+        with pytest.warns(UserWarning, match="will be truncated"):
+            buffer.truncate_last_trajectory()
+    for name in ("dones", "timeouts", "ep_start", "ep_length"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
+    assert_same(draw(mine, 33, 1), draw(theirs, 33, 1))
+    with pytest.raises(lp.RecordError, match="dones of a step that has ended cannot be changed"):
+        mine.dones[mine.pos - 1] = False
 
 
 def test_hindsight_survives_a_lake_with_the_same_episodes(tmp_path):
@@ -571,6 +597,41 @@ def test_bad_input_is_refused_in_one_sentence(tmp_path):
         buffer.dones[0] = True
     with pytest.raises(lp.RecordError, match="cannot be changed"):
         buffer.rewards[0] = 1
+
+
+def test_a_lake_has_the_spaces_of_the_environment(tmp_path):
+    actions = (
+        (spaces.Discrete(18), spaces.MultiDiscrete([18])),
+        (spaces.Discrete(3, start=-1), spaces.MultiDiscrete([3], start=[-1])),
+        (spaces.Box(-2, 5, (2, 3), np.float64), spaces.Box(-2, 5, (6,), np.float32)),
+        (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 3])),
+        (spaces.MultiBinary(4), spaces.MultiBinary(4)),
+    )
+    observations = spaces.Dict(a=spaces.Box(-1, np.array([2, 3, np.inf], np.float32)), b=spaces.Discrete(4))
+    for number, (space, stored) in enumerate(actions):
+        path = tmp_path / str(number)
+        buffer = LakepondReplayBuffer(20, observations, space, device="cpu", path=str(path))
+        obs = {key: np.array([value]) for key, value in observations.sample().items()}
+        buffer.add(obs, obs, np.array([space.sample()]), np.zeros(1), np.array([True]), [{}])
+        buffer.close()
+        with lp.Lake.open(path) as lake:
+            lake.to_minari(tmp_path / f"minari-{number}")
+        dataset = minari.MinariDataset(tmp_path / f"minari-{number}" / "data")
+        assert dataset.action_space == stored
+        assert dataset.observation_space == spaces.Dict(a=observations["a"], b=spaces.MultiDiscrete([4]))
+
+
+def test_a_buffer_whose_lake_was_moved_says_how_to_continue(tmp_path):
+    buffer = LakepondReplayBuffer(20, BOX, DISCRETE, device="cpu", path=str(tmp_path / "old"))
+    fill(Walk(BOX, 1), 5, buffer)
+    saved = pickle.dumps(buffer)
+    buffer.close()
+    (tmp_path / "old").rename(tmp_path / "new")
+    with pytest.raises(lp.LakeNotFound, match=r"of the lake .*old: .* give its folder as path"):
+        pickle.loads(saved)
+    assert not (tmp_path / "old").exists()
+    buffer = LakepondReplayBuffer(20, BOX, DISCRETE, device="cpu", path=str(tmp_path / "new"))
+    assert buffer.size() == 5
 
 
 def test_a_lake_of_another_environment_is_refused(tmp_path):

@@ -1,6 +1,9 @@
 """Batches as tensors: right values, at most one copy, and nothing that is held is ever overwritten."""
 
+import copy
+import ctypes
 import gc
+import pickle
 import threading
 
 import numpy as np
@@ -122,6 +125,79 @@ def test_the_path_of_other_devices(prefetch):
     sampler.close()
 
 
+class Cuda:
+    """Stands for a CUDA device on a machine without one: copies from pinned memory happen later, in order."""
+
+    def __init__(self, monkeypatch):
+        self.pinned: dict[int, torch.Tensor] = {}
+        """pinned memory by address; kept, as PyTorch's allocator keeps it while a copy reads it"""
+        self.queue: list[tuple[torch.Tensor, int]] = []
+        self.done = 0
+        cuda, empty, to = self, torch.empty, torch.Tensor.to
+
+        def allocate(*shape, pin_memory=False, **options):
+            tensor = empty(*shape, **options)
+            if pin_memory:
+                self.pinned[tensor.data_ptr()] = tensor
+            return tensor
+
+        def send(tensor, device, *, non_blocking=False, copy=False):
+            if device.type != "cuda":
+                return to(tensor, device, non_blocking=non_blocking, copy=copy)
+            assert non_blocking
+            assert copy
+            assert tensor.is_pinned()
+            sent = empty(tensor.shape, dtype=tensor.dtype).zero_()
+            self.queue.append((sent, tensor.data_ptr()))  # an address: the device refers to no Python object
+            return sent
+
+        class Event:
+            def record(self, stream):
+                assert stream is cuda
+                self.after = len(cuda.queue)
+
+            def query(self):
+                return cuda.done >= self.after
+
+        monkeypatch.setattr(torch, "empty", allocate)
+        monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.data_ptr() in self.pinned)
+        monkeypatch.setattr(torch.Tensor, "to", send)
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
+
+    def run(self, copies: int) -> None:
+        """Carry out the next copies."""
+        for sent, address in self.queue[self.done : self.done + copies]:
+            data = ctypes.string_at(address, sent.nbytes)
+            sent.copy_(torch.frombuffer(bytearray(data), dtype=sent.dtype).reshape(sent.shape))
+        self.done = min(self.done + copies, len(self.queue))
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_pinned_memory_is_used_again_only_after_its_copies_have_completed(monkeypatch, prefetch):
+    """The code for CUDA, forced on the CPU: pinned memory, asynchronous copies that are late by a while."""
+    cuda, rng = Cuda(monkeypatch), np.random.default_rng(5)
+    sampler = TorchSampler(replay_of(300), 16, device="cuda", prefetch=prefetch, rng=np.random.default_rng(0))
+    batches = []
+    for _ in range(60):
+        batches.append(sampler.sample())
+        fields = len(cuda.queue) // len(batches)
+        cuda.run(int(rng.integers(0, 3 * fields)))  # often less than was sent
+    late = len(cuda.queue) - cuda.done
+    cuda.run(late)
+    assert late > 0
+    for batch in batches:
+        check(batch)
+    assert fields <= len(cuda.pinned) < 30 * fields, "memory was used again"
+    held = len(cuda.pinned)
+    for _ in range(10):  # a device that keeps up needs no more memory
+        batch = sampler.sample()
+        cuda.run(len(cuda.queue))
+        check(batch)
+    assert len(cuda.pinned) == held
+    sampler.close()
+
+
 def test_prefetch_while_another_thread_records():
     replay = replay_of(100)
     stop = threading.Event()
@@ -157,6 +233,20 @@ def test_options_may_change():
     sampler.sample()
     assert sampler.sample(beta=1.0).obs["speed"].shape == (8, 3)
     assert sampler.sample(sequence_length=5).obs["speed"].shape == (8, 5, 3)
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_a_copy_samples_a_copy(prefetch):
+    sampler = TorchSampler(replay_of(300), 16, prefetch=prefetch, rng=np.random.default_rng(0))
+    for way in (copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))):
+        other = way(sampler)
+        record(other.source, 300)
+        check(other.sample())
+        assert len(sampler.source) == 300
+        with way(sampler) as one, way(sampler) as two:
+            assert torch.equal(one.sample().step_id, two.sample().step_id)
+        other.close()
+    sampler.close()
 
 
 def test_out_is_refused():

@@ -1,5 +1,6 @@
 """The drop-in for the trading code's own replay buffers."""
 
+import copy
 import gzip
 import pickle
 import subprocess
@@ -280,6 +281,19 @@ def test_draws_follow_the_global_seed_as_in_the_project():
         np.random.seed(seed)
         drawn.append(buffer.sample(8)["rewards"].tolist())
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize("kind", [trading.ReplayBuffer, trading.PrioritizedReplayBuffer])
+def test_a_buffer_with_a_device_can_be_copied_after_it_was_sampled(kind):
+    buffer = kind(50, device="cpu", seed=0)
+    for t in range(20):
+        state = np.full((5, 2), t, np.float32)
+        buffer.add(state, np.zeros(2, np.float32), float(t), state + 1, done=0.0)
+    buffer.sample(4)
+    for other in (copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):
+        other.add(state, np.zeros(2, np.float32), 20.0, state + 1, done=1.0)
+        assert (len(buffer), len(other)) == (20, 21)
+        other.sample(4)
 
 
 def test_done_is_0_or_1():

@@ -191,6 +191,7 @@ def test_steps_go_out_as_parquet_and_arrow(lake, tmp_path, told):
         ("export {lake} {lake}/lake.json --form arrow", "already exists"),
         ("export {lake} {lake}/lake.json --form pickle", "already exists"),
         ("import {tmp} {tmp}/new", "name it with --form"),
+        ("import {lake} {tmp}/new", "is a lake already"),
         ("import {lake}/lake.json {tmp}/new", "name it with --form"),
         ("import {lake}/lake.json {lake} --form pickle", "already exists"),
     ],
@@ -203,6 +204,33 @@ def test_what_cannot_be_moved_is_one_sentence_and_changes_nothing(words, sentenc
     assert sentence in err
     assert err.count("\n") == 1
     same(steps_of(lake), before)
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        (
+            "theirs/data/part-0.parquet",
+            "only the columns price, day; import takes tables that lakepond exported",
+        ),
+        ("theirs", "has Parquet files but no meta/info.json"),
+        ("theirs/data", "has Parquet files but no meta/info.json"),
+        ("robot", "only datasets that lakepond exported"),
+    ],
+)
+def test_parquet_of_others_is_refused_in_one_sentence(tmp_path, source, sentence, capsys):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for folder in ("theirs/data", "robot/meta"):
+        (tmp_path / folder).mkdir(parents=True)
+    pq.write_table(pa.table({"price": [1.0], "day": [1]}), tmp_path / "theirs/data/part-0.parquet")
+    (tmp_path / "robot/meta/info.json").write_text('{"codebase_version": "v3.0", "total_episodes": 1}')
+    assert main(["import", str(tmp_path / source), str(tmp_path / "new")]) == 2
+    err = capsys.readouterr().err
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "new").exists()
 
 
 def test_what_is_no_pickle_is_one_sentence(tmp_path, capsys):

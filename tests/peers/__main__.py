@@ -18,6 +18,7 @@ import platform
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import time
 import xml.etree.ElementTree as ET
@@ -46,6 +47,8 @@ class Peer:
     """whether its source distribution has its tests; if not, it is run when it is named, with --source"""
     beside: bool = False
     """whether its tests are also run with its own classes, because some fail with those as well"""
+    needs: tuple[str, ...] = ()
+    """plugins for both runs"""
 
 
 PEERS = [
@@ -68,7 +71,7 @@ PEERS = [
         "TorchRL, checkpoints",
         (("test/rb/test_ensemble.py", "-k", "TestCheckpointers"),),
         "`FlatStorageCheckpointer`, `NestedStorageCheckpointer` and `H5StorageCheckpointer` are "
-        "`LakeCheckpointer`. Run as `python -m peers torchrl --source CHECKOUT`.",
+        "`LakeCheckpointer`. Run as `make peers-torchrl SOURCE=CHECKOUT`.",
         sdist=False,
     ),
     Peer(
@@ -82,9 +85,10 @@ PEERS = [
         ),
         "`LazyTensorStorage` is `ReplayStorage` in memory. `LazyMemmapStorage` is `ReplayStorage` with a "
         "lake, and what is read from it is read from the lake by `LakeStorage`. Other storages and "
-        "their tests are as they were. Run as `python -m peers torchrl_storages --source CHECKOUT`.",
+        "their tests are as they were. Run as `make peers-torchrl SOURCE=CHECKOUT`.",
         sdist=False,
         beside=True,
+        needs=("torchrl_extension",),
     ),
     Peer(
         "d3rlpy",
@@ -130,20 +134,11 @@ def run(peer: Peer, source: Path, *, ours: bool = True) -> Outcomes:
     for i, arguments in enumerate(peer.runs):
         report = CACHE / f"{peer.name}-{i}.xml"
         report.unlink(missing_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            *arguments,
-            "-q",
-            "-c",
-            os.devnull,
-            "--rootdir",
-            str(source),
-        ]
-        command += ["-p", f"{peer.name}_plugin"] if ours else []
-        command += ["-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
-        paths = os.pathsep.join([str(HERE), str(source)])
+        command = [sys.executable, "-P", "-m", "pytest", *arguments, "-q", "-c", os.devnull]
+        plugins = [*peer.needs, *([f"{peer.name}_plugin"] if ours else []), "no:cacheprovider"]
+        command += ["--rootdir", str(source), *(word for name in plugins for word in ("-p", name))]
+        command += ["-o", "junit_family=xunit1"]
+        paths = os.pathsep.join([str(HERE), sysconfig.get_path("purelib"), str(source)])  # installed first
         env = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         subprocess.run([*command, f"--junitxml={report}"], cwd=source, env=env, check=False)
         outcomes |= outcomes_in(report)

@@ -9,25 +9,40 @@ from pathlib import Path
 
 import torchrl.data
 from torchrl.data.replay_buffers import storages
-from torchrl.data.replay_buffers.replay_buffers import base, ensemble
 
 from lakepond.adapters import torchrl as ours
 
-# Some tests read the tensors of a storage past it, by `_storage`; here they are read by the storage.
-ours.ReplayStorage._storage = property(lambda storage: storage)
+
+class Tensors:
+    """Some tests read the tensors of a storage past it, by `_storage`; here they are read by the storage."""
+
+    def __init__(self, storage):
+        self._of = storage
+
+    def __getitem__(self, index):
+        return self._of[:][index] if isinstance(index, str | tuple) else self._of[index]
+
+    def get(self, key, default=None):
+        """The tensor of one key."""
+        return self._of[:].get(key, default)
+
+
+ours.ReplayStorage._storage = property(Tensors, lambda storage, tensors: None)
 
 
 class ReplayStorage(ours.ReplayStorage):
     """A storage in memory; there is one device on the machine of these tests."""
 
-    def __init__(self, max_size, *, device="cpu"):
+    def __init__(self, max_size, *, device="cpu", ndim=1):
+        assert ndim == 1, "ndim"
         super().__init__(max_size)
 
 
 class LakeReplayStorage(ours.ReplayStorage):
     """A storage with a lake in a folder, from which it is read by `LakeStorage`."""
 
-    def __init__(self, max_size, *, scratch_dir=None, device="cpu"):
+    def __init__(self, max_size, *, scratch_dir=None, device="cpu", ndim=1):
+        assert ndim == 1, "ndim"
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         super().__init__(max_size, Path(scratch_dir or self._folder.name) / "lake")
 
@@ -48,13 +63,3 @@ for name, ours_class in {
 }.items():
     for module in (torchrl.data, torchrl.data.replay_buffers, storages):
         setattr(module, name, ours_class)
-
-theirs = base._get_default_collate
-
-
-def collate_for(storage, **options):
-    """What `lake_buffer` and `replay_buffer` pass; TorchRL has no default for storages it does not know."""
-    return ours._unchanged if isinstance(storage, ours._StepsStorage) else theirs(storage, **options)
-
-
-base._get_default_collate = ensemble._get_default_collate = collate_for

@@ -138,7 +138,8 @@ def _spec_of(schema: Any, path: str | Path) -> Spec:
     found = (schema.metadata or {}).get(SPEC)
     if found is None:
         raise SpecError(
-            f"{path} does not have the spec of a lake; only tables that lakepond exported are read."
+            f"{path} has no spec of a lake, only the columns {', '.join(schema.names)[:200]}; import takes "
+            "tables that lakepond exported, others are recorded with Replay.record."
         )
     spec = description.spec_from_json(untrusted.parse_json(found))
     missing = [column.name for column in _columns(spec, next_obs=True) if column.name not in schema.names]

@@ -95,11 +95,20 @@ class TorchSampler:
         if self._pool is not None:
             self._pool.shutdown()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy samples the copied source with the same options, from memory and a thread of its own."""
+        settings = {"device": str(self.device), "prefetch": self._pool is not None, **self._options}
+        return _sampler, (self.source, self.batch_size, settings)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _sampler(source: Source, batch_size: int, settings: dict[str, Any]) -> TorchSampler:
+    return TorchSampler(source, batch_size, **settings)
 
 
 class _Spare:
@@ -126,9 +135,9 @@ class _Spare:
 
     def deliver(self, host: Batch, device: Any) -> Batch:
         """The tensors of a host batch, which is kept to be used again."""
-        if self._pinned:
+        if self._pinned and not all(_tensor(path, array).is_pinned() for path, array in _arrays(host)):
             host = _mapped(host, _pin)
-        arrays = [leaf for _, leaf in leaves(tuple(host)) if leaf is not None]
+        arrays = [array for _, array in _arrays(host)]
         counts = _reference_counts(arrays)  # without tensors
         batch = _mapped(host, lambda path, array: self._send(path, array, device))
         transfer = None
@@ -142,6 +151,12 @@ class _Spare:
     def _send(self, path: str, array: Array, device: Any) -> Any:
         tensor = _tensor(path, array)
         return tensor.to(device, non_blocking=self._pinned, copy=True) if self._staged else tensor
+
+
+def _arrays(batch: Batch) -> list[tuple[str, Array]]:
+    """The arrays of a batch with their paths, without observations left out."""
+    fields = zip(Batch._fields, batch, strict=True)
+    return [(path, leaf) for name, tree in fields for path, leaf in leaves(tree, name) if leaf is not None]
 
 
 def _reference_counts(arrays: list[Array]) -> list[int]:
@@ -170,9 +185,7 @@ def _tensor(path: str, array: Array) -> Any:
 
 
 def _pin(path: str, array: Array) -> Array:
-    """The array itself if it is pinned already, or else a pinned copy of it."""
-    if _tensor(path, array).is_pinned():
-        return array
+    """A pinned copy of an array."""
     empty = torch.empty(array.shape, dtype=_tensor(path, array[:0]).dtype, pin_memory=True)
     pinned: Array = empty.numpy()
     np.copyto(pinned, array)

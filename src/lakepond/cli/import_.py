@@ -98,8 +98,15 @@ def looks_like(source: Path) -> Form:
         return "lerobot"
     elif any(source.glob("*.npz")):
         return "npz"
-    elif (source / "metadata.json").exists() or (source / "data").is_dir():
+    elif (source / "metadata.json").exists() or (source / "data/metadata.json").exists():
         return "minari"
+    elif (source / "lake.json").exists():
+        raise SpecError(f"{source} is a lake already: open it, or copy the folder.")
+    elif next(source.rglob("*.parquet"), None) is not None:
+        raise SpecError(
+            f"{source} has Parquet files but no meta/info.json; import takes one Parquet file, or the folder "
+            "of a LeRobot dataset, that `lakepond export` wrote."
+        )
     raise SpecError(
         f"{source} is not a Parquet or Arrow file, a pickle, a Minari or LeRobot dataset, or a folder of "
         ".npz files; if it is one of these, name it with --form."

@@ -76,13 +76,15 @@ class StoredArray:
             raise RecordError(f"{self._name} can be set for the newest step of each environment only.")
         for stream, flag in np.broadcast(np.atleast_1d(env), np.asarray(value, np.bool_)):
             batch = buffer.replay.recent(1, stream=int(stream))
-            ended = bool(batch.terminated[0] | batch.truncated[0])
-            if self._name == "dones":
-                truncated = bool(batch.truncated[0]) and flag
-                ended = bool(flag)
+            before = bool(batch.terminated[0]), bool(batch.truncated[0])
+            if self._name == "timeouts":
+                after = (False, True) if flag else (any(before), False)
             else:
-                truncated = bool(flag)
-            buffer.replay.end(int(stream), terminated=ended and not truncated, truncated=truncated)
+                after = before if any(before) == flag else (bool(flag), False)
+            if after != before:
+                if any(before):
+                    raise RecordError(f"{self._name} of a step that has ended cannot be changed.")
+                buffer.replay.end(int(stream), terminated=after[0], truncated=after[1])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:

@@ -21,9 +21,10 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 
 from lakepond.adapters.sb3 import storage
 from lakepond.adapters.sb3.arrays import StoredArray
-from lakepond.errors import RecordError, ReplayClosed, SpecError
+from lakepond.errors import LakeNotFound, RecordError, ReplayClosed, SpecError
 from lakepond.flow.agents_to_pond import FIELDS
 from lakepond.replay import Replay
+from lakepond.spaces import from_gymnasium
 from lakepond.types import Array, Batch, Field, Spec, Tree, leaves
 
 COMMIT_EVERY = 10_000
@@ -360,7 +361,13 @@ class LakepondReplayBuffer(ReplayBuffer):
             replay, about = content
             self._use(storage.Storage(replay, about, None, None))
         else:
-            self._open(commit)
+            try:
+                self._open(commit)
+            except LakeNotFound as error:
+                raise LakeNotFound(
+                    f"the buffer was saved with commit {commit} of the lake {self.path}: {error} If it was "
+                    "moved, give its folder as path in replay_buffer_kwargs: a model continues it by itself."
+                ) from None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copy without a lake; that of a buffer with a lake, which has one writer, can only be sampled."""
@@ -385,18 +392,23 @@ def spec_of(observation_space: spaces.Space[Any], action_space: spaces.Space[Any
         obs = {key: _field(space, f"observation_space[{key!r}]") for key, space in observation_space.items()}
     else:
         obs = _field(observation_space, "observation_space")
-    action = _field(action_space, "action_space")
-    size = int(np.prod(action.shape))
-    dtype = np.dtype(np.float32) if action.dtype == np.float64 else action.dtype  # as SB3 does
-    return Spec(obs=obs, action=Field((size,), dtype))
+    return Spec(obs=obs, action=_field(action_space, "action_space", flat=True))
 
 
-def _field(space: spaces.Space[Any], name: str) -> Field:
+def _field(space: spaces.Space[Any], name: str, *, flat: bool = False) -> Field:
+    """The field for a space, with its bounds or numbers; `flat`: as SB3 stores actions, never as float64."""
     known = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
     if not isinstance(space, known):
         raise SpecError(
             f"{name} is {space}; Stable-Baselines3 takes Box, Discrete, MultiDiscrete and MultiBinary, and "
             "for observations a Dict of these: convert it with a wrapper of gymnasium."
         )
-    shape = (1,) if isinstance(space, spaces.Discrete) else space.shape
-    return Field(tuple(shape), np.dtype(space.dtype))
+    stored: Any = space
+    if isinstance(space, spaces.Discrete):
+        stored = spaces.MultiDiscrete([int(space.n)], start=[int(space.start)])
+    elif flat and isinstance(space, spaces.Box):
+        kind: Any = space.dtype
+        stored = spaces.Box(space.low.reshape(-1), space.high.reshape(-1), dtype=kind)
+    shape = (int(np.prod(stored.shape)),) if flat else tuple(stored.shape)
+    dtype = np.dtype(np.float32) if flat and space.dtype == np.float64 else np.dtype(space.dtype)
+    return Field(shape, dtype, space=from_gymnasium(stored))

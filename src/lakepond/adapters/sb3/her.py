@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -118,6 +119,16 @@ class LakepondHerReplayBuffer(LakepondReplayBuffer, HerReplayBuffer):
         super().end_episodes()
         for env in np.flatnonzero(self._current_ep_start != self.pos):
             self._compute_episode_length(int(env))
+
+    def truncate_last_trajectory(self) -> None:
+        """As SB3's, which sets `dones` and then `timeouts`; here a step that has ended cannot be changed."""
+        if (self._current_ep_start != self.pos).any():
+            warnings.warn(
+                "The last trajectory in the replay buffer will be truncated. If you are in the same episode "
+                "as when it was saved, pass truncate_last_traj=False to load_replay_buffer.",
+                stacklevel=2,
+            )
+            self.end_episodes()
 
     def add(
         self, obs: Tree, next_obs: Tree, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]

@@ -82,6 +82,8 @@ def over_lake(
             _open_lakes[key] = storage
             return storage
         before.close()
+    if commit is not None and cloud is None and not (key / "lake.json").exists():
+        raise LakeNotFound(f"{path} is not a lake.")  # before a folder is created
     try:
         replay = Replay.open(
             path,

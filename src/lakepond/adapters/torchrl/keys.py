@@ -19,6 +19,8 @@ from tensordict import TensorDict, is_tensor_collection
 from lakepond.errors import RecordError, SpecError
 from lakepond.types import RESERVED, Array, Batch, Field, Spec, leaves
 
+NOTE = "torchrl"
+"""the key of the commit notes that have the keys"""
 Path = tuple[str, ...]
 FLAGS = ("terminated", "truncated")
 NOT_OBSERVED = {("done",), ("terminated",), ("truncated",), ("reward",)}

@@ -1,0 +1,133 @@
+"""Checkpoints of TorchRL's own storages, as lakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import is_tensor_collection
+from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
+
+from lakepond.adapters.torchrl.keys import NOTE, Keys
+from lakepond.adapters.torchrl.recording import PIECE_BYTES, record_steps
+from lakepond.adapters.torchrl.storages import read_steps
+from lakepond.errors import RecordError, SpecError
+from lakepond.lake.lake import Lake
+from lakepond.replay import Replay
+from lakepond.types import Array
+
+POND_BYTES = 256 << 20
+"""uncompressed steps, about, among which a checkpoint looks for rows that it has already stored"""
+
+
+class LakeCheckpointer(StorageCheckpointerBase):
+    """Saves the TensorDicts of a storage as a lake: `buffer.storage.checkpointer = LakeCheckpointer()`.
+
+    The first `dumps` to a path writes all steps, the next ones write the steps that were added since, if they
+    were added with `extend` or `add`; after any other change all steps are written again. A checkpoint that
+    is interrupted leaves the one before it. `loads` restores steps, order and cursor.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._replay: Replay | None = None
+        self._saved: tuple[Any, ...] = ()
+        """storage, path and revision at the last dump"""
+        self._cursor = -1
+        self._written: list[Array] = []
+        """positions that were written since"""
+
+    def mark_update(self, index: Any) -> None:
+        """Called by TorchRL's writers with the positions that they wrote."""
+        at = np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index)
+        ndim = self._saved[0].ndim if self._saved else 1
+        self._written.append(np.unique(at[..., 0]) if ndim > 1 and at.ndim > 1 else np.atleast_1d(at))
+
+    def dumps(self, storage: Any, path: Any) -> None:
+        """Write the steps of a storage to the lake `path`/lake."""
+        folder = Path(path) / "lake"
+        data = _tensordict_of(storage)
+        size = int(data.shape[0])
+        length = len(storage) // (data[0].numel() if data.ndim > 1 else 1)
+        cursor = storage._last_cursor_index
+        cursor = length - 1 if cursor is None else int(cursor)
+        new = self._new_positions(storage, folder, cursor, size)
+        if new is None:
+            new = (cursor + 1 + np.arange(length)) % length  # oldest first
+        keys = Keys.of_tensordict(data[0].reshape(-1)[0] if data.ndim > 1 else data[0])
+        replay = self._opened(folder, keys, size * (data[0].numel() if data.ndim > 1 else 1))
+        streams = data[0].numel() if data.ndim > 1 else 1
+        piece = max(1, PIECE_BYTES // (keys.spec.step_nbytes * streams))
+        for at in range(0, len(new), piece):
+            some = data[torch.from_numpy(new[at : at + piece])].reshape(-1)
+            record_steps(replay, keys, some, np.tile(np.arange(streams), len(some) // streams))
+        replay.commit(
+            {NOTE: keys.to_note(), "length": length, "cursor": cursor, "shape": list(data.shape[1:])}
+        )
+        storage.attach(self)
+        self._saved = (storage, folder, storage._mutation_revision)
+        self._cursor, self._written = cursor, []
+
+    def _new_positions(self, storage: Any, folder: Path, cursor: int, size: int) -> Array | None:
+        """The positions written since the last dump, oldest first; None if all are to be written."""
+        if not self._saved or self._saved[0] is not storage or self._saved[1] != folder:
+            return None
+        writes = storage._mutation_revision - self._saved[2]
+        if writes != len(self._written):  # something was written past the writer
+            return None
+        written = np.concatenate([np.zeros(0, np.int64), *self._written])
+        expected = (self._cursor + 1 + np.arange(len(written))) % size
+        if not np.array_equal(written, expected):
+            return None
+        return written[-size:]
+
+    def _opened(self, folder: Path, keys: Keys, most: int) -> Replay:
+        if self._replay is not None and (self._saved[1] != folder or self._replay.spec != keys.spec):
+            self.close()
+        if self._replay is None:
+            capacity = max(1, min(most, POND_BYTES // keys.spec.step_nbytes))
+            self._replay = Replay.open(folder, keys.spec, capacity, max_steps=most, keep_last=2)
+        return self._replay
+
+    def loads(self, storage: Any, path: Any) -> None:
+        """Read the newest checkpoint of `path` into a storage."""
+        with Lake.open(Path(path) / "lake") as lake:
+            note = lake.commit.note
+            if NOTE not in note or "length" not in note:
+                raise SpecError(f"{lake.path} was not written by LakeCheckpointer; sample it by lake_buffer.")
+            keys = Keys.from_note(note[NOTE], lake.spec)
+            length, cursor, shape = note["length"], note["cursor"], note["shape"]
+            streams = int(np.prod(shape, dtype=np.int64))
+            first = lake.commit.recorded - length * streams
+            piece = max(1, PIECE_BYTES // (lake.spec.step_nbytes * streams))
+            for at in range(0, length, piece):
+                count = min(piece, length - at)
+                ids = first + np.arange(at * streams, (at + count) * streams)
+                some = keys.to_tensordict(read_steps(lake, ids, np.arange(len(ids)))).reshape(count, *shape)
+                if not storage.initialized:
+                    storage._init(some[0])
+                positions = (cursor + 1 + at + np.arange(count)) % length
+                storage._storage[torch.from_numpy(positions)] = some
+        storage._len = length * streams
+        storage._set_last_cursor(cursor)
+
+    def close(self) -> None:
+        """Close the lake; the next dump opens it again and writes all steps."""
+        if self._replay is not None:
+            self._replay.close()
+        self._replay, self._saved = None, ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy starts without an open lake."""
+        return {**self.__dict__, "_replay": None, "_saved": (), "_written": []}
+
+
+def _tensordict_of(storage: Any) -> Any:
+    data = getattr(storage, "_storage", None)
+    if not getattr(storage, "initialized", False) or data is None:
+        raise RecordError("the storage has no steps yet; extend the replay buffer before saving it.")
+    if not is_tensor_collection(data):
+        raise RecordError(f"LakeCheckpointer saves TensorDicts, the storage has {type(data).__name__}.")
+    return data
