@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from lakepond import stopping
+
 settings.register_profile(
     "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, derandomize=True
 )
@@ -39,6 +41,20 @@ if os.geteuid() == 0:  # small disks that tests mount are unmounted with the pro
 def _no_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are as wide as they are without a terminal, whatever the shell that starts the tests exports."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _signal_handlers_are_restored() -> Iterator[None]:
+    """Fail the test that leaves a signal handler behind, not a later one that sends itself a signal."""
+    before = {number: signal.getsignal(number) for number in stopping.SIGNALS}
+    yield
+    left = {number: signal.getsignal(number) for number in stopping.SIGNALS}
+    deferred, stopping._deferred = stopping._deferred, None
+    for number, handler in before.items():
+        if left[number] != handler:
+            signal.signal(number, handler)
+    assert left == before
+    assert deferred is None
 
 
 @pytest.fixture

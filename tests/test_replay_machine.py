@@ -1,7 +1,7 @@
-"""A random walk: record, sample, evict, clear, copy, reopen; after each move the replay equals a plain list.
+"""A random walk: record, cut, end, fill, sample, evict, clear, copy, reopen; the replay always equals a list.
 
-In memory or with a lake on disk; steps are also recorded with an interrupt at a random line, and a forked
-child must hold the same.
+In memory or with a lake on disk. Steps are also recorded with an interrupt at a random line, and a forked
+child must have the same content.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from hypothesis.stateful import (
 
 import lakepond as lp
 from lakepond.pond.observations import RECHECKS
+from lakepond.sampling.priorities import EPSILON
 from lakepond.testing import WORLDS, PlainReplay, same_bytes
 from lakepond.types import Tree, leaves, rebuild
 
@@ -76,10 +77,12 @@ class ReplayMachine(RuleBasedStateMachine):
         self.model = PlainReplay(capacity)
         self.at = {stream: (stream, 0) for stream in range(STREAMS)}
         self.episodes = STREAMS
+        self.priority: dict[int, float] = {}
+        self.largest = 1.0
 
     # --- recording ---
 
-    def step_of(self, stream: int, terminated: bool, truncated: bool) -> dict:
+    def step_of(self, stream: int, terminated: bool, truncated: bool, follows: bool | None = None) -> dict:
         """The next step of a stream; its reward is its own id."""
         episode, t = self.at[stream]
         step_id = self.model.recorded
@@ -96,7 +99,7 @@ class ReplayMachine(RuleBasedStateMachine):
         self.at[stream] = (episode, t + 1)
         if terminated or truncated:
             self.new_episode(stream)
-        self.model.record(step)
+        self.model.record(step, follows=follows)
         return step
 
     def new_episode(self, stream: int) -> None:
@@ -145,12 +148,67 @@ class ReplayMachine(RuleBasedStateMachine):
         self.model.all[-1]["next_obs"] = step["next_obs"] = self.world.observe(episode, t)
         self.replay.record(**step)
 
+    @rule(stream=st.integers(0, STREAMS - 1), follows=st.booleans())
+    def record_with_an_explicit_link(self, stream: int, follows: bool) -> None:
+        step = dict(self.step_of(stream, False, False, follows))
+        self.replay.record(**step, follows_previous=follows)
+
+    @rule(streams=st.sets(st.integers(0, STREAMS - 1), min_size=1))
+    def cut(self, streams: set[int]) -> None:
+        """The environments continue, but the next step counts as the start of an episode."""
+        self.replay.cut(sorted(streams))
+        self.model.cuts |= streams
+
+    @rule(stream=st.integers(0, STREAMS - 1), terminated=st.booleans())
+    def end(self, stream: int, terminated: bool) -> None:
+        own = [i for i in self.model.live() if self.model.all[i]["stream"] == stream]
+        if not own:
+            with pytest.raises(lp.UnknownStream):
+                self.replay.end(stream)
+            return
+        assert self.replay.end(stream, terminated=terminated, truncated=not terminated) == own[-1]
+        step = self.model.all[own[-1]]
+        if not (step["terminated"] or step["truncated"]):
+            step["terminated"], step["truncated"] = terminated, not terminated
+
+    @rule(
+        field=st.sampled_from(["obs", "action", "reward", "stream", "log_prob", "masked", "follows_previous"])
+    )
+    def refuse_bad_input(self, field: str) -> None:
+        """Nothing changes: the invariants look at every step."""
+        step = {**self.first_step(), "stream": 0}
+        if field == "masked":
+            step["action"] = np.ma.masked_array(step["action"], [True, False])
+        else:
+            step[field] = "none of it"
+        with pytest.raises(lp.RecordError):
+            self.replay.record(**step)
+
+    @precondition(lambda self: not self.on_disk and self.model.live())
+    @rule(share=st.floats(0, 1), seed=st.integers(0, 9))
+    def fill(self, share: float, seed: int) -> None:
+        """Append some of its own steps at random, through a lake; they belong to no sequence."""
+        count = max(1, int(share * len(self.replay)))
+        with lp.Lake.open(self.snapshot_path(self.replay)) as lake:
+            self.replay.fill_from(lake, count, rng=np.random.default_rng(seed))
+        new = self.replay.recent(count).reward.astype(int).tolist()
+        assert len(set(new)) <= count
+        for original in new:
+            self.model.record(self.model.all[original], alone=True)
+        self.snapshot("replay")
+
+    def snapshot_path(self, replay: lp.Replay) -> Path:
+        self.snapshots += 1
+        path = self.folder / f"snapshot-{self.snapshots}"
+        replay.snapshot(path)
+        return path
+
     @rule()
     def clear(self) -> None:
         self.replay.clear()
         self.model.clear()
 
-    @rule(stream=st.integers(0, STREAMS - 1), line=st.integers(0, 120))
+    @rule(stream=st.integers(0, STREAMS - 1), line=st.integers(0, 450))
     def record_with_an_interrupt(self, stream: int, line: int) -> None:
         """Before the n-th line that is run, as a signal would: the step is there, or it is not."""
         step = dict(self.step_of(stream, False, False))
@@ -208,19 +266,25 @@ class ReplayMachine(RuleBasedStateMachine):
         if commit:
             assert self.replay._rng.bit_generator.state == state
         self.model.oldest = max(0, self.model.recorded - self.model.capacity)
+        if self.alpha is not None:  # priorities that were not committed are lost
+            priorities, live = self.replay._pond.priorities, self.model.live()
+            weights = priorities.weights(self.replay._pond.places(np.array(live, int)))
+            if commit and set(live) <= set(self.priority):
+                self.priorities_agree()
+            found = weights ** (1 / self.alpha) - EPSILON
+            self.priority, self.largest = dict(zip(live, found.tolist(), strict=True)), priorities.largest
 
-    @precondition(lambda self: self.on_disk)
     @rule(how=st.sampled_from(["lake", "replay"]))
     def snapshot(self, how: str) -> None:
-        """What a snapshot holds is what is live; the replay goes on without it."""
-        path = self.folder / f"snapshot-{self.snapshots}"
-        self.snapshots += 1
-        self.replay.snapshot(path)
+        """A snapshot has the live steps and their links; the replay is not bound to it."""
+        path = self.snapshot_path(self.replay)
         original = self.replay
         if how == "replay":
             with lp.Replay.open_saved(path, original.capacity, alpha=self.alpha) as self.replay:
                 self.holds_what_is_live()
                 self.counts_add_up()
+                self.priorities_agree()
+                self.links_agree()
         elif live := self.model.live():
             with lp.Lake.open(path) as lake:
                 batch = lake.steps(live)
@@ -258,6 +322,8 @@ class ReplayMachine(RuleBasedStateMachine):
 
     def agrees(self, batch: lp.Batch, i: int, step_id: int, last_id: int | None = None) -> None:
         step = self.model.all[step_id]
+        if last_id is None:
+            assert batch.reward[i] == step["reward"]
         last = self.model.all[step_id if last_id is None else last_id]
         assert batch.step_id[i] == step_id
         assert batch.stream[i] == step["stream"]
@@ -276,7 +342,6 @@ class ReplayMachine(RuleBasedStateMachine):
         assert again.reward is batch.reward
         for i, step_id in enumerate(batch.step_id.tolist()):
             assert step_id in self.model.live()
-            assert batch.reward[i] == step_id
             assert batch.discount[i] == (not self.model.all[step_id]["terminated"])
             self.agrees(batch, i, step_id)
 
@@ -306,7 +371,7 @@ class ReplayMachine(RuleBasedStateMachine):
             assert ids in possible
             for t, step_id in enumerate(ids):
                 assert same_bytes(item(item(batch.obs, b), t), self.model.all[step_id]["obs"])
-                assert batch.reward[b, t] == step_id
+                assert batch.reward[b, t] == self.model.all[step_id]["reward"]
 
     @precondition(lambda self: self.model.live())
     @rule(share=st.floats(0, 1))
@@ -317,12 +382,70 @@ class ReplayMachine(RuleBasedStateMachine):
         for i, step_id in enumerate(live[-count:]):
             self.agrees(batch, i, step_id)
 
+    @precondition(lambda self: self.model.live())
+    @rule(stream=st.integers(0, STREAMS - 1), share=st.floats(0, 1))
+    def recent_of_a_stream(self, stream: int, share: float) -> None:
+        own = [i for i in self.model.live() if self.model.all[i]["stream"] == stream]
+        count = max(1, int(share * len(own)))
+        if not own:
+            with pytest.raises(lp.UnknownStream):
+                self.replay.recent(count, stream=stream)
+            return
+        assert self.replay.recent(count, stream=stream).step_id.tolist() == own[-count:]
+
+    @precondition(lambda self: self.model.live())
+    @rule(share=st.floats(0, 1), seed=st.integers(0, 9))
+    def sample_without_replacement(self, share: float, seed: int) -> None:
+        live, rng = self.model.live(), np.random.default_rng(seed)
+        count = max(1, int(share * len(live)))
+        batch = self.replay.sample(count, replace=False, rng=rng)
+        assert len(set(batch.step_id.tolist()) & set(live)) == count
+        with pytest.raises(lp.TooFewSteps):
+            self.replay.sample(len(live) + 1, replace=False, rng=rng)
+
     @precondition(lambda self: self.model.live() and self.replay._pond.priorities is not None)
     @rule(seed=st.integers(0, 9))
     def update_priorities(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
-        ids = rng.integers(0, self.model.recorded, 4)
-        self.replay.update_priorities(ids, rng.random(4))
+        ids, values = rng.integers(0, self.model.recorded, 4), 2 * rng.random(4)
+        self.note_new_priorities()
+        self.replay.update_priorities(ids, values)
+        for step_id, value in zip(ids.tolist(), values.tolist(), strict=True):
+            if step_id in self.model.live():  # evicted ones are ignored
+                self.priority[step_id] = value
+                self.largest = max(self.largest, value)
+
+    def note_new_priorities(self) -> None:
+        """New steps get the largest priority so far."""
+        for step_id in self.model.live():
+            self.priority.setdefault(step_id, self.largest)
+
+    @invariant()
+    def priorities_agree(self) -> None:
+        if not hasattr(self, "model") or self.alpha is None or not self.model.live():
+            return
+        self.note_new_priorities()
+        pond, live = self.replay._pond, self.model.live()
+        with pond.reading():
+            pond.update()
+        expected = (np.array([self.priority[step_id] for step_id in live]) + EPSILON) ** self.alpha
+        weights = pond.priorities.weights(pond.places(np.array(live)))
+        np.testing.assert_allclose(weights, expected, rtol=1e-9)
+        assert pond.priorities.total() == pytest.approx(expected.sum())
+        self.links_agree()
+
+    @rule()
+    def links_agree(self) -> None:
+        """The next step of every live step, and whether it continues the episode."""
+        pond, live = self.replay._pond, self.model.live()
+        with pond.reading():
+            pond.update()
+        ahead = pond.links.ahead[pond.places(np.array(live, int))].tolist()
+        expected = []
+        for step_id in live:
+            within, across = (self.model.follow(step_id, 2, cross) for cross in (False, True))
+            expected.append((across[-1] - step_id) * (1 if len(within) == 2 else -1))
+        assert ahead == expected
 
     @invariant()
     def holds_what_is_live(self) -> None:

@@ -15,13 +15,6 @@ def send(signum):
     os.kill(os.getpid(), signum)
 
 
-@pytest.fixture(autouse=True)
-def handlers_are_restored():
-    before = {name: signal.getsignal(name) for name in stopping.SIGNALS}
-    yield
-    assert {name: signal.getsignal(name) for name in stopping.SIGNALS} == before
-
-
 @pytest.mark.parametrize(
     ("signum", "words"),
     [
@@ -130,6 +123,26 @@ def test_in_another_thread_it_does_nothing():
         found.append("the main thread continues")
         check()
     assert found[1:] == ["the main thread continues"]
+
+
+def test_a_signal_while_handlers_are_restored_leaves_none_behind(monkeypatch):
+    """The second Ctrl-C arrives when Python's own handler for it is back and SIGTERM's is not."""
+    restore, sent = signal.signal, []
+
+    def signalled(number, handler):
+        before = restore(number, handler)
+        if handler is signal.default_int_handler and not sent:
+            sent.append(number)
+            send(signal.SIGINT)
+        return before
+
+    handlers = [signal.getsignal(number) for number in stopping.SIGNALS]
+    with pytest.raises(KeyboardInterrupt), deferring("generation"):
+        monkeypatch.setattr(signal, "signal", signalled)
+    monkeypatch.undo()
+    assert sent == [signal.SIGINT]
+    assert stopping._deferred is None
+    assert [signal.getsignal(number) for number in stopping.SIGNALS] == handlers
 
 
 def test_a_signal_ends_a_sleep():

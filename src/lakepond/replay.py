@@ -201,14 +201,15 @@ class Replay(Persistent):
         """
         if self._refused is not None:
             self._check_open()
-        pond, intake, outflow, direct = self._pond, self._intake, self._outflow, self._direct
+        pond, direct, outflow = self._pond, self._direct, self._outflow
         if direct is not None and follows_previous is None and outflow is None and not extras:
             with pond.lock:
                 found = direct.append(obs, next_obs, action, reward, terminated, truncated, stream)
-                if found is not None:
-                    if pond.saw_nan and not self._warned:
-                        self._warn_of_nan()
-                    return found
+            if found is not None:
+                if pond.saw_nan and not self._warned:
+                    self._warn_of_nan()
+                return found
+        intake = self._intake
         values = intake.values((obs, next_obs, action, reward, terminated, truncated), extras)
         join = DERIVE if follows_previous is None else joins_of(follows_previous)
         if outflow is not None:
@@ -234,8 +235,9 @@ class Replay(Persistent):
         """Append exactly `count` live steps of a lake, drawn uniformly without replacement, in random order.
 
         The lake is read once, sequentially. The appended steps are not linked: n-step returns and sequences
-        do not span them. Raises `TooFewSteps` if the lake has fewer steps, and `SpecError` if its spec
-        differs, if `count` exceeds the capacity, or if this replay has a lake of its own.
+        do not span them, also after `save` and `open_saved`. Raises `TooFewSteps` if the lake has fewer
+        steps, and `SpecError` if its spec differs, if `count` exceeds the capacity, or if this replay has a
+        lake of its own.
         """
         from lakepond.flow import lake_to_pond
 
@@ -319,7 +321,7 @@ class Replay(Persistent):
             raise UnknownStream(f"no live step belongs to stream {stream!r}.")
         return step
 
-    # --- what it holds ---------------------------------------------------------------------------
+    # --- content and counts -----------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self._pond.size

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 log = logging.getLogger("lakepond")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -83,15 +84,24 @@ def deferring(unit: str) -> Iterator[None]:
         failed = error
     finally:
         state.ending = True
-        for name, handler in before.items():
-            signal.signal(name, handler)
         _deferred = None
+        _restore(before)
     if state.signum is not None:
         if failed is not None:  # perhaps what a JAX callback made of the exception of a second signal
             log.warning("stopped by a signal; there was an error as well: %s", failed)
         raise _interrupt(state.signum) from failed
     if failed is not None:
         raise failed
+
+
+def _restore(handlers: dict[signal.Signals, Any]) -> None:
+    """Install these handlers, all of them even if one that is back raises because a signal arrives."""
+    try:
+        for name, handler in handlers.items():
+            signal.signal(name, handler)
+    except BaseException:
+        _restore(handlers)
+        raise
 
 
 def check() -> None:

@@ -125,10 +125,17 @@ def test_steps_that_were_filled_at_random_stay_alone(tmp_path):
         replay = lp.Replay(SPEC, 100)
         with source.lake() as lake:
             replay.fill_from(lake, 50, rng=np.random.default_rng(0))
-    other = pickle.loads(pickle.dumps(replay))
-    for each in (replay, other):
+    record(replay, 30, streams=1)  # linked steps after them
+    replay.snapshot(tmp_path / "snapshot")
+    with lp.Replay.open_saved(tmp_path / "snapshot", 100) as reopened:
+        reopened.save(tmp_path / "snapshot")
+    again = lp.Replay.open_saved(tmp_path / "snapshot", 100)
+    for each in (replay, pickle.loads(pickle.dumps(replay)), again, pickle.loads(pickle.dumps(again))):
+        starts = each.sample(500, sequence_length=2, across_episodes=True).step_id[:, 0]
+        assert set(starts.tolist()) == set(range(50, 79))
         with pytest.raises(lp.TooFewSteps):
-            each.sample(4, sequence_length=2, across_episodes=True)
+            each.sample(4, sequence_length=31, across_episodes=True)
+    again.close()
 
 
 def test_a_pickle_has_each_row_once_and_runs_nothing_but_what_makes_arrays():

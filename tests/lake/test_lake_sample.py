@@ -136,6 +136,15 @@ def test_by_priority_only_steps_with_a_stored_priority_are_drawn_in_proportion(t
         assert stats.chisquare(counts, expected).pvalue > 0.001
         weight = 1 / (batch.step_id - 59.0)
         np.testing.assert_allclose(batch.weight, weight / weight.max(), rtol=1e-5)
+        starts = lake.sample(
+            5_000, beta=1.0, sequence_length=2, across_episodes=True, rng=rng, only=()
+        ).step_id
+        replay_starts = replay.sample(5_000, sequence_length=2, across_episodes=True, rng=rng).step_id
+        for found in (starts, replay_starts):
+            possible = np.unique(found[:, 0])
+            share = (possible - 59.0) / (possible - 59.0).sum() * 5_000
+            assert stats.chisquare(np.bincount(found[:, 0])[possible], share).pvalue > 0.001
+        assert set(np.unique(starts[:, 0])) == set(np.unique(replay_starts[:, 0]))
         once = lake.sample(40, beta=0.4, replace=False, rng=rng, only=())
         assert sorted(once.step_id.tolist()) == ids.tolist()
         assert len(set(lake.sample(5_000, rng=rng, only=()).step_id.tolist())) == 100  # uniform: all of them

@@ -59,6 +59,44 @@ def test_a_replay_that_is_opened_again_links_as_it_was_recorded(tmp_path, field)
     assert batch.reward.tolist() == [11, 10, 11_100, 11_000, 10_000, 1]
 
 
+@pytest.mark.parametrize("how", ["open", "save", "snapshot"])
+def test_a_cut_before_the_next_step_is_kept_when_the_replay_is_opened_again(tmp_path, how):
+    """The environment was reset, then the process ended; the next obs happens to be the last next_obs."""
+    spec, path = lp.Spec(obs=VECTOR), tmp_path / "lake"
+    replay = lp.Replay.open(path, spec, capacity=100) if how == "open" else lp.Replay(spec, 100)
+    for t in range(2):
+        record(replay, VECTOR, 1, t)
+    if how == "open":
+        replay.commit()  # the cut is newer than the last step that was committed
+    replay.cut([0, 7])
+    if how == "save":
+        replay.save(path)
+    elif how == "snapshot":
+        replay.snapshot(path)
+    replay.close()
+    for _ in range(2):  # also if nothing is recorded
+        reopened = lp.Replay.open(path, capacity=100) if how == "open" else lp.Replay.open_saved(path, 100)
+        assert reopened._pond.pending_cuts() == {0: 2, 7: 2}
+        if _:
+            record(reopened, VECTOR, 1, 2)
+            record(reopened, VECTOR, 1, 3)
+            assert reopened.steps(np.arange(4), n_step=4, gamma=1.0).num_steps.tolist() == [2, 1, 2, 1]
+            assert reopened._pond.pending_cuts() == {7: 2}
+        reopened.close()
+
+
+def test_a_cut_applies_once_to_its_stream_alone():
+    replay = lp.Replay(lp.Spec(obs=VECTOR), 100)
+    for t in range(6):
+        if t == 3:
+            replay.cut(1)
+        for stream in range(3):
+            record(replay, VECTOR, stream, t, stream=stream)
+    steps = replay.steps(np.arange(18), n_step=6, gamma=1.0).num_steps.reshape(6, 3)
+    assert steps[:, 0].tolist() == steps[:, 2].tolist() == [6, 5, 4, 3, 2, 1]
+    assert steps[:, 1].tolist() == [3, 2, 1, 3, 2, 1]
+
+
 def test_follows_previous_can_be_passed_where_observations_differ():
     """Observations that are normalised as they are recorded: no obs is the next_obs before it."""
     replay = lp.Replay(lp.Spec(obs=VECTOR), 100)

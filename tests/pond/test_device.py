@@ -287,6 +287,28 @@ def test_sequences_are_consecutive_steps_and_padding_has_weight_zero():
     assert (batch.discount == np.where(batch.reward == 4, 0.0, 0.5)).all()
 
 
+@pytest.mark.parametrize("alpha", [None, 1.0])
+@pytest.mark.parametrize("sequences", [False, True])
+def test_each_step_is_drawn_with_its_exact_probability(alpha, sequences):
+    """Uniformly, or in proportion to its priority; a sequence by the priority of its first step."""
+    begin, rows = episode_steps(np.random.default_rng(3), 3, 8, BOARD, 0.3)
+    pond = DevicePond(BOARD, lanes=3, capacity=8, alpha=alpha)
+    state = jax.jit(pond.add)(pond.begin(pond.init(), jnp.asarray(begin)), as_added(rows))
+    live = np.arange(8) >= np.asarray(state.oldest)[:, np.newaxis]
+    assert 15 < live.sum() < 24  # the rows do not suffice for all steps
+    weight = live.reshape(-1).astype(float)
+    if alpha is not None:  # priorities of evicted steps are ignored
+        weight *= 1.0 + np.arange(24) % 4
+        state = jax.jit(pond.update_priorities)(state, jnp.arange(24), jnp.asarray(1.0 + np.arange(24) % 4))
+    draw = partial(pond.sample_sequences, length=3) if sequences else pond.sample
+    batch = jax.jit(partial(draw, batch=24_000))(state, jax.random.PRNGKey(5))
+    counts = np.bincount(np.asarray(batch.step_id).reshape(24_000, -1)[:, 0], minlength=24)
+    assert (counts[weight == 0] == 0).all()
+    counts, expected = counts[weight > 0], (weight / weight.sum())[weight > 0] * 24_000
+    chi2 = ((counts - expected) ** 2 / expected).sum()
+    assert chi2 < 24 + 4 * (2 * 24) ** 0.5
+
+
 def test_emptied_after_a_pour_the_lanes_go_on():
     begin, rows = episode_steps(np.random.default_rng(4), 2, 8, STACK)
     pond = DevicePond(STACK, lanes=2, capacity=8)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
+import threading
 import tracemalloc
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 from scipy import stats
 
 import lakepond as lp
+from lakepond.sampling import draw
 
 
 def new_replay(steps: int, capacity: int, alpha: float | None = None) -> lp.Replay:
@@ -56,6 +60,94 @@ def test_without_replacement_by_priority_each_first_step_is_drawn_in_proportion(
     firsts = np.bincount([each[0] - 20 for each in drawn], minlength=40)
     expected = (ids - 19) / (ids - 19).sum() * 3_000
     assert stats.chisquare(firsts, expected).pvalue > 0.001
+
+
+@pytest.mark.parametrize("alpha", [None, 1.0])
+def test_without_replacement_every_order_has_its_exact_probability(rng, alpha):
+    """All 60 ordered choices of 3 of 5 steps; each step is drawn in proportion among those that are left."""
+    replay = new_replay(9, 5, alpha)
+    weight = np.ones(5)
+    if alpha is not None:
+        weight = np.array([1.0, 2.0, 3.0, 4.0, 10.0])
+        replay.update_priorities(np.arange(4, 9), weight)
+    drawn = collections.Counter(
+        tuple((replay.sample(3, replace=False, rng=rng).step_id - 4).tolist()) for _ in range(12_000)
+    )
+    orders = list(itertools.permutations(range(5), 3))
+    expected = []
+    for a, b, c in orders:
+        left = weight.sum() - np.array([0, weight[a], weight[a] + weight[b]])
+        expected.append(float(np.prod(weight[[a, b, c]] / left)))
+    assert sum(expected) == pytest.approx(1)
+    counts, expected = np.array([drawn[order] for order in orders]), np.array(expected) * 12_000
+    rare = expected < 5  # chi-square needs larger cells
+    pairs = [(np.append(x[~rare], x[rare].sum()) if rare.any() else x) for x in (counts, expected)]
+    assert stats.chisquare(*pairs).pvalue > 0.001
+
+
+@pytest.mark.parametrize("alpha", [None, 1.0])
+@pytest.mark.parametrize("rounds", [draw.ROUNDS, 1], ids=["at random", "all starts tried"])
+def test_each_possible_start_of_a_sequence_has_its_exact_probability(rng, monkeypatch, alpha, rounds):
+    """Episodes of 1, 2, 3, ... steps; also if starts are so rare that all steps are tried."""
+    monkeypatch.setattr(draw, "ROUNDS", rounds)
+    monkeypatch.setattr(draw, "CHUNK", 40)  # pieces of 10 steps
+    replay = lp.Replay(lp.Spec(obs=lp.Field((), "int64")), 200, alpha=alpha)
+    ends = {n * (n + 1) // 2 - 1 for n in range(1, 20)}
+    for t in range(190):
+        replay.record(obs=t, next_obs=t + 1, action=0, reward=0.0, terminated=t in ends, truncated=False)
+    weight = np.ones(190)
+    if alpha is not None:
+        weight = 1.0 + np.arange(190) % 5
+        replay.update_priorities(np.arange(190), weight)
+    for across in (False, True):
+        starts = np.array([t for t in range(187) if across or not {t, t + 1, t + 2} & ends])
+        drawn = replay.sample(30_000, sequence_length=4, across_episodes=across, rng=rng).step_id
+        assert (np.diff(drawn) == 1).all()
+        counts = np.bincount(drawn[:, 0], minlength=190)
+        assert counts.sum() == counts[starts].sum()
+        expected = weight[starts] / weight[starts].sum() * 30_000
+        assert stats.chisquare(counts[starts], expected).pvalue > 0.001
+
+
+def test_other_threads_record_while_all_steps_are_tried_for_a_rare_sequence(rng, monkeypatch):
+    """Steps are evicted between two pieces of the search; what is returned is live and complete."""
+    monkeypatch.setattr(draw, "ROUNDS", 1)
+    monkeypatch.setattr(draw, "CHUNK", 32)  # pieces of 4 steps
+    replay, pieces_of, pieces = lp.Replay(lp.Spec(obs=lp.Field((), "int64")), 60), draw.pieces_of, []
+
+    def record(end: bool) -> None:
+        t = replay.recorded
+        replay.record(obs=t, next_obs=t + 1, action=0, reward=float(t), terminated=end, truncated=False)
+
+    for t in range(60):
+        record(end=t < 40)
+
+    def record_meanwhile(*arguments):
+        for ids in pieces_of(*arguments):
+            thread = threading.Thread(target=lambda: [record(end=True) for _ in range(2)])
+            thread.start()
+            thread.join(20)
+            assert not thread.is_alive()
+            pieces.append(ids)
+            yield ids
+
+    monkeypatch.setattr(draw, "pieces_of", record_meanwhile)
+    found = replay.sample(300, sequence_length=8, rng=rng)
+    assert len(pieces) == 15
+    assert replay.oldest == 30
+    assert set(found.step_id[:, 0].tolist()) == set(range(40, 54))
+    assert (np.diff(found.step_id) == 1).all()
+    assert (found.reward == found.step_id).all()
+
+
+def test_a_pass_over_all_steps_is_a_uniform_permutation(rng):
+    replay = new_replay(5, 5)
+    drawn = collections.Counter(
+        tuple(np.concatenate([batch.step_id for batch in replay.batches(2, replace=False, rng=rng)]).tolist())
+        for _ in range(6_000)
+    )
+    assert len(drawn) == 120
+    assert stats.chisquare(list(drawn.values())).pvalue > 0.001
 
 
 def test_importance_weights_depend_on_the_batch_alone(rng):

@@ -1,9 +1,13 @@
-"""Ctrl-C at any moment of recording: a step is there whole, or not at all, and everything goes on."""
+"""Ctrl-C at any moment of recording: a step is complete or absent, and recording continues."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import mmap
+import pickle
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -12,34 +16,58 @@ import numpy as np
 import pytest
 
 import lakepond as lp
+from lakepond.pond import Pond
 from lakepond.rows.memory import Slab
+from lakepond.types import leaves, rebuild
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lake"))
-from test_lake import agrees, spec_of, step_of
+from test_lake import agrees, same_batch, spec_of, step_of
 
 WORLD = "dict and tuple"
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt before the n-th line of the pond or the rows that is run, like a signal."""
+    """Raises KeyboardInterrupt before the n-th line of lakepond that is run, like a signal; None: never."""
 
-    def __init__(self, line: int) -> None:
-        self.left, self.raised = line, False
+    def __init__(self, line: int | None, files: Sequence[str]) -> None:
+        self._at, self._files = line, files
+        self.lines: list[tuple[str, int]] = []
+        """the lines that were reached: file and number"""
+
+    @property
+    def raised(self) -> bool:
+        return self._at is not None and len(self.lines) > self._at
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        name = frame.f_code.co_filename
-        if "/lakepond/pond/" not in name and "/lakepond/rows/" not in name:
+        file = frame.f_code.co_filename
+        if not any(f"/lakepond/{part}" in file for part in self._files):
             return None
         if event == "line" and not self.raised:
-            self.left -= 1
-            if self.left < 0:
-                self.raised = True
+            self.lines.append((Path(file).name, frame.f_lineno))
+            if self.raised:
                 raise KeyboardInterrupt
         return self
 
 
+STORAGE = ("pond/", "rows/")
+APPEND = (*STORAGE, "sampling/", "flow/", "replay.py")
+
+
+def interrupted(line: int | None, call: Callable[[], object], files: Sequence[str] = STORAGE) -> Interrupt:
+    """Make a call with an interrupt before its n-th line of these files."""
+    interrupt = Interrupt(line, files)
+    sys.settrace(interrupt)
+    try:
+        call()
+    except KeyboardInterrupt:
+        assert interrupt.raised
+    finally:
+        sys.settrace(None)
+    return interrupt
+
+
 def checked(replay: lp.Replay) -> lp.Batch:
-    """All steps held, after a look at each and at the books."""
+    """All live steps, after comparing each one and recounting the row stores."""
     for leaf in replay._pond.leaves:
         if leaf.store is not None:
             leaf.store.check()
@@ -49,46 +77,73 @@ def checked(replay: lp.Replay) -> lp.Batch:
     return batch
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_an_interrupted_record_is_whole_or_not_there(full):
-    """Every line in turn."""
-    replay = lp.Replay(spec_of(WORLD), 12, alpha=0.6)
-    n = 0
-    for _ in range(30 if full else 5):  # laid out in rows, and round the ring
-        replay.record(**step_of(WORLD, n))
-        n += 1
-    whole = 0
-    for line in range(400):
-        interrupt = Interrupt(line)
-        before = replay.stats().recorded
-        sys.settrace(interrupt)
-        try:
-            replay.record(**step_of(WORLD, n))
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
-        if replay.stats().recorded == before:
-            assert interrupt.raised
-            replay.record(**step_of(WORLD, n))
+def batch_of(start: int, count: int) -> dict[str, Any]:
+    """Steps [start, start + count) as one batch; step n belongs to stream n % 3."""
+    steps = [step_of(WORLD, n) for n in range(start, start + count)]
+    return {name: stack([step[name] for step in steps]) for name in steps[0]}
+
+
+def stack(values: list[Any]) -> Any:
+    columns = iter(zip(*[[leaf for _, leaf in leaves(value, "")] for value in values], strict=True))
+    return rebuild(values[0], lambda: np.stack(next(columns)))
+
+
+def line_that_publishes() -> tuple[str, int]:
+    """Where a pond advances its counter."""
+    source, first = inspect.getsourcelines(Pond._advance)
+    (at,) = [i for i, line in enumerate(source) if "self.recorded = recorded" in line]
+    return "pond.py", first + at
+
+
+@pytest.mark.parametrize(
+    ("before", "count", "cut"), [(5, 1, False), (30, 1, True), (5, 4, True), (30, 4, False)]
+)
+def test_an_interrupted_record_is_complete_or_absent(before, count, cut):
+    """Every line of an append in turn, each on the same state; absent up to the line that publishes it."""
+
+    made = lp.Replay(spec_of(WORLD), 12, alpha=0.6)
+    for n in range(before):
+        made.record(**step_of(WORLD, n))
+    pickled = pickle.dumps(made)
+
+    def new_replay() -> lp.Replay:
+        replay = pickle.loads(pickled)
+        replay.sample(4, rng=np.random.default_rng(0), n_step=2, gamma=0.9)
+        replay.record(**batch_of(before, 5))
+        replay._pond._due = replay.recorded + 1  # the next append updates links and priorities
+        if cut:
+            replay.cut(np.arange(3))
+        return replay
+
+    def record(replay: lp.Replay) -> None:
+        if count == 1:
+            replay.record(**step_of(WORLD, before + 5))
         else:
-            whole += interrupt.raised
-        n += 1
-        assert replay.stats().recorded == n
-        if not interrupt.raised:
-            break
-        batch = checked(replay)
-        pond = replay._pond
-        ahead = pond.links.ahead[pond.places(batch.step_id)]
-        assert set(ahead.tolist()) <= {0, 3, -3}  # each step links to the next one of its stream
-        assert (ahead[:-3] != 0).all()
-        assert replay._pond.priorities.total() == pytest.approx(len(replay))
-    else:
-        pytest.fail("there are more lines than that")
-    assert whole > 2
-    assert n > 30
-    sample = replay.sample(8, rng=np.random.default_rng(0), n_step=2, gamma=0.9)
-    assert len(sample.reward) == 8
+            replay.record(**batch_of(before + 5, count))
+
+    complete = new_replay()
+    lines = interrupted(None, lambda: record(complete), APPEND).lines
+    publishes = lines.index(line_that_publishes())
+    assert publishes > 20
+    assert len(lines) > publishes + 40  # updating links and priorities
+    expected = checked(complete)
+    for line in range(len(lines)):
+        replay = new_replay()
+        assert interrupted(line, lambda replay=replay: record(replay), APPEND).lines == lines[: line + 1]
+        present = replay.recorded == before + 5 + count
+        assert present or replay.recorded == before + 5
+        assert present == (line > publishes), f"line {line}: {lines[line]}"
+        if not present:
+            record(replay)
+        assert same_batch(checked(replay), expected)
+        pond, model = replay._pond, complete._pond
+        assert pond.pending_cuts() == model.pending_cuts()
+        places = pond.places(pond.ids())
+        assert pond.links.ahead[places].tolist() == model.links.ahead[places].tolist(), lines[line]
+        assert pond.links.join[places].tolist() == model.links.join[places].tolist()
+        assert pond.priorities.total() == pytest.approx(len(replay))
+        replay.record(**step_of(WORLD, replay.recorded))
+        agrees(replay.recent(1), 0, WORLD)
 
 
 def test_an_interrupted_growth_leaves_a_replay_that_goes_on(monkeypatch):
@@ -102,7 +157,7 @@ def test_an_interrupted_growth_leaves_a_replay_that_goes_on(monkeypatch):
 
     monkeypatch.setattr(Slab, "grow", move)
     spec = lp.Spec(obs=lp.Field((1 << 17,), "uint8", rows=None))
-    for line in range(400):
+    for line in range(2_000):
         replay = lp.Replay(spec, 200)
 
         def record(first: int, count: int, replay: lp.Replay = replay) -> None:
@@ -119,14 +174,7 @@ def test_an_interrupted_growth_leaves_a_replay_that_goes_on(monkeypatch):
             )
 
         record(0, 20)  # leaves room for some more
-        interrupt = Interrupt(line)
-        sys.settrace(interrupt)
-        try:
-            record(20, 40)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
+        interrupt = interrupted(line, lambda: record(20, 40))
         done = replay.stats().recorded
         assert done in (20, 60)
         (store,) = [leaf.store for leaf in replay._pond.leaves]
@@ -148,17 +196,11 @@ def test_an_interrupted_change_of_layout_leaves_the_one_before():
     pair = rng.integers(0, 256, (2, 24, 24, 4), dtype=np.uint8)
     flat = np.zeros((24, 24, 4), np.uint8)
     rest = {"action": 0, "reward": 0.0, "terminated": False, "truncated": False}
-    for line in range(1_000):
+    for line in range(2_000):
         replay = lp.Replay(lp.Spec(obs=lp.Field((24, 24, 4), "uint8")), 100)
         replay.record(obs=flat, next_obs=flat, **rest)
-        interrupt = Interrupt(line)
-        sys.settrace(interrupt)
-        try:
-            replay.record(obs=frames[..., :4], next_obs=frames[..., 1:], **rest)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
+        moved = {"obs": frames[..., :4], "next_obs": frames[..., 1:]}
+        interrupt = interrupted(line, functools.partial(replay.record, **moved, **rest))
         replay.record(obs=pair[0], next_obs=pair[1], **rest)
         newest, oldest = replay.recent(1), replay.recent(len(replay))
         assert np.array_equal(newest.obs[0], pair[0])
@@ -171,18 +213,11 @@ def test_an_interrupted_change_of_layout_leaves_the_one_before():
 
 def test_an_interrupted_clear_forgets_all_or_nothing():
     """Every line in turn."""
-    for line in range(400):
+    for line in range(2_000):
         replay = lp.Replay(spec_of(WORLD), 12, alpha=0.6)
         for n in range(20):
             replay.record(**step_of(WORLD, n))
-        interrupt = Interrupt(line)
-        sys.settrace(interrupt)
-        try:
-            replay.clear()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
+        interrupt = interrupted(line, replay.clear)
         assert len(replay) in (0, 12)
         held = replay._pond.streams
         assert held == ([] if len(replay) == 0 else [0, 1, 2])

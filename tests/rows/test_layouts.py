@@ -207,6 +207,26 @@ def test_what_people_record_is_found_and_stored_as_if_declared(name):
     check(copied.steps(np.arange(0, steps, 11)), case)
 
 
+@pytest.mark.parametrize("steps", [1_000, 3_000])
+@pytest.mark.parametrize("envs", [1, 8])
+def test_a_found_layout_takes_the_memory_of_a_declared_one(envs, steps):
+    """Small rows, stacks of 4 vectors of 17 floats: what counts is the state of the store beside them."""
+    rng = np.random.default_rng(0)
+    fields = [lp.Field((68,), "float32", rows=rows) for rows in ("auto", (0, 17))]
+    found, declared = (lp.Replay(lp.Spec(obs=field), steps) for field in fields)
+    obs = rng.standard_normal((envs, 68)).astype(np.float32)
+    for t in range(steps // envs):
+        new = rng.standard_normal((envs, 17)).astype(np.float32)
+        next_obs = np.concatenate([obs[:, 17:], new], axis=1)
+        end = np.full(envs, t % 200 == 199)
+        rest = {"action": np.zeros(envs, int), "reward": np.zeros(envs), "truncated": end & False}
+        for replay in (found, declared):
+            replay.record(obs=obs, next_obs=next_obs, terminated=end, **rest)
+        obs = next_obs if t % 200 < 199 else rng.standard_normal((envs, 68)).astype(np.float32)
+    assert found.stats().layout == declared.stats().layout
+    assert found.stats().bytes_held < 1.1 * declared.stats().bytes_held
+
+
 @pytest.mark.parametrize("name", ["DrQ: colour frames first", "window on axis 1", "every second frame"])
 def test_they_are_found_inside_a_dict(name):
     case, steps = CASES[name], ENVS * LENGTH * EPISODES

@@ -14,9 +14,18 @@ from test_games import LIVE, MIXTURE, SINGLE, assert_same, assert_same_lake
 from tiny_market import TINY
 
 from faults.training import fingerprint
+from lakepond import stopping
 from lakepond.envs import gymnasium
 from lakepond.stopping import Terminated, terminate_as_interrupt
 from lakepond.trainers import erl, live, mixture, single
+
+
+def send(signum):
+    """Send this process a signal, unless that would end it."""
+    assert signal.getsignal(signum) not in (signal.SIG_DFL, None), (
+        f"no handler; deferred: {stopping._deferred}"
+    )
+    os.kill(os.getpid(), signum)
 
 
 def test_sigterm_inside_a_jax_callback_ends_the_run_and_it_can_be_resumed(tmp_path, monkeypatch, capfd):
@@ -25,7 +34,7 @@ def test_sigterm_inside_a_jax_callback_ends_the_run_and_it_can_be_resumed(tmp_pa
     def signalled(self, action):
         calls.append(threading.current_thread() is threading.main_thread())
         if len(calls) == at:
-            os.kill(os.getpid(), signal.SIGTERM)
+            send(signal.SIGTERM)
         return step(self, action)
 
     monkeypatch.setattr(gymnasium._Copies, "step", signalled)
@@ -47,7 +56,7 @@ def test_sigterm_inside_a_jax_callback_ends_the_run_and_it_can_be_resumed(tmp_pa
 def test_a_game_trainer_that_gets_a_signal_ends_with_the_same_bits(trainer, config, tmp_path):
     trainer.run(config, tmp_path / "undisturbed")
     with pytest.raises(KeyboardInterrupt):
-        trainer.run(config, tmp_path / "run", tell=lambda _: os.kill(os.getpid(), signal.SIGINT))
+        trainer.run(config, tmp_path / "run", tell=lambda _: send(signal.SIGINT))
     trainer.run(config, tmp_path / "run")
     assert_same(tmp_path / "undisturbed", tmp_path / "run")
     if trainer is live:
@@ -59,7 +68,7 @@ def test_a_mixture_finishes_and_saves_the_evaluation_in_which_a_signal_came(tmp_
 
     def signalled(self, note):
         frames.append(note["frames"])
-        os.kill(os.getpid(), signal.SIGTERM)
+        send(signal.SIGTERM)
         return pour(self, note)
 
     monkeypatch.setattr(mixture.ponds.Ponds, "pour", signalled)
@@ -76,7 +85,7 @@ def test_erl_finishes_and_saves_the_generation_in_which_a_signal_came(tmp_path):
 
     def on_generation(metrics):
         generations.append(metrics["generation"])
-        os.kill(os.getpid(), signal.SIGTERM)
+        send(signal.SIGTERM)
 
     for _ in range(3):
         with terminate_as_interrupt(), pytest.raises(Terminated):

@@ -58,7 +58,7 @@ class Intake:
         self, values: Sequence[Any], stream: int | Array | None
     ) -> tuple[list[int], Sequence[Any], bool]:
         """The streams and values of the steps, and whether they came as a batch."""
-        count = self._batch_as_it_is(values)
+        count = self._count_of_valid_batch(values)
         batched = count is not None
         if count is None:
             fitted_count, values = self._fit(list(values))
@@ -68,7 +68,7 @@ class Intake:
             self._refuse_consecutive(values, count)
         return self._streams(stream, count), values, batched
 
-    def _batch_as_it_is(self, values: Sequence[Any]) -> int | None:
+    def _count_of_valid_batch(self, values: Sequence[Any]) -> int | None:
         """Number of steps of a batch of arrays that need no conversion; None for anything else."""
         first = values[0]
         if type(first) is not ndarray or not first.shape:
@@ -114,9 +114,9 @@ class Intake:
         more = [extras[name] for name in spec.extras] if extras else []
         obs, next_obs, action, *rest = given
         return [
-            *_along(spec.obs, obs, "obs"),
-            *_along(spec.obs, next_obs, "next_obs"),
-            *_along(spec.action, action, "action"),
+            *_leaves_like(spec.obs, obs, "obs"),
+            *_leaves_like(spec.obs, next_obs, "next_obs"),
+            *_leaves_like(spec.action, action, "action"),
             *rest,
             *more,
         ]
@@ -210,7 +210,7 @@ def _number(path: str, value: Any, dtype: np.dtype[Any]) -> Array:
         ) from None
 
 
-def _along(spec: Tree, value: Tree, path: str) -> list[Any]:
+def _leaves_like(spec: Tree, value: Tree, path: str) -> list[Any]:
     """The leaves of a value, in the order of the spec's tree."""
     if isinstance(spec, Field):
         return [value]
@@ -218,11 +218,13 @@ def _along(spec: Tree, value: Tree, path: str) -> list[Any]:
         if not isinstance(value, Mapping) or value.keys() != spec.keys():
             got = sorted(value) if isinstance(value, Mapping) else type(value).__name__
             raise RecordError(f"{path} must be a dict with the keys {sorted(spec)}, but is {got}.")
-        return [leaf for key, sub in spec.items() for leaf in _along(sub, value[key], f"{path}[{key!r}]")]
+        return [
+            leaf for key, sub in spec.items() for leaf in _leaves_like(sub, value[key], f"{path}[{key!r}]")
+        ]
     if type(value) not in (tuple, list) or len(value) != len(spec):
         got = f"{len(value)} values" if isinstance(value, tuple | list) else type(value).__name__
         raise RecordError(f"{path} must be a tuple of {len(spec)} values, but is {got}.")
-    return [leaf for i, sub in enumerate(spec) for leaf in _along(sub, value[i], f"{path}[{i}]")]
+    return [leaf for i, sub in enumerate(spec) for leaf in _leaves_like(sub, value[i], f"{path}[{i}]")]
 
 
 def _window(path: str, field: Field, value: Any, count: int | None, cast: bool) -> Array | WindowRef:
@@ -275,8 +277,10 @@ def _column(path: str, field: Field, value: Any, count: int | None) -> Array:
 def _cast(path: str, array: Array, dtype: np.dtype[Any]) -> Array:
     """Convert between numeric dtypes of one kind; integers and bools only if no value changes."""
     cast = array.astype(dtype) if array.dtype.kind in "biuf" and dtype.kind in "biufc" else None
-    whole = dtype.kind in "biu" and (array.dtype.kind == "f" or (cast is not None and (cast != array).any()))
-    if cast is None or whole or (dtype.kind == "b" and array.dtype.kind != "b"):
+    changes = dtype.kind in "biu" and (
+        array.dtype.kind == "f" or (cast is not None and (cast != array).any())
+    )
+    if cast is None or changes or (dtype.kind == "b" and array.dtype.kind != "b"):
         raise RecordError(
             f"{path} is {array.dtype.name}, but the Spec declares {dtype.name}; convert it first."
         )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lakepond.errors import LakeCorrupt
+from lakepond.flow.link_notes import are_alone
 from lakepond.lake.assemble import PART_STEPS
 from lakepond.lake.lake import PART_BYTES, Lake
 from lakepond.lake.reader import LeafPart, Part
@@ -40,8 +41,9 @@ def resume(lake: Lake, pond: Pond, oldest: int = 0) -> None:
     rows = _Rows(lake, pond, ours=True)
     for part in lake.parts(np.arange(start, lake.commit.recorded)):
         held = rows.hold(part)
+        alone = are_alone(lake.commit, pond.recorded + np.arange(len(held.columns["stream"])))
         try:
-            _append(pond, held, slice(None), alone=False)
+            _append(pond, held, slice(None), alone=alone)
         finally:
             _unpin(pond, held)
     _restore_priorities(lake, pond)
@@ -66,13 +68,13 @@ def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
                 leaf.store is not None and not isinstance(values, SlotWindows)
                 for leaf, values in zip(pond.leaves, held.leaves, strict=True)
             ):  # written before their layout was known: a few steps, but complete observations
-                _append(pond, held, rng.permutation(len(held.columns["stream"])), alone=True)
+                _append(pond, held, rng.permutation(len(held.columns["stream"])))
                 _unpin(pond, read.pop())
         if read:
             whole = _joined(read)
             order = rng.permutation(len(whole.columns["stream"]))
             for at in range(0, len(order), PART_STEPS):
-                _append(pond, whole, order[at : at + PART_STEPS], alone=True)
+                _append(pond, whole, order[at : at + PART_STEPS])
     finally:
         for held in read:
             _unpin(pond, held)
@@ -111,18 +113,22 @@ def _choose_layouts(lake: Lake, pond: Pond) -> None:
                 leaf.use_layout(RowLayout(layout.axis, leaf.field.shape[layout.axis] // layout.length))
 
 
-def _append(pond: Pond, held: Held, which: slice | Array, *, alone: bool) -> None:
+def _append(pond: Pond, held: Held, which: slice | Array, *, alone: Array | None = None) -> None:
+    """Append steps; `alone`: those that belong to no sequence, None: all, in random order."""
+
     def part(leaf: SlotWindows | Array, k: int) -> SlotWindows | Array:
         return leaf._replace(starts=leaf.starts[which]) if isinstance(leaf, SlotWindows) else leaf[which, k]
 
     streams = held.columns["stream"][which]
     windows = [part(leaf, k) for k in (0, 1) for leaf in held.leaves]
     columns = [held.columns[name][which] for name, _ in column_fields(pond.spec)]
-    join: int | Array = ALONE
-    if not alone:  # lakes of earlier versions do not say: each step continued the one before it
-        follows = held.columns.get("follows_previous")
-        join = CONTINUES if follows is None else np.where(follows[which], CONTINUES, STARTS)
-    pond.append(streams if alone else streams.tolist(), [*windows, *columns], join=join)
+    if alone is None:
+        pond.append(streams, [*windows, *columns], join=ALONE)
+        return
+    # lakes of earlier versions have no such column: each step continued the one before it
+    follows = held.columns.get("follows_previous", np.ones(len(streams), np.bool_))[which]
+    join = np.where(alone, ALONE, np.where(follows, CONTINUES, STARTS))
+    pond.append(streams.tolist(), [*windows, *columns], join=join)
 
 
 def _unpin(pond: Pond, held: Held) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from lakepond import forks
 from lakepond.errors import LakeCorrupt, RecordError, SpecError
 from lakepond.flow import lake_to_pond
+from lakepond.flow.link_notes import cut_streams, link_note
 from lakepond.flow.pond_to_lake import Handed, copy_of, hand_over
 from lakepond.lake import commits, description, writers
 from lakepond.lake.background import Background
@@ -52,6 +53,7 @@ class Outflow:
         self._pond, self._cloud, self._generator = pond, cloud, generator
         self._handed = Handed(writer.next_rows())
         self._ends: dict[int, tuple[bool, bool]] = {}  # flags of steps that changed after their hand-over
+        self._committed_links = link_note(pond)
         self.background = Background(writer, keeps_all=keeps_all)
         self.lock = threading.RLock()
         """held while steps are submitted for a commit; nothing is recorded meanwhile"""
@@ -80,10 +82,17 @@ class Outflow:
             since = self.background.taken
             if not self.background.keeps_all:
                 since = max(since, self._pond.oldest)
+            links = link_note(self._pond)
             done = hand_over(
-                self._pond, since, self._handed, self.background, note, self._generator, self._ends
+                self._pond,
+                since,
+                self._handed,
+                self.background,
+                {**note, **links},
+                self._generator,
+                self._ends,
             )
-            self._ends = {}
+            self._ends, self._committed_links = {}, links
             if self._cloud is not None:
                 done.add_done_callback(self._keep_to_budget)
             return done
@@ -96,7 +105,8 @@ class Outflow:
     def commit_the_rest(self) -> None:
         """Make all steps durable, if all are kept."""
         self.background.check()
-        if self.background.keeps_all and (self.background.taken < self._pond.recorded or self._ends):
+        is_new = self.background.taken < self._pond.recorded or bool(self._ends)
+        if self.background.keeps_all and (is_new or link_note(self._pond) != self._committed_links):
             self.commit({}).result()
 
     def end(self, stream: int, *, terminated: bool, truncated: bool) -> int:
@@ -200,6 +210,7 @@ def continue_lake(
                 cloud.continue_from(last)
             with Lake(path, pond.spec, last, None if cloud is None else cloud.segments) as lake:
                 lake_to_pond.resume(lake, pond)
+            pond.cut(cut_streams(last))
             if last.generator is not None:
                 set_state(generator, last.generator)
         return Outflow(pond, writer, generator, cloud=cloud)
@@ -222,7 +233,7 @@ def write_snapshot(
     try:
         new = copy_of(pond, generator)
         try:
-            return writer.commit(new, note)
+            return writer.commit(new, {**note, **link_note(pond)})
         finally:
             new.release()
     finally:

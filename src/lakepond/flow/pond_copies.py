@@ -26,7 +26,7 @@ def content_of(pond: Pond) -> dict[str, Any]:
             "oldest": pond.oldest,
             "columns": handed.columns,
             "join": pond.links.join[places],
-            "cuts": dict(pond.cuts),
+            "cuts": pond.pending_cuts(),
             "layouts": [
                 tuple(leaf.row_layout or ()) if leaf.layout_chosen else "open" for leaf in pond.leaves
             ],
@@ -52,7 +52,7 @@ def lake_of(pond: Pond, outflow: Outflow) -> dict[str, Any]:
             "writer": outflow.background.writer.name,
             "commit": None if last is None else last.number,
             "oldest": pond.oldest,
-            "cuts": dict(pond.cuts),
+            "cuts": pond.pending_cuts(),
         }
 
 
@@ -77,7 +77,7 @@ def restore(pond: Pond, content: dict[str, Any]) -> tuple[type[LakepondError], s
     if commit is not None:
         with Lake.open(path, commit, writer=writer) as lake:
             lake_to_pond.resume(lake, pond, content["oldest"])
-    pond.cuts.update(content["cuts"])
+    pond.links.cuts.update(content["cuts"])
     return LakeReadOnly, (
         f"this replay is a copy of the one that writes {path}, as of commit {commit}, and can be sampled; "
         "record there, or open the lake here under a name of its own, writer='worker-1'."
@@ -91,7 +91,7 @@ def _restore_content(pond: Pond, content: dict[str, Any]) -> None:
             observations.use_layout(RowLayout(*layout) if layout else None)
     if len(content["join"]):
         _append(pond, content)
-    pond.cuts.update(content["cuts"])  # they concern the steps after these
+    pond.links.cuts.update(content["cuts"])  # they concern the steps after these
     if pond.priorities is not None:
         with pond.reading():
             pond.update()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,12 +84,15 @@ class Sampler:
         def choose() -> Array:
             if pond.size == 0:
                 raise TooFewSteps("nothing has been recorded yet; record steps before sampling.")
-            if sequence_length is not None:
-                return draw.draw_sequences(pond, batch_size, sequence_length, across_episodes, rng)
-            return (draw.draw if replace else draw.draw_distinct)(pond, batch_size, rng)
+            if sequence_length is None:
+                return (draw.draw if replace else draw.draw_distinct)(pond, batch_size, rng)
+            found = draw.try_sequences(pond, batch_size, sequence_length, across_episodes, rng)
+            if len(found) < batch_size:
+                raise _StartsAreRare(found)
+            return found
 
-        batch = self._delivery.batch(
-            choose,
+        deliver = partial(
+            self._delivery.batch,
             n_step=n_step,
             gamma=gamma,
             beta=0.4 if beta is None else beta,
@@ -98,9 +102,29 @@ class Sampler:
             pool=self._pool,
             linked=n_step > 1 or sequence_length is not None or pond.priorities is not None,
         )
+        try:
+            batch = deliver(choose)
+        except _StartsAreRare as rare:
+            assert sequence_length is not None
+            found, starts = rare.found, self._all_starts(sequence_length, across_episodes)
+            options = batch_size, sequence_length, across_episodes, rng
+            batch = deliver(lambda: draw.add_sequences(pond, self._live(found), self._live(starts), *options))
         if pond.saw_nan and not self._warned:
             self._warn_of_nan()
         return batch
+
+    def _all_starts(self, length: int, across_episodes: bool) -> Array:
+        """All steps that start a sequence; the lock is free between two pieces of the search."""
+        pond, starts = self._pond, [np.zeros(0, np.int64)]
+        for ids in draw.pieces_of(pond.oldest, pond.recorded, length):
+            with pond.reading():
+                pond.update()
+                starts.append(draw.sequences_from(pond, self._live(ids), length, across_episodes)[:, 0])
+        return np.concatenate(starts)
+
+    def _live(self, ids: Array) -> Array:
+        """Those of some steps, or sequences of steps, that have not been evicted."""
+        return ids[(ids if ids.ndim == 1 else ids[:, 0]) >= self._pond.oldest]
 
     def _generator(self, rng: np.random.Generator | None) -> np.random.Generator:
         if rng is None:
@@ -184,14 +208,20 @@ class Sampler:
     def _steps_still_live(
         self, ids: Array, n_step: int = 1, gamma: float | None = None, **options: Any
     ) -> Batch:
-        pond, pool = self._pond, self._pool
         return self._delivery.batch(
-            lambda: ids[ids >= pond.oldest], n_step=n_step, gamma=gamma, pool=pool, **options
+            lambda: self._live(ids), n_step=n_step, gamma=gamma, pool=self._pool, **options
         )
 
     def __getitem__(self, step_id: npt.ArrayLike) -> Batch:
         """The steps with these ids: `replay[batch.step_id]`."""
         return self.steps(step_id)
+
+
+class _StartsAreRare(Exception):
+    """Too few sequences were found by drawing starts at random."""
+
+    def __init__(self, found: Array) -> None:
+        self.found = found
 
 
 def _renamed(given: dict[str, Any], **usual: Any) -> tuple[Any, ...]:

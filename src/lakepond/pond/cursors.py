@@ -17,9 +17,9 @@ class Cursors:
         self._free: list[int] = []
         self._last: tuple[list[int], Array] = ([], np.zeros(0, np.int64))
 
-    def of(self, streams: list[int] | Array, *, alone: bool) -> Array:
-        """Return the cursors of these streams; `alone`: unlinked steps share one."""
-        if alone:
+    def of(self, streams: list[int] | Array, *, shared: bool = False) -> Array:
+        """Return the cursors of these streams; `shared`: one cursor for all steps."""
+        if shared:
             return np.full(len(streams), self._cursor(-1), np.int64)
         last, cursors = self._last
         if last is not streams:

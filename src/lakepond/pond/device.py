@@ -367,11 +367,18 @@ class DevicePond:
         return Batch(**found)
 
     def update_priorities(self, pond: PondState, step_id: jax.Array, priority: jax.Array) -> PondState:
-        """Set the priorities of sampled steps, usually to their absolute TD errors."""
+        """Set the priorities of steps, usually to their absolute TD errors; evicted steps are ignored."""
         if pond.priorities is None or self.alpha is None:
             raise SampleError("this device pond has no priorities; make it with alpha, for example 0.6.")
         value = (jnp.abs(priority) + 1e-6) ** self.alpha
-        return pond._replace(priorities=set_weights(pond.priorities, step_id, value))
+        live = self._newest_at(pond, step_id) >= pond.oldest[step_id // self.capacity]
+        place, value = jnp.where(live, step_id, -1), jnp.where(live, value, 0.0)
+        return pond._replace(priorities=set_weights(pond.priorities, place, value))
+
+    def _newest_at(self, pond: PondState, number: jax.Array) -> jax.Array:
+        """The newest step of a lane that was stored at a place; negative if there is none."""
+        newest = pond.steps - 1
+        return newest - (newest - number) % self.capacity
 
     def _draw(
         self, pond: PondState, key: jax.Array, batch: int, beta: float
@@ -379,10 +386,8 @@ class DevicePond:
         """Lane, step and importance weight of steps drawn at random; the largest weight of a batch is 1."""
         if pond.priorities is not None:
             number, probability = draw(pond.priorities, key, batch)
-            newest = pond.steps - 1
-            step = newest - (newest - number) % self.capacity  # the newest step stored at that place
             weight = (probability * self.held(pond)) ** -beta
-            return number // self.capacity, step, weight / weight.max()
+            return number // self.capacity, self._newest_at(pond, number), weight / weight.max()
         counts = pond.steps - pond.oldest
         ends = jnp.cumsum(counts)
         drawn = jax.random.randint(key, (batch,), 0, jnp.maximum(ends[-1], 1))

@@ -1,4 +1,4 @@
-"""Fill a device pond with steps from the host, in place of all that it held."""
+"""Fill a device pond with steps from the host; they replace its content."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ import numpy as np
 from numpy import ndarray
 
 from lakepond.pond.pond import Pond
-from lakepond.sampling.links import DERIVE
 from lakepond.types import STREAM_MAX, Array, Field
 
 FLOATS = (float, int, bool, np.float64, np.float32, np.float16)
@@ -48,7 +47,7 @@ class DirectAppend:
         self._first_id, self._ids = -IDS, np.zeros(0, np.int64)  # ids from there on; callers get slices
         # of batches like the last one that was checked:
         self._count = -1
-        self._many: list[tuple[int, ...]] = []  # shapes
+        self._many_obs = self._many_actions = self._many_rewards = self._many_flags = (-1,)
         self._range: Array | None = None  # the streams of a batch without that argument
         self._streams: tuple[Any, bytes, Array] = (None, b"", np.zeros(0))  # as given, and what they are
 
@@ -67,7 +66,9 @@ class DirectAppend:
         elif count != self._count or self._range is None:
             self._range = np.arange(count, dtype=np.int32)
         if count != self._count:
-            self._count, self._many = count, [(count, *shape) for shape in (*self._shapes, ())]
+            shapes = [(count, *shape) for shape in (*self._shapes[1:], ())]
+            self._many_obs, self._many_actions, self._many_rewards, self._many_flags = shapes
+            self._count = count
 
     def append(
         self,
@@ -120,8 +121,12 @@ class DirectAppend:
                 streams is None
                 or at + count > pond.ring
                 or not (type(action) is type(reward) is type(terminated) is type(truncated) is ndarray)
-                or [obs.shape, next_obs.shape, action.shape, reward.shape, terminated.shape] != self._many
-                or truncated.shape != terminated.shape
+                or obs.shape != self._many_obs
+                or next_obs.shape != self._many_obs
+                or action.shape != self._many_actions
+                or reward.shape != self._many_rewards
+                or terminated.shape != self._many_flags
+                or truncated.shape != self._many_flags
                 or action.dtype is not action_dtype
                 or (reward.dtype is not reward_dtype and (not self._casts or reward.dtype.kind != "f"))
                 or not (terminated.dtype.kind == truncated.dtype.kind == "b")
@@ -138,7 +143,7 @@ class DirectAppend:
         next_ring[where] = next_obs
         terminated_ring[where] = terminated
         truncated_ring[where] = truncated
-        pond.publish(count, where, streams, DERIVE, run=True)
+        pond.publish_run(count, streams)
         if where is at:
             return first
         offset = first - self._first_id

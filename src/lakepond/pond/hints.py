@@ -33,7 +33,8 @@ def _hint(pond: Pond, leaf: Observations) -> str:
         return ""
     if pond.recorded >= leaf.hint[0]:  # not at every call: it takes some 10 ms
         count = max(2, min(STEPS, MOST_BYTES // (2 * nbytes)))
-        leaf.hint = 2 * pond.recorded, _measure(leaf, pond.places(pond.ids()[-count:]))
+        newest = pond.places(np.arange(pond.recorded - count, pond.recorded))
+        leaf.hint = 2 * pond.recorded, _measure(leaf, newest)
     return leaf.hint[1]
 
 

@@ -140,7 +140,7 @@ class Observations:
             pair = [rows_first(self.read(which, place), axis, 1) for which in (0, 1)]
             obs, next_obs = map(np.ascontiguousarray, pair)
             if new.spare() < 2 or cursor >= len(new.state.cursors):
-                new.grow(64, int(cursors.max()) + 1)
+                new.grow(2, int(cursors.max()) + 1)
             addresses = address_of(obs), address_of(next_obs)
             new.append(np.array([cursor]), *addresses, NO_SOURCES, step, old.oldest)
         self._use_store(layout)

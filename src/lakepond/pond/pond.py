@@ -24,7 +24,7 @@ from lakepond.pond.cursors import Cursors
 from lakepond.pond.growth_lock import GrowthLock
 from lakepond.pond.observations import Observations, Values, part_of, ring_slice
 from lakepond.rows import RowStore
-from lakepond.sampling.links import ALONE, DERIVE, STARTS, Links
+from lakepond.sampling.links import ALONE, DERIVE, Links
 from lakepond.sampling.priorities import Priorities
 from lakepond.types import Array, Field, Spec, leaves
 
@@ -76,21 +76,19 @@ class Pond(GrowthLock):
             ) from error
         self._cursors = Cursors()
         self._stays_linked = alpha is not None
-        self._run: tuple[int, int | Array | None] = (
-            0,
-            None,
-        )  # first step and streams of the run that is not written yet
+        # first step and streams of the run that is not written yet
+        self._run: tuple[int, int | Array | None] = (0, None)
         self._due = self._lag  # number of recorded steps at which links and priorities are updated
         self._caught_up = 0
         self._writing = False  # observations of steps that are not published may be stored
         self._last_streams: tuple[list[int], Array] = ([], np.zeros(0, np.int32))
-        self.cuts: dict[int, int] = {}
-        """by stream: its first step from this id on starts an episode"""
         self.plain = all(leaf.store is None for leaf in self.leaves)
         """whether no observation is stored as rows"""
         obs = [leaf.plain[which] for which in (0, 1) for leaf in self.leaves if leaf.plain is not None]
         self.rings = [*obs, *self._written] if self.plain else []
         """if there are no rows: the rings of all values, in the order of the values passed to `append`"""
+        self.has_alone = False
+        """whether a step may be ALONE, see `links`"""
         self.saw_nan = False
         """whether a reward has been NaN; found by `catch_up`, at the latest after `UNLINKED` steps"""
         reward = self.columns["reward"]
@@ -173,38 +171,41 @@ class Pond(GrowthLock):
         first, count = self.recorded, len(streams)
         at = first % self.ring
         where: Any = slice(at, at + count) if at + count <= self.ring else ring_slice(first, count, self.ring)
-        emptied = self._append_observations(streams, values, join)
+        emptied = self._append_observations(streams, values, type(join) is int and join == ALONE)
         for column, value in zip(self._written, values[2 * len(self.leaves) :], strict=True):
             column[where] = value
-        run = type(streams) is list and type(join) is int and join == DERIVE
-        self.publish(count, where, self._numbers(streams), join, run=run)
+        if type(streams) is list and type(join) is int and join == DERIVE:
+            self.publish_run(count, self._numbers(streams))
+        else:
+            self.publish(count, where, self._numbers(streams), join)
         self._writing = False
         if emptied or self._cursors.count > 64 + 2 * self.capacity:
             self._free_cursors()
 
     def publish(
-        self, count: int, where: int | slice | Array, streams: int | Array, join: int | Array, *, run: bool
+        self, count: int, where: int | slice | Array, streams: int | Array, join: int | Array
     ) -> None:
-        """Publish `count` new steps, whose values have been written to these places of the ring.
+        """Publish `count` new steps, whose values have been written to these places of the ring."""
+        self.write_run()
+        self.links.stream[where] = streams
+        self.links.join[where] = join
+        self.has_alone = self.has_alone or bool(np.any(join == ALONE))
+        self._run = (self.recorded + count, None)
+        self._advance(count)
 
-        `run`: the array `streams` never changes, and `join` is DERIVE. Then both columns are written when a
-        reader needs them, for all consecutive calls with the same streams at once.
+    def publish_run(self, count: int, streams: int | Array) -> None:
+        """`publish`, with joins to be derived; an array `streams` never changes.
+
+        Both columns are written when a reader needs them, for all consecutive calls with the same streams.
         """
-        recorded, cuts = self.recorded + count, self.cuts
-        if cuts or not run:
-            self.write_run()
-            self.links.stream[where] = streams
-            self.links.join[where] = join
-            self._run = (recorded, None)
-            if cuts:
-                self._apply_cuts(np.atleast_1d(streams).tolist(), self.recorded)
-        elif streams is not self._run[1]:
+        if streams is not self._run[1]:
             self.write_run()
             self._run = (self.recorded, streams)
+        self._advance(count)
+
+    def _advance(self, count: int) -> None:
+        recorded = self.recorded + count
         self.recorded = recorded  # publishes them
-        if cuts:
-            for stream in np.atleast_1d(streams).tolist():
-                cuts.pop(stream, None)
         if recorded >= self._due:
             self._due = recorded + self._lag
             if self._stays_linked:
@@ -240,30 +241,18 @@ class Pond(GrowthLock):
             self._last_streams = (streams, np.array(streams, np.int32))  # type: ignore[assignment]
         return self._last_streams[1]
 
-    def _append_observations(
-        self, streams: list[int] | Array, values: Sequence[Values], join: int | Array
-    ) -> int:
+    def _append_observations(self, streams: list[int] | Array, values: Sequence[Values], alone: bool) -> int:
         """Store the observations of new steps; returns how many cursors lost their newest step."""
         emptied, windows, first, oldest = 0, len(self.leaves), self.recorded, self.oldest
         if self.plain:
             cursors: Any = streams  # only their number is used
         else:
-            alone = isinstance(join, int) and join == ALONE
-            cursors = self._cursors.of(streams, alone=alone)
+            cursors = self._cursors.of(streams, shared=alone)
             self._make_room(cursors, values, alone)
             self._writing = True
         for i, leaf in enumerate(self.leaves):
             emptied += leaf.append(cursors, values[i], values[windows + i], first, oldest)
         return emptied
-
-    def _apply_cuts(self, streams: list[int] | Array, first: int) -> None:
-        """Mark the first step of each cut stream as the start of an episode."""
-        for i, stream in reversed(list(enumerate(streams))):
-            cut = self.cuts.get(stream)
-            if cut is not None:
-                since = self.links.stream[np.arange(cut, first) % self.ring]
-                if not (since == stream).any() and stream not in streams[:i]:
-                    self.links.join[(first + i) % self.ring] = STARTS
 
     def _make_room(self, cursors: Array, values: Sequence[Values], alone: bool) -> None:
         """Remove the remains of an interrupted append, search for layouts, and grow if necessary."""
@@ -286,7 +275,7 @@ class Pond(GrowthLock):
             self.catch_up()
             ids = self.ids()
             streams = self.links.stream[self.places(ids)].tolist()
-            leaf.choose_layout(found, ids, self._cursors.of(streams, alone=False), self.recorded)
+            leaf.choose_layout(found, ids, self._cursors.of(streams), self.recorded)
 
     def evict(self) -> None:
         """Release the rows of steps that are no longer live; otherwise the next append does. Idempotent."""
@@ -324,7 +313,13 @@ class Pond(GrowthLock):
         """Start a new episode with the next step of these streams."""
         with self.reading():
             for stream in streams:
-                self.cuts[stream] = self.recorded
+                self.links.cuts[stream] = self.recorded
+
+    def pending_cuts(self) -> dict[int, int]:
+        """The streams that were cut and have no step since; by stream, the first id after the cut."""
+        with self.reading():
+            self.update()
+            return dict(self.links.cuts)
 
     def end(self, stream: int, *, terminated: bool, truncated: bool) -> int:
         """Set the end flags of a stream's newest live step, unless it has ended; returns its id, or -1."""

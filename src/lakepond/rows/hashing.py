@@ -42,7 +42,9 @@ def strands(_typing: Any, address: Any, blocks: Any) -> Any:
             mixed = builder.xor(words, now)
             product = builder.mul(builder.and_(mixed, each(2**32 - 1)), builder.lshr(mixed, each(32)))
             builder.store(builder.add(builder.load(total), builder.add(product, words)), total)
-            turned = builder.xor(now, builder.lshr(now, each(31)))  # or keys were as far apart anywhere
+            turned = builder.xor(
+                now, builder.lshr(now, each(31))
+            )  # otherwise keys of neighbours differ by the same number everywhere
             builder.store(builder.add(turned, each(0xC2B2AE3D27D4EB4F)), key)
         sums = builder.load(total)
         found = [builder.extract_element(sums, ir.Constant(ir.IntType(32), i)) for i in range(VECTOR_WORDS)]

@@ -17,13 +17,13 @@ from lakepond.rows.state import ANYWHERE, FREE, USED, Sources, State
 from lakepond.rows.tracks import (
     append_row,
     compare,
-    holds,
     neighbours,
     place_window,
+    release_entries,
     retire,
+    rows_equal,
     search,
     take_extent,
-    unname,
 )
 from lakepond.types import Array
 
@@ -108,7 +108,7 @@ def evict(s: State, oldest: int, unread: bool) -> tuple[int, int]:
         # later windows of the cursor start at the next step's obs or after it
         needed = s.windows[(at + ahead) % len(s.windows)].obs
         if needed // size == extent and s.extents[extent].live > 0 and needed > s.extents[extent].head:
-            unname(s, s.extents[extent].head, needed)
+            release_entries(s, s.extents[extent].head, needed)
             s.extents[extent].head = needed
     changed = s.counters[0].oldest < oldest
     s.counters[0].oldest = max(s.counters[0].oldest, oldest)
@@ -159,7 +159,7 @@ def append(
             newest >= 0
             and overlap
             and s.extents[s.cursors[cursor].extent].tail == newest + length
-            and holds(s, newest + 1, length - 1, here)
+            and rows_equal(s, newest + 1, length - 1, here)
         ):  # or that one shifted by a row
             start = append_row(s, cursor, newest + 1, here)
         else:

@@ -116,7 +116,7 @@ class RowStore:
         if self.has_rows(rows):
             return
         state, held = self.state, len(self.state.slots)
-        total = max(self.counter("in_use") + rows, held * 3 // 2)
+        total = max(self.counter("in_use") + rows, held * 5 // 4)
         self._set("address", 0)  # until all arrays are replaced: an interrupted growth is repeated
         try:
             self.slab.grow(total)
@@ -145,7 +145,7 @@ class RowStore:
         state, free = self.state, self.counter("num_free_extents")
         if free < windows + 1:
             held = len(state.extents)
-            more = max(windows + 1, held // 2)
+            more = max(windows + 1, held // 4)
             extents = _longer(state.extents, more)
             extents["owner"][held:] = -1
             free_extents = _longer(state.free_extents, more)

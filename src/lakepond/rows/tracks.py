@@ -14,7 +14,7 @@ AT_ONCE = 4096
 
 
 @native
-def unname(s: State, start: int, stop: int) -> None:
+def release_entries(s: State, start: int, stop: int) -> None:
     """Remove the references of entries [start, stop) to their slots."""
     for position in range(start, stop):
         drop(s, s.entries[position])
@@ -36,7 +36,7 @@ def take_extent(s: State, cursor: int) -> int:
 @native
 def retire(s: State, extent: int) -> None:
     """Free an extent in which no live step has a window."""
-    unname(s, s.extents[extent].head, s.extents[extent].tail)
+    release_entries(s, s.extents[extent].head, s.extents[extent].tail)
     if s.extents[extent].owner >= 0:
         s.cursors[s.extents[extent].owner].extent = -1
         s.cursors[s.extents[extent].owner].next = -1
@@ -83,7 +83,7 @@ def neighbours(slots: Array, at: int, stop: int) -> int:
 
 
 @native
-def holds(s: State, start: int, rows: int, address: int) -> bool:
+def rows_equal(s: State, start: int, rows: int, address: int) -> bool:
     """Whether the rows of some entries equal those at an address, byte for byte; adjacent slots at once."""
     row = s.counters[0].row_bytes
     base = s.counters[0].address
@@ -109,7 +109,7 @@ def compare(s: State, start: int, same: bool, here: int, moved: bool, there: int
     k = 0
     while k < length and (look_same or look_moved):
         n = min(few, length - k)
-        look_same = look_same and holds(s, start + k, n, here + k * row)
+        look_same = look_same and rows_equal(s, start + k, n, here + k * row)
         first = max(k, 1)
         there_first, rows = there + (first - 1) * row, k + n - first
         look_moved = look_moved and memcmp(here + first * row, there_first, rows * row) == 0

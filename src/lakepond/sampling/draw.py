@@ -1,11 +1,13 @@
 """Choose live steps: uniformly, by priority, without replacement, as sequences.
 
 The caller holds the lock of the source, whose links and priorities are up to date. The time does not depend
-on the number of steps, except if hardly any step starts a sequence: then all are tried.
+on the number of steps, except for `draw_sequences` if hardly any step starts a sequence: then all are tried.
+A replay does that in pieces, between which the lock is free.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -19,8 +21,8 @@ ROUNDS = 16
 """attempts at drawing sequences before all steps are tried"""
 LARGEST_ROUND = 1 << 14
 """starts drawn in one attempt, unless more sequences are asked for"""
-CHUNK = 1 << 20
-"""ids held while all steps are tried, which bounds the memory for it"""
+CHUNK = 1 << 18
+"""ids that are followed at a time while all steps are tried"""
 
 
 class Steps(Protocol):
@@ -77,6 +79,18 @@ def draw_sequences(
     steps: Steps, count: int, length: int, across_episodes: bool, rng: np.random.Generator
 ) -> Array:
     """Ids (count, length): consecutive steps of one stream; each possible start is drawn as `draw` would."""
+    found = try_sequences(steps, count, length, across_episodes, rng)
+    if len(found) == count:
+        return found
+    pieces = pieces_of(steps.oldest, steps.recorded, length)
+    starts = [sequences_from(steps, ids, length, across_episodes)[:, 0] for ids in pieces]
+    return add_sequences(steps, found, np.concatenate(starts), count, length, across_episodes, rng)
+
+
+def try_sequences(
+    steps: Steps, count: int, length: int, across_episodes: bool, rng: np.random.Generator
+) -> Array:
+    """Up to `count` sequences: starts are drawn and kept if a sequence starts there, `ROUNDS` times."""
     kept: list[Array] = []
     missing, tries = count, 2 * count
     for _ in range(ROUNDS):
@@ -84,13 +98,27 @@ def draw_sequences(
         kept.append(found)
         missing -= len(found)
         if missing == 0:
-            return np.concatenate(kept)
+            break
         tries = max(2 * missing, min(2 * tries, LARGEST_ROUND))
-    some = max(1, CHUNK // length)
-    pieces = [
-        np.arange(at, min(at + some, steps.recorded)) for at in range(steps.oldest, steps.recorded, some)
-    ]
-    starts = np.concatenate([sequences_from(steps, ids, length, across_episodes)[:, 0] for ids in pieces])
+    return np.concatenate(kept)
+
+
+def pieces_of(oldest: int, recorded: int, length: int) -> Iterator[Array]:
+    """The ids of all steps, in pieces for which `sequences_from` takes bounded time and memory."""
+    size = max(1, CHUNK // length)
+    return (np.arange(at, min(at + size, recorded)) for at in range(oldest, recorded, size))
+
+
+def add_sequences(
+    steps: Steps,
+    found: Array,
+    starts: Array,
+    count: int,
+    length: int,
+    across_episodes: bool,
+    rng: np.random.Generator,
+) -> Array:
+    """Add sequences to those found, up to `count`; `starts`: all steps that start one."""
     if not len(starts):
         raise TooFewSteps(
             f"none of the {steps.recorded - steps.oldest:,} steps starts {length} consecutive steps of one "
@@ -101,8 +129,8 @@ def draw_sequences(
     if steps.priorities is not None:
         weights = steps.priorities.weights(starts % steps.ring)
         weights = weights / weights.sum()
-    rest = starts[rng.choice(len(starts), size=missing, p=weights)]
-    return np.concatenate([*kept, sequences_from(steps, rest, length, across_episodes)])
+    rest = starts[rng.choice(len(starts), size=count - len(found), p=weights)]
+    return np.concatenate([found, sequences_from(steps, rest, length, across_episodes)])
 
 
 def sequences_from(steps: Steps, ids: Array, length: int, across_episodes: bool) -> Array:

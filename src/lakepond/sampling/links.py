@@ -106,7 +106,10 @@ class Links(Chain):
         """distance to the previous step of the stream, or 0"""
         self.newest: dict[int, int] = {}
         """the newest step of each stream; those of streams without live steps are dropped now and then"""
+        self.cuts: dict[int, int] = {}
+        """by stream: its first step with this id or a later one starts an episode; dropped once linked"""
         self.stop = 0
+        self._linked: tuple[int, dict[int, int]] | None = None  # `stop` and newest steps, to be published
 
     @property
     def nbytes(self) -> int:
@@ -121,11 +124,14 @@ class Links(Chain):
         `ended`: the rings of terminated and truncated. `follows(places, previous)`: whether the obs of steps
         are the next_obs of others.
         """
+        self._publish()  # after an interrupt
         start = max(self.stop, oldest)
         while start < recorded:
             stop = min(start + CHUNK, recorded)
-            self._link(np.arange(start, stop), oldest, ended, follows)
-            self.stop = start = stop
+            newest = self._link(np.arange(start, stop), oldest, ended, follows)
+            self._linked = (stop, newest)
+            self._publish()
+            start = stop
         if len(self.newest) > 64 + 2 * (recorded - oldest):
             self.newest = {stream: step for stream, step in self.newest.items() if step >= oldest}
 
@@ -135,10 +141,14 @@ class Links(Chain):
         oldest: int,
         ended: tuple[Array, Array],
         follows: Callable[[Array, Array], Array],
-    ) -> None:
+    ) -> dict[int, int]:
+        """Write the links of new steps, return the newest step of each of their streams. Idempotent."""
         places = ids % self.ring
         streams = self.stream[places]
         previous, newest = previous_steps(ids, streams, self.newest)
+        for stream, cut in self.cuts.items():
+            first = places[(streams == stream) & (ids >= cut) & (previous < cut)]
+            self.join[first] = np.minimum(self.join[first], STARTS)  # or ALONE
         self.ahead[places] = self.behind[places] = 0
         linked = previous >= oldest
         here, before = places[linked], previous[linked] % self.ring
@@ -151,9 +161,18 @@ class Links(Chain):
         rest = places[~linked]
         self.join[rest] = np.where(self.join[rest] == DERIVE, STARTS, self.join[rest])
         goes_on = (join == CONTINUES) & ~(ended[0][before] | ended[1][before])
-        apart = (join == ALONE) | (self.join[before] == ALONE)
-        self.ahead[before] = np.where(apart, 0, np.where(goes_on, distance, -distance))
-        self.newest.update(newest)  # last: idempotent until here
+        alone = (join == ALONE) | (self.join[before] == ALONE)
+        self.ahead[before] = np.where(alone, 0, np.where(goes_on, distance, -distance))
+        return newest
+
+    def _publish(self) -> None:
+        """Include the steps that `_link` has linked. Idempotent, so it can be repeated after an interrupt."""
+        if self._linked is not None:
+            self.newest.update(self._linked[1])
+            for stream in [each for each, cut in self.cuts.items() if self.newest.get(each, -1) >= cut]:
+                del self.cuts[stream]
+            self.stop = self._linked[0]
+            self._linked = None
 
     def recent(self, stream: int, count: int, oldest: int) -> list[int]:
         """The newest `count` live steps of a stream, newest first; fewer if there are no more."""

@@ -31,9 +31,7 @@ class Priorities:
         self._assign = compiled(priority_tree.assign, self._tree, self._offsets, zero, none)
         self._find = compiled(priority_tree.find, self._tree, self._offsets, none, zero)
         self._oldest = self._stop = 0  # weights are those of steps [oldest, stop)
-        self._set_aside: list[
-            tuple[Array, Array]
-        ] = []  # places and weights removed from the tree during `draw_distinct`
+        self._set_aside: list[tuple[Array, Array]] = []  # places and weights that `draw_distinct` removed
 
     @property
     def nbytes(self) -> int:
