@@ -297,7 +297,7 @@ def _take(laps: dict[str, Callable[[], object]], seconds: dict[str, list[float]]
 
 def _commit_with(path: str, steps: int) -> int:
     """The first commit that has so many steps."""
-    from lakepond.lake import commits
+    from lakepond.lake.format import commits
 
     folder = Path(path) / "commits"
     return next(n for n in commits.numbers(folder) if commits.read(folder, n).recorded >= steps)
@@ -305,7 +305,7 @@ def _commit_with(path: str, steps: int) -> int:
 
 def _rows_of(lake: Any, ids: np.ndarray) -> np.ndarray:
     """The rows that these steps name, sorted."""
-    from lakepond.lake.tracks import covered
+    from lakepond.lake.format.tracks import covered
 
     named = []
     for part in lake.parts(ids):
@@ -327,7 +327,7 @@ def _blocks(lake: Any, numbers: np.ndarray) -> tuple[list[tuple[Any, list[int]]]
 
 
 def _decode(jobs: list[tuple[Any, list[int]]], out: np.ndarray | None) -> None:
-    from lakepond.lake.shard import Own
+    from lakepond.lake.format.shard import Own
 
     sizes = [len(blocks) * shard.info.block_rows * shard.info.row_bytes for shard, blocks in jobs]
     starts = np.cumsum([0, *sizes])

@@ -19,8 +19,8 @@ from lakepond.types import Array, Spec, Stats, Tree
 
 if TYPE_CHECKING:
     from lakepond.cloud.place import Cloud
-    from lakepond.lake.commits import Start
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.format.commits import Start
+    from lakepond.lake.read.lake import Lake
 
 
 class Replay(Persistent):
@@ -119,10 +119,10 @@ class Replay(Persistent):
         if no commit is intact, and `SpecError` if arguments are invalid or contradict each other.
         """
         from lakepond.flow import pond_and_lake
-        from lakepond.lake.commits import Start
-        from lakepond.lake.guard import parse_bytes
-        from lakepond.lake.retention import check_kept
-        from lakepond.lake.writer import LakeWriter
+        from lakepond.lake.format.commits import Start
+        from lakepond.lake.write.disk_guard import parse_bytes
+        from lakepond.lake.write.retention import check_kept
+        from lakepond.lake.write.writer import LakeWriter
 
         path = Path(path)
         if max_steps is not None and max_steps < capacity:

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from test_lake import record, spec_of
 
 import lakepond as lp
-from lakepond.lake.description import FORMAT
+from lakepond.lake.format.description import FORMAT
 
 if __name__ == "__main__":
     path = Path(__file__).parent / "golden" / f"v{FORMAT}"

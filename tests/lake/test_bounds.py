@@ -10,10 +10,10 @@ from test_lake import record, same_batch, spec_of
 
 import lakepond as lp
 from lakepond.flow import lake_to_pond
-from lakepond.lake import tracks
-from lakepond.lake.blocks import ShardInfo
-from lakepond.lake.steps import StepsInfo
-from lakepond.lake.tracks import RowPlaces, Track, runs_of
+from lakepond.lake.format import tracks
+from lakepond.lake.format.blocks import ShardInfo
+from lakepond.lake.format.steps import StepsInfo
+from lakepond.lake.format.tracks import RowPlaces, Track, runs_of
 
 
 def padded(t: int) -> np.ndarray:

@@ -139,7 +139,8 @@ def test_going_on_writes_only_what_is_new(tmp_path):
 def test_a_large_commit_is_several_files(tmp_path, monkeypatch, world, codec):
     """As if files were full at a kilobyte: whatever is read or merged goes across their borders."""
     from lakepond.flow import pond_to_lake
-    from lakepond.lake import checksum, merge, shard_writer, writer
+    from lakepond.lake.format import checksum, shard_writer
+    from lakepond.lake.write import merge, writer
 
     monkeypatch.setattr(pond_to_lake, "PIECE_BYTES", 500)
     monkeypatch.setattr(writer, "block_rows_for", lambda row_bytes: max(1, 500 // row_bytes))
@@ -476,7 +477,7 @@ def test_repair_goes_back_to_what_is_whole_and_keeps_the_rest_aside(tmp_path):
 def test_the_disk_guard_refuses_at_the_floor_and_goes_on_when_there_is_space(tmp_path, monkeypatch, caplog):
     import shutil
 
-    from lakepond.lake import guard
+    from lakepond.lake.write import disk_guard as guard
 
     free = 1_000_000
     monkeypatch.setattr(guard.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 0, free))
@@ -678,7 +679,7 @@ def test_commits_from_two_threads_follow_each_other(tmp_path):
 
 
 def test_recording_goes_on_while_the_disk_is_full_within_bounds(tmp_path, monkeypatch):
-    from lakepond.lake.writer import LakeWriter
+    from lakepond.lake.write.writer import LakeWriter
 
     world = "frames first"
     replay = lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=20)

@@ -12,14 +12,16 @@ from test_lake import agrees, record, spec_of
 
 import lakepond as lp
 from lakepond.flow import pond_to_lake
-from lakepond.lake import reader, shard_writer, writer
+from lakepond.lake.format import shard_writer
+from lakepond.lake.read import reader
+from lakepond.lake.write import writer
 
 READERS = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 import numpy as np
 import lakepond as lp
-from lakepond.lake import reader
+from lakepond.lake.read import reader
 sys.path.insert(0, {tests!r})
 from test_lake import agrees
 reader.HELD_BYTES = 0

@@ -9,8 +9,9 @@ import pytest
 from test_lake import agrees, record, same_batch, spec_of
 
 import lakepond as lp
-from lakepond.lake import commits, merge
-from lakepond.lake.writer import LakeWriter
+from lakepond.lake.format import commits
+from lakepond.lake.write import merge
+from lakepond.lake.write.writer import LakeWriter
 
 
 def write(path: Path, world: str, commits_: int, each: int, **how: object) -> None:
@@ -200,7 +201,7 @@ def test_compacting_what_is_being_written_or_is_broken(tmp_path):
 
 
 def test_a_merge_that_fails_leaves_all_as_it_was(tmp_path, monkeypatch, caplog):
-    from lakepond.lake import merging
+    from lakepond.lake.write import merging
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -18,7 +18,7 @@ from test_lake import agrees, record, spec_of
 
 import lakepond as lp
 from lakepond.adapters import trading
-from lakepond.lake import writer
+from lakepond.lake.write import writer
 
 
 def test_a_clock_that_goes_backwards_changes_no_order(tmp_path, monkeypatch):

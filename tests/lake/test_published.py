@@ -13,13 +13,14 @@ from test_lake import agrees, record, spec_of
 from test_merge import wait_for_merges
 
 import lakepond as lp
-from lakepond.lake import commits, merging
-from lakepond.lake.background import Background
 from lakepond.lake.files import WriterLock
-from lakepond.lake.guard import DiskGuard
-from lakepond.lake.handover import HandOver
-from lakepond.lake.merging import Merging
-from lakepond.lake.writer import LakeWriter
+from lakepond.lake.format import commits
+from lakepond.lake.write import merging
+from lakepond.lake.write.commit_queue import Background
+from lakepond.lake.write.disk_guard import DiskGuard
+from lakepond.lake.write.handover import HandOver
+from lakepond.lake.write.merging import Merging
+from lakepond.lake.write.writer import LakeWriter
 
 WORLD = "frames first"
 

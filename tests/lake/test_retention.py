@@ -17,7 +17,9 @@ from test_lake import agrees, record, spec_of
 
 import lakepond as lp
 from lakepond.cli import main
-from lakepond.lake import commits, names, retention, writers
+from lakepond.lake import writers
+from lakepond.lake.format import commits, names
+from lakepond.lake.write import retention
 
 WORLD = "frames first"
 
@@ -293,7 +295,7 @@ def test_a_merge_lets_one_in_that_waits_to_delete_after_every_file(tmp_path, mon
         with writers.alone(path) as alone:
             held.append(not alone)
 
-    from lakepond.lake import merging
+    from lakepond.lake.write import merging
 
     monkeypatch.setattr(merging, "merge", merge)
     with lp.Lake.open(path) as lake:

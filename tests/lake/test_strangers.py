@@ -13,8 +13,9 @@ from test_lake import agrees, record, spec_of
 
 import lakepond as lp
 from lakepond.cli import main
-from lakepond.lake import commits, names, writers
+from lakepond.lake import writers
 from lakepond.lake.elsewhere import Elsewhere, Segments
+from lakepond.lake.format import commits, names
 from lakepond.report.view.opened import OpenedLake
 from lakepond.report.view.uploads import tell_uploads
 

@@ -18,9 +18,10 @@ from test_lake import agrees, record, same_batch, spec_of, step_of
 
 import lakepond as lp
 from lakepond.cli import main
-from lakepond.lake import commits, writers
-from lakepond.lake.description import describe
-from lakepond.lake.writer import create
+from lakepond.lake import writers
+from lakepond.lake.format import commits
+from lakepond.lake.format.description import describe
+from lakepond.lake.write.writer import create
 from lakepond.testing import same_bytes
 
 WORLD = "frames first"

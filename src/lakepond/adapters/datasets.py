@@ -25,9 +25,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from lakepond.adapters.epochs import Epoch, Position
 from lakepond.adapters.torch import to_torch
 from lakepond.errors import SampleError, TooFewSteps
-from lakepond.lake.lake import Lake, open_commits
-from lakepond.lake.loaded import LoadedSteps, Place, views
-from lakepond.lake.sequences import Sequences
+from lakepond.lake.read.lake import Lake, open_commits
+from lakepond.lake.read.loaded import LoadedSteps, Place, views
+from lakepond.lake.read.sequences import Sequences
 from lakepond.types import Array, Batch, Tree, leaves, rebuild
 
 BUFFER_BYTES = 64 << 20

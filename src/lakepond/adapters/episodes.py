@@ -11,7 +11,7 @@ import numpy as np
 
 from lakepond.adapters.staging import new_lake
 from lakepond.errors import SpecError
-from lakepond.lake.episodes import Episode
+from lakepond.lake.read.episodes import Episode
 from lakepond.replay import Replay
 from lakepond.types import Array, Field, Spec, Tree, leaves, rebuild
 

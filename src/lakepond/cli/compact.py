@@ -40,7 +40,7 @@ class Compact:
     def run(self) -> None:
         """Merge, then print the sizes before and after."""
         retention(self.keep_last, self.keep_every)
-        from lakepond.lake.lake import Lake
+        from lakepond.lake.read.lake import Lake
 
         folder = where.lake_folder(self.path)
         before = _on_disk(folder)
@@ -72,6 +72,6 @@ class Compact:
 
 
 def _on_disk(folder: Path) -> int:
-    from lakepond.lake.names import segment_files
+    from lakepond.lake.format.names import segment_files
 
     return sum(status.st_size for status in segment_files(folder / "segments").values())

@@ -16,7 +16,7 @@ from lakepond.cli.flag import Flag
 from lakepond.cli.ls import note_text
 
 if TYPE_CHECKING:
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.read.lake import Lake
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Show:
 
     def run(self) -> None:
         """Open the lake and print its summary."""
-        from lakepond.lake.lake import Lake
+        from lakepond.lake.read.lake import Lake
 
         with Lake.open(where.lake_folder(self.path), self.commit) as lake:
             told = _summary(lake)

@@ -34,7 +34,8 @@ class Verify:
     def run(self) -> int:
         """Check all chosen commits, also after a damaged one."""
         from lakepond.errors import LakeNotFound
-        from lakepond.lake import commits, writers
+        from lakepond.lake import writers
+        from lakepond.lake.format import commits
 
         folder = where.lake_folder(self.path)
         known = {
@@ -72,7 +73,7 @@ class Verify:
 
 def _check(folder: Path, number: int, writer: str, progress: Callable[[int, int], None]) -> dict[str, Any]:
     from lakepond.errors import LakeCorrupt
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.read.lake import Lake
 
     began, which = time.perf_counter(), {"writer": writer} if writer else {}
     try:

@@ -27,10 +27,10 @@ from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt, SpecError
 from lakepond.flow import leases
 from lakepond.flow.cloud_to_lake import Remote, look
 from lakepond.flow.layout import LEASES, commit_name
-from lakepond.lake import commits
-from lakepond.lake.commits import Commit
-from lakepond.lake.names import SEGMENT
-from lakepond.lake.retention import CHECKPOINT, checkpointed, commit_of_state, deletable
+from lakepond.lake.format import commits
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.names import SEGMENT
+from lakepond.lake.write.retention import CHECKPOINT, checkpointed, commit_of_state, deletable
 
 log = logging.getLogger("lakepond")
 DAY = 24 * 3600.0

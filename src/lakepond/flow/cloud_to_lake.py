@@ -28,13 +28,13 @@ from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorr
 from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
 from lakepond.flow.leases import Lease
 from lakepond.formats import ranges
-from lakepond.lake import commits, description
-from lakepond.lake.checksum import Digest
-from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import FOLDER, Elsewhere, Segments
 from lakepond.lake.files import WriterLock, make_folders, write_bytes, write_whole
-from lakepond.lake.lake import Lake
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.checksum import Digest
+from lakepond.lake.format.commits import Commit
 from lakepond.lake.links import check_folders
+from lakepond.lake.read.lake import Lake
 
 log = logging.getLogger("lakepond")
 TRIES = 3

@@ -25,12 +25,13 @@ from lakepond.errors import (
 )
 from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
 from lakepond.formats import ranges
-from lakepond.lake import commits, description, writers
-from lakepond.lake.checksum import Digest
-from lakepond.lake.commits import Commit
+from lakepond.lake import writers
 from lakepond.lake.elsewhere import Elsewhere, known
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.checksum import Digest
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.sealed import unseal
 from lakepond.lake.links import check_folders, read_regular
-from lakepond.lake.sealed import unseal
 
 log = logging.getLogger("lakepond")
 CONFIRMED_SECONDS = 600.0

@@ -20,13 +20,13 @@ import numpy as np
 
 from lakepond.closing import close_after
 from lakepond.errors import SpecError
-from lakepond.lake import description
-from lakepond.lake import writer as lake_writer
-from lakepond.lake.assemble import batch_of
-from lakepond.lake.background import Background
-from lakepond.lake.commits import Commit, Start
-from lakepond.lake.handover import HandOver, Layout, Windows
-from lakepond.lake.lake import Lake, commit_to_follow
+from lakepond.lake.format import description
+from lakepond.lake.format.commits import Commit, Start
+from lakepond.lake.read.assemble import batch_of
+from lakepond.lake.read.lake import Lake, commit_to_follow
+from lakepond.lake.write import writer as lake_writer
+from lakepond.lake.write.commit_queue import Background
+from lakepond.lake.write.handover import HandOver, Layout, Windows
 from lakepond.types import Array, Spec
 
 PIECE_BYTES = 8 << 20

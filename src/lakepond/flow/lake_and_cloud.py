@@ -17,9 +17,9 @@ from lakepond.errors import CloudConflict, CloudError, CloudUnreachable, LakeCor
 from lakepond.flow.cloud_to_lake import Fetcher, Remote, bring_commits, bring_segments, look
 from lakepond.flow.lake_to_cloud import Pusher
 from lakepond.flow.leases import Lease
-from lakepond.lake import commits, description
-from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import Segments
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.commits import Commit
 
 log = logging.getLogger("lakepond")
 HELLO_SECONDS = 2.0

@@ -23,8 +23,8 @@ from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Uploader
 from lakepond.errors import CloudConflict, CloudError, CloudForked
 from lakepond.flow.copying import Changed, Copier
-from lakepond.lake import description
 from lakepond.lake.elsewhere import Elsewhere, Segments
+from lakepond.lake.format import description
 
 log = logging.getLogger("lakepond")
 CLOSE_SECONDS = 30.0

@@ -30,11 +30,11 @@ from typing import NamedTuple
 import numpy as np
 
 from lakepond.errors import SpecError, TooFewSteps
-from lakepond.lake.commits import Segment
-from lakepond.lake.handover import Layout
-from lakepond.lake.lake import Lake
-from lakepond.lake.reader import LeafPart
-from lakepond.lake.tracks import Track, distinct
+from lakepond.lake.format.commits import Segment
+from lakepond.lake.format.tracks import Track, distinct
+from lakepond.lake.read.lake import Lake
+from lakepond.lake.read.reader import LeafPart
+from lakepond.lake.write.handover import Layout
 from lakepond.types import Array
 
 BLOCK = 32

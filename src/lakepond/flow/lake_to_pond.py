@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from lakepond.errors import LakeCorrupt
-from lakepond.lake.assemble import PART_STEPS
-from lakepond.lake.lake import PART_BYTES, Lake
-from lakepond.lake.reader import LeafPart, Part
-from lakepond.lake.tracks import covered, distinct
-from lakepond.lake.weights import read_weights
+from lakepond.lake.format.tracks import covered, distinct
+from lakepond.lake.read.assemble import PART_STEPS
+from lakepond.lake.read.lake import PART_BYTES, Lake
+from lakepond.lake.read.reader import LeafPart, Part
+from lakepond.lake.read.weights import read_weights
 from lakepond.pond import Pond, SlotWindows, column_fields
 from lakepond.sampling.links import ALONE, CONTINUES, STARTS
 from lakepond.types import Array, RowLayout

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudError, CloudRefused
 from lakepond.flow.layout import LEASES
-from lakepond.lake.commits import Commit
-from lakepond.lake.names import SEGMENT
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.names import SEGMENT
 
 log = logging.getLogger("lakepond")
 SECONDS = 24 * 3600.0

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from lakepond.cloud.status import UploadStatus
     from lakepond.flow.lake_and_cloud import CloudCopy
     from lakepond.flow.pond_and_lake import Outflow
-    from lakepond.lake.commits import Commit
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.format.commits import Commit
+    from lakepond.lake.read.lake import Lake
 
 MERGE_AFTER = 32
 """number of small files of a lake after which they are merged in the background"""

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 from lakepond import forks
 from lakepond.errors import LakeCorrupt
-from lakepond.lake.checksum import Digest
 from lakepond.lake.files import FileLock, make_folders, write_all, write_bytes
-from lakepond.lake.names import PLACE, SEGMENT, delete, delete_temporary, entries, segment_files
+from lakepond.lake.format.checksum import Digest
+from lakepond.lake.format.names import PLACE, SEGMENT, delete, delete_temporary, entries, segment_files
 
 if TYPE_CHECKING:
-    from lakepond.lake.commits import Commit
+    from lakepond.lake.format.commits import Commit
 
 FOLDER = "elsewhere"
 BROUGHT_AT_A_TIME = 4

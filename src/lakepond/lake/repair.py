@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lakepond.errors import LakeCorrupt, LakeNotFound
-from lakepond.lake import commits, description, writers
+from lakepond.lake import writers
 from lakepond.lake.files import WriterLock, make_folders, sync_folder, write_path
-from lakepond.lake.lake import Lake, check_files
+from lakepond.lake.format import commits, description
+from lakepond.lake.read.lake import Lake, check_files
 
 log = logging.getLogger("lakepond")
 

@@ -24,10 +24,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from lakepond.errors import SpecError
-from lakepond.lake.commits import Commit, RowsFile, Segment
-from lakepond.lake.description import NAME
 from lakepond.lake.files import FileLock
-from lakepond.lake.names import WRITER, entries
+from lakepond.lake.format.commits import Commit, RowsFile, Segment
+from lakepond.lake.format.description import NAME
+from lakepond.lake.format.names import WRITER, entries
 
 FOLDER = "writers"
 TURNSTILE = "turnstile"

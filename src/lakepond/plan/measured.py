@@ -20,8 +20,8 @@ from lakepond.plan.workload import Range, RowAxis, Shares, Workload, shares_for
 from lakepond.types import Spec
 
 if TYPE_CHECKING:
-    from lakepond.lake.commits import Commit
-    from lakepond.lake.handover import Layout
+    from lakepond.lake.format.commits import Commit
+    from lakepond.lake.write.handover import Layout
 
 PICKLED_BYTES = 64_000_000
 """bytes of pickled steps that are compressed with gzip, at most, to measure its ratio"""
@@ -67,7 +67,7 @@ def _make(name: str) -> Any:
 
 
 def _weigh(env: Any, name: str, spec: Spec, steps: int, folder: Path) -> Played:
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.read.lake import Lake
     from lakepond.replay import Replay
 
     seen: list[dict[str, Any]] = []
@@ -188,7 +188,7 @@ class Beside:
 
 def beside(folder: Path, so_far: Written) -> Beside:
     """Measure a run's folder, and read its settings; `RunNotFound` if it is not a run."""
-    from lakepond.lake.guard import parse_bytes
+    from lakepond.lake.write.disk_guard import parse_bytes
     from lakepond.runs import Run, status
 
     run, seen = Run.open(folder), status.look(folder)
@@ -244,8 +244,8 @@ def _bytes_below(path: Path) -> int:
 
 def written(folder: Path) -> Written:
     """Measure a lake from its commits; no step and no row is read."""
-    from lakepond.lake import commits
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.format import commits
+    from lakepond.lake.read.lake import Lake
 
     with Lake.open(folder) as lake:
         newest, spec = lake.commit, lake.spec

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lakepond.errors import LakeError, LakepondError, RunCorrupt
-from lakepond.lake import commits, description
 from lakepond.lake.elsewhere import known
+from lakepond.lake.format import commits, description
 from lakepond.runs import Run
 from lakepond.runs.metrics import LARGEST, is_number
 from lakepond.runs.status import UPLOAD

@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from lakepond.errors import ConfigError, LakeCorrupt, LakeError, LakeNotFound, RunCorrupt, RunNotFound
-from lakepond.lake import commits, description, elsewhere, writers
-from lakepond.lake.commits import Start
+from lakepond.lake import elsewhere, writers
 from lakepond.lake.files import WriterLock, sync_folder
-from lakepond.lake.lake import Lake
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.commits import Start
+from lakepond.lake.read.lake import Lake
 from lakepond.runs.checkpoints import Checkpoint, Checkpoints
 from lakepond.runs.run import CONFIG, METRICS, Run
 

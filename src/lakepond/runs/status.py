@@ -17,9 +17,10 @@ from typing import Any, Literal
 
 from lakepond import machine, untrusted
 from lakepond.errors import LakeError, RunNotFound
-from lakepond.lake import commits, elsewhere
-from lakepond.lake.commits import Commit
-from lakepond.lake.lake import Lake
+from lakepond.lake import elsewhere
+from lakepond.lake.format import commits
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.read.lake import Lake
 from lakepond.runs import metrics
 from lakepond.runs.run import CONFIG, Run
 from lakepond.types import Spec

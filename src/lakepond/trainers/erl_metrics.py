@@ -9,7 +9,7 @@ import numpy as np
 from lakepond import machine
 from lakepond.agents import population
 from lakepond.agents.market_network import Array
-from lakepond.lake.commits import Commit
+from lakepond.lake.format.commits import Commit
 from lakepond.replay import Replay
 
 if TYPE_CHECKING:

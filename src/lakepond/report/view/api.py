@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lakepond._version import __version__
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.report.view import pictures
 from lakepond.report.view.checks import check
 from lakepond.report.view.distribution import tell_distribution

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from lakepond.errors import LakeError
-from lakepond.lake.commits import Segment
-from lakepond.lake.lake import Lake, check_digest
-from lakepond.lake.reader import LeafPart
-from lakepond.lake.shard import Shard, ShardInfo
+from lakepond.lake.format.commits import Segment
+from lakepond.lake.format.shard import Shard, ShardInfo
+from lakepond.lake.read.lake import Lake, check_digest
+from lakepond.lake.read.reader import LeafPart
 
 
 def check(lake: Lake) -> Iterator[dict[str, Any]]:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from lakepond.errors import TooFewSteps
-from lakepond.lake.commits import Segment
-from lakepond.lake.lake import Lake
-from lakepond.lake.steps import read_steps
+from lakepond.lake.format.commits import Segment
+from lakepond.lake.format.steps import read_steps
+from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, leaves
 
 PIECE_STEPS = 1 << 16

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lakepond.errors import LakeError
-from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import Segments
-from lakepond.lake.steps import read_steps
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.steps import read_steps
 from lakepond.types import Array
 
 MOST_EPISODES = 2_000_000

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lakepond.errors import LakeCorrupt, LakeError, LakeNotFound
-from lakepond.lake import commits, description
-from lakepond.lake.commits import Commit
-from lakepond.lake.lake import Lake, check_files
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.read.lake import Lake, check_files
 from lakepond.types import Spec
 
 OPEN_COMMITS = 3

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lakepond.lake.commits import Segment
-from lakepond.lake.lake import Lake
-from lakepond.lake.reader import LeafPart
-from lakepond.lake.tracks import covered
+from lakepond.lake.format.commits import Segment
+from lakepond.lake.format.tracks import covered
+from lakepond.lake.read.lake import Lake
+from lakepond.lake.read.reader import LeafPart
 from lakepond.types import Array
 
 MOST_STEPS = 1 << 18

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import places
+from lakepond.lake.format.commits import Commit
 from lakepond.runs.status import UPLOAD
 from lakepond.untrusted import read_json
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lakepond.lake.assemble import PART_STEPS, batch_of, tree_of, windows_of
-from lakepond.lake.reader import LakeReader, LeafPart, Part
+from lakepond.lake.read.assemble import PART_STEPS, batch_of, tree_of, windows_of
+from lakepond.lake.read.reader import LakeReader, LeafPart, Part
 from lakepond.types import Array, Spec, Tree, leaves
 
 EXACT_LENGTH = 16

@@ -16,12 +16,12 @@ import numpy as np
 
 from lakepond import forks
 from lakepond.errors import LakeCorrupt
-from lakepond.lake import columns as arrow
-from lakepond.lake.commits import Segment
 from lakepond.lake.elsewhere import Segments
-from lakepond.lake.handover import Layout
-from lakepond.lake.steps import read_layout, read_steps
-from lakepond.lake.tracks import Track
+from lakepond.lake.format import columns as arrow
+from lakepond.lake.format.commits import Segment
+from lakepond.lake.format.steps import read_layout, read_steps
+from lakepond.lake.format.tracks import Track
+from lakepond.lake.write.handover import Layout
 from lakepond.types import Array, Field, Spec, leaves
 
 KEPT_BYTES = 64 << 20

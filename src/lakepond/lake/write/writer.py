@@ -15,20 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from lakepond.errors import LakeConflict, LakeError
-from lakepond.lake import commits, writers
-from lakepond.lake.blocks import ShardInfo, block_rows_for
-from lakepond.lake.commits import Commit, RowsFile, Segment
+from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import WriterLock, make_folders, write_bytes, write_whole
-from lakepond.lake.guard import DiskGuard
-from lakepond.lake.handover import HandOver, Windows
-from lakepond.lake.merge import ENOUGH_BYTES, LARGE_BYTES, replaced
-from lakepond.lake.merging import Merging, merge_all
-from lakepond.lake.names import delete_temporary
-from lakepond.lake.retention import Retention
-from lakepond.lake.shard_writer import write_shard
-from lakepond.lake.steps import StepsInfo, read_notes, read_steps, write_steps
-from lakepond.lake.tracks import files_of
+from lakepond.lake.format import commits
+from lakepond.lake.format.blocks import ShardInfo, block_rows_for
+from lakepond.lake.format.commits import Commit, RowsFile, Segment
+from lakepond.lake.format.names import delete_temporary
+from lakepond.lake.format.shard_writer import write_shard
+from lakepond.lake.format.steps import StepsInfo, read_notes, read_steps, write_steps
+from lakepond.lake.format.tracks import files_of
+from lakepond.lake.write.disk_guard import DiskGuard
+from lakepond.lake.write.handover import HandOver, Windows
+from lakepond.lake.write.merge import ENOUGH_BYTES, LARGE_BYTES, replaced
+from lakepond.lake.write.merging import Merging, merge_all
+from lakepond.lake.write.retention import Retention
 from lakepond.types import Array
 
 log = logging.getLogger("lakepond")

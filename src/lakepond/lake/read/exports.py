@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from lakepond.errors import SpecError
-from lakepond.lake.episodes import Episode, episode_ids, episode_of
-from lakepond.lake.reader import LakeReader
-from lakepond.lake.steps_files import column_fields
-from lakepond.lake.views import View
+from lakepond.lake.read.episodes import Episode, episode_ids, episode_of
+from lakepond.lake.read.reader import LakeReader
+from lakepond.lake.read.step_files import column_fields
+from lakepond.lake.read.views import View
 from lakepond.types import Array, Field, Spec, leaves
 
 Progress = Callable[[int, int], None]

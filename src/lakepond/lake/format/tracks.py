@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lakepond.lake.commits import RowsFile
+from lakepond.lake.format.commits import RowsFile
 from lakepond.types import Array
 
 DECODED_ENTRIES = 4 << 20

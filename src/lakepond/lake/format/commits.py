@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from lakepond.errors import LakeConflict, LakeCorrupt
-from lakepond.lake.blocks import ShardInfo
 from lakepond.lake.files import sync_folder, write_bytes
-from lakepond.lake.names import COMMIT, DIGEST, entries
-from lakepond.lake.sealed import seal, unseal
-from lakepond.lake.steps import StepsInfo
+from lakepond.lake.format.blocks import ShardInfo
+from lakepond.lake.format.names import COMMIT, DIGEST, entries
+from lakepond.lake.format.sealed import seal, unseal
+from lakepond.lake.format.steps import StepsInfo
 from lakepond.sampling.generators import generator_in
 
 NUMBER_LIMIT = 1 << 48

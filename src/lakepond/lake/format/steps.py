@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from lakepond.arrow_sizes import read_batch, read_footer
 from lakepond.errors import LakeCorrupt, SpecError
-from lakepond.lake.blocks import MOST_RATIO
-from lakepond.lake.checksum import Tally
-from lakepond.lake.columns import BATCH_STEPS, Layout
+from lakepond.lake.format.blocks import MOST_RATIO
+from lakepond.lake.format.checksum import Tally
+from lakepond.lake.format.columns import BATCH_STEPS, Layout
 
 Array = NDArray[Any]
 DENSE, QUICK = 1, -1

@@ -12,12 +12,12 @@ import numpy as np
 
 from lakepond import forks
 from lakepond.errors import LakeCorrupt
-from lakepond.lake.commits import Commit, RowsFile, Segment
 from lakepond.lake.elsewhere import Segments
-from lakepond.lake.handover import Layout
-from lakepond.lake.shard import Job, Shard, ShardInfo, run
-from lakepond.lake.steps_files import StepsFiles
-from lakepond.lake.tracks import RowPlaces, Track, covered, distinct, spans_of
+from lakepond.lake.format.commits import Commit, RowsFile, Segment
+from lakepond.lake.format.shard import Job, Shard, ShardInfo, run
+from lakepond.lake.format.tracks import RowPlaces, Track, covered, distinct, spans_of
+from lakepond.lake.read.step_files import StepsFiles
+from lakepond.lake.write.handover import Layout
 from lakepond.types import Array, Spec
 from lakepond.types import leaves as leaves_of
 

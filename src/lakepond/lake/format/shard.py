@@ -28,8 +28,8 @@ import zstandard
 from numpy.typing import DTypeLike, NDArray
 
 from lakepond.errors import LakeCorrupt, SpecError
-from lakepond.lake.blocks import Blocks, ShardInfo, block_rows_for
-from lakepond.lake.shard_writer import write_shard
+from lakepond.lake.format.blocks import Blocks, ShardInfo, block_rows_for
+from lakepond.lake.format.shard_writer import write_shard
 
 __all__ = ["LakeCorrupt", "Shard", "ShardInfo", "block_rows_for", "run", "write_shard", "zarr_metadata"]
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lakepond.errors import SampleError
-from lakepond.lake.lake import Lake
-from lakepond.lake.steps import read_layout, read_steps
-from lakepond.lake.steps_files import FOLLOWS
+from lakepond.lake.format.steps import read_layout, read_steps
+from lakepond.lake.read.lake import Lake
+from lakepond.lake.read.step_files import FOLLOWS
 from lakepond.types import Array
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from lakepond.errors import LakeCorrupt, LakeNotFound, LakeTooNew
-from lakepond.lake.checksum import DIGEST
-from lakepond.lake.sealed import seal, unseal
+from lakepond.lake.format.checksum import DIGEST
+from lakepond.lake.format.sealed import seal, unseal
 from lakepond.types import Field, Spec, Tree
 
 FORMAT = 1

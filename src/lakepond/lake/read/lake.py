@@ -13,17 +13,18 @@ import numpy as np
 
 from lakepond.errors import LakeCorrupt, LakeNotFound, SpecError, UnknownStream
 from lakepond.formats import ranges
-from lakepond.lake import commits, description, writers
-from lakepond.lake.assemble import PART_STEPS, observations
-from lakepond.lake.checksum import Digest
-from lakepond.lake.commits import Commit, RowsFile, Start
+from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments, known
-from lakepond.lake.exports import Exports
-from lakepond.lake.index import Index
-from lakepond.lake.reader import LakeReader, LeafPart, Part
-from lakepond.lake.sampled import Sampled
-from lakepond.lake.shard import Shard
-from lakepond.lake.weights import read_weights
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.checksum import Digest
+from lakepond.lake.format.commits import Commit, RowsFile, Start
+from lakepond.lake.format.shard import Shard
+from lakepond.lake.read.assemble import PART_STEPS, observations
+from lakepond.lake.read.exports import Exports
+from lakepond.lake.read.index import Index
+from lakepond.lake.read.reader import LakeReader, LeafPart, Part
+from lakepond.lake.read.sampled import Sampled
+from lakepond.lake.read.weights import read_weights
 from lakepond.types import Array, Field, Spec, leaves
 
 log = logging.getLogger("lakepond")
@@ -262,7 +263,7 @@ class Lake(Sampled, Exports):
         the files that no commit refers to. Raises `LakeLocked` while a process writes the lake; a writer
         merges files by itself.
         """
-        from lakepond.lake.writer import LakeWriter
+        from lakepond.lake.write.writer import LakeWriter
 
         heads: dict[str, Commit] = {}
         for name in self.heads:

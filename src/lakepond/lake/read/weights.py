@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from lakepond.errors import LakeCorrupt
-from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import Segments
-from lakepond.lake.steps import StepsInfo, read_layout, read_steps
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.steps import StepsInfo, read_layout, read_steps
 from lakepond.types import Array
 
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from lakepond.lake.reader import LakeReader, LeafPart, Part
-from lakepond.lake.steps_files import column_fields
+from lakepond.lake.read.reader import LakeReader, LeafPart, Part
+from lakepond.lake.read.step_files import column_fields
 from lakepond.rows.layouts import from_rows_first
 from lakepond.sampling.links import Chain
 from lakepond.types import Array, Batch, Field, Spec, Tree, leaves, rebuild

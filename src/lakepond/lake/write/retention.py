@@ -15,9 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from lakepond.errors import LakeCorrupt, SpecError
-from lakepond.lake import commits, names, writers
-from lakepond.lake.commits import Commit
+from lakepond.lake import writers
 from lakepond.lake.files import sync_folder
+from lakepond.lake.format import commits, names
+from lakepond.lake.format.commits import Commit
 
 log = logging.getLogger("lakepond")
 CHECKPOINT = re.compile(r"[0-9]+")

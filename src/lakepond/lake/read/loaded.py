@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lakepond.lake.assemble import PART_STEPS
-from lakepond.lake.lake import Lake
-from lakepond.lake.reader import LeafPart, Part
-from lakepond.lake.tracks import covered, distinct
+from lakepond.lake.format.tracks import covered, distinct
+from lakepond.lake.read.assemble import PART_STEPS
+from lakepond.lake.read.lake import Lake
+from lakepond.lake.read.reader import LeafPart, Part
 from lakepond.rows.layouts import from_rows_first
 from lakepond.types import Array, Batch, Field, Spec, Tree, leaves, rebuild
 

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lakepond.errors import TooFewSteps
-from lakepond.lake.assemble import batch_of
-from lakepond.lake.commits import Commit
-from lakepond.lake.index import Index
-from lakepond.lake.reader import LakeReader
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.read.assemble import batch_of
+from lakepond.lake.read.index import Index
+from lakepond.lake.read.reader import LakeReader
 from lakepond.sampling import draw
 from lakepond.sampling.arguments import check_arguments, check_generator, check_ids, check_n_step, left_out
 from lakepond.sampling.batches import batches

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lakepond.lake.checksum import DIGEST_BYTES, digest_of
+from lakepond.lake.format.checksum import DIGEST_BYTES, digest_of
 
 _SEAL = b', "checksum": "'
 _LENGTH = len(_SEAL) + 2 * DIGEST_BYTES + 2

@@ -20,9 +20,9 @@ from typing import Any
 
 from lakepond import forks
 from lakepond.errors import ForkedReplay, ReplayClosed
-from lakepond.lake.commits import Commit
-from lakepond.lake.handover import HandOver
-from lakepond.lake.writer import LakeWriter
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.write.handover import HandOver
+from lakepond.lake.write.writer import LakeWriter
 
 log = logging.getLogger("lakepond")
 

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from lakepond.lake.checksum import DIGEST_BYTES
+from lakepond.lake.format.checksum import DIGEST_BYTES
 
 DIGEST = f"[0-9a-f]{{{2 * DIGEST_BYTES}}}"
 SEGMENT = re.compile(rf"{DIGEST}\.(?:rows|steps)")

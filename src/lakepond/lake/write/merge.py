@@ -18,14 +18,14 @@ from typing import BinaryIO
 
 import numpy as np
 
-from lakepond.lake.blocks import ShardInfo
-from lakepond.lake.columns import Layout
-from lakepond.lake.commits import Commit, RowsFile, Segment
 from lakepond.lake.files import write_whole
-from lakepond.lake.shard import Shard
-from lakepond.lake.shard_writer import write_shard
-from lakepond.lake.steps import read_layout, read_steps, write_batches
-from lakepond.lake.tracks import track_length
+from lakepond.lake.format.blocks import ShardInfo
+from lakepond.lake.format.columns import Layout
+from lakepond.lake.format.commits import Commit, RowsFile, Segment
+from lakepond.lake.format.shard import Shard
+from lakepond.lake.format.shard_writer import write_shard
+from lakepond.lake.format.steps import read_layout, read_steps, write_batches
+from lakepond.lake.format.tracks import track_length
 from lakepond.types import Array
 
 SMALL_BYTES, LARGE_BYTES = 8 << 20, 64 << 20

@@ -13,9 +13,9 @@ import numpy as np
 
 from lakepond import forks
 from lakepond.errors import LakeCorrupt, SampleError
-from lakepond.lake.reader import LakeReader
-from lakepond.lake.steps_files import FOLLOWS
-from lakepond.lake.weights import read_weights
+from lakepond.lake.read.reader import LakeReader
+from lakepond.lake.read.step_files import FOLLOWS
+from lakepond.lake.read.weights import read_weights
 from lakepond.sampling.links import Chain, previous_steps
 from lakepond.sampling.priorities import Priorities
 from lakepond.types import Array

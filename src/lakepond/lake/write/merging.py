@@ -14,8 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from lakepond.lake.commits import Commit, RowsFile, Segment
-from lakepond.lake.merge import File, Merged, Stopped, all_small, merge, newest_small, replaced
+from lakepond.lake.format.commits import Commit, RowsFile, Segment
+from lakepond.lake.write.merge import File, Merged, Stopped, all_small, merge, newest_small, replaced
 from lakepond.lake.writers import sharing
 
 log = logging.getLogger("lakepond")
