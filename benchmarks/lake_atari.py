@@ -235,7 +235,7 @@ def frames(path: str, most: int, turns: int) -> dict[str, dict[str, float]]:
 
     found: dict[str, dict[str, float]] = {}
     with lp.Lake.open(path) as lake:
-        every = lake.reader.row_numbers(0, FRAME_BYTES)[:most]
+        every = np.arange(lake.reader.rows_count(0))[:most]
         out = np.ones(_blocks(lake, every)[1], np.uint8)
         for share in BARS:
             count = len(every) * int(share.split()[0]) // 100
@@ -271,7 +271,7 @@ def fills(path: str, steps: int, turns: int) -> dict[str, dict[str, float]]:
                 memory = mmap.mmap(-1, touched, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
                 out = np.frombuffer(memory, np.uint8)
                 laps = {
-                    "fill": lambda r=replay, n=count, g=rng: lake.fill(r, n, rng=g),
+                    "fill": lambda r=replay, n=count, g=rng: r.fill_from(lake, n, rng=g),
                     "fresh": lambda j=jobs, o=out: _decode(j, o),
                     "mapped": lambda j=jobs, o=out: _decode(j, o),
                 }
@@ -317,7 +317,7 @@ def _rows_of(lake: Any, ids: np.ndarray) -> np.ndarray:
 def _blocks(lake: Any, numbers: np.ndarray) -> tuple[list[tuple[Any, list[int]]], int]:
     """The blocks that hold these rows, eight to a call, and their plain bytes."""
     jobs, total = [], 0
-    for file in lake.commit.rows:
+    for _, file in lake.reader.row_files(0):
         mine = numbers[(numbers >= file.first) & (numbers < file.first + file.shard.rows)] - file.first
         blocks = np.unique(mine // file.shard.block_rows).tolist()
         shard = lake.reader._shard(file)

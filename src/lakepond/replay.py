@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -346,6 +347,7 @@ class Replay(Persistent):
                 bytes_plain=pond.size * self.spec.step_nbytes,
                 layout={leaf.path: leaf.layout for leaf in pond.leaves},
                 hints=hints(pond),
+                background_failures=self._background_failures(),
             )
 
     def __repr__(self) -> str:
@@ -353,5 +355,6 @@ class Replay(Persistent):
 
 
 def fill(lake: Lake, replay: Replay, count: int, *, rng: np.random.Generator) -> None:
-    """Append exactly `count` live steps of a lake to a replay; the same as `replay.fill_from`."""
+    """Use `replay.fill_from(lake, count, rng=...)`; this will be removed in 0.3."""
+    warnings.warn("use replay.fill_from(lake, count, rng=...)", DeprecationWarning, stacklevel=2)
     replay.fill_from(lake, count, rng=rng)

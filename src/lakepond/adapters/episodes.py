@@ -85,7 +85,7 @@ class Recorder:
         assert self.replay is not None
         commit = self.replay.commit(note)
         plain = commit.recorded * self.replay.spec.step_nbytes
-        return Imported(episodes, commit.recorded, sum(commit.files().values()), plain)
+        return Imported(episodes, commit.recorded, commit.totals.bytes, plain)
 
 
 @contextmanager

@@ -87,7 +87,7 @@ class Ls:
                     "steps": commit.recorded - commit.oldest,
                     "recorded": commit.recorded,
                     "bytes_written": commit.bytes_written,
-                    "bytes_on_disk": sum(commit.files().values()),
+                    "bytes_on_disk": commit.totals.bytes,
                     "seconds": commit.seconds,
                     "note": commit.note,
                     "problem": None,

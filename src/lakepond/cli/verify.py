@@ -79,7 +79,7 @@ def _check(folder: Path, number: int, writer: str, progress: Callable[[int, int]
     try:
         with Lake.open(folder, number, writer=writer) as lake:
             lake.verify(progress=progress)
-            files = lake.commit.files()
+            stats = lake.stats()
     except LakeCorrupt as error:
         return {**which, "number": number, "intact": False, "why": str(error)}
     return {
@@ -87,7 +87,7 @@ def _check(folder: Path, number: int, writer: str, progress: Callable[[int, int]
         "number": number,
         "intact": True,
         "why": None,
-        "files": len(files),
-        "bytes": sum(files.values()),
+        "files": stats.files,
+        "bytes": stats.bytes_on_disk,
         "seconds": time.perf_counter() - began,
     }

@@ -35,6 +35,11 @@ class Persistent(Sampler):
         self._outflow: Outflow | None = None  # to the lake, if there is one
         self._cloud: CloudCopy | None = None
 
+    def _background_failures(self) -> int:
+        """Failed merges, deletions of old files and pushes."""
+        found = 0 if self._outflow is None else self._outflow.background.background_failures
+        return found + (0 if self._cloud is None else self._cloud.pusher.failures)
+
     # --- on disk -----------------------------------------------------------------------------------
 
     def save(self, path: str | Path, *, codec: str = "zstd") -> Commit:

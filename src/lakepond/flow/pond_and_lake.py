@@ -199,7 +199,7 @@ def continue_lake(
             writer.go_on_from(last)
             if cloud is not None:
                 cloud.continue_from(last)
-            with Lake(path, pond.spec, last, None if cloud is None else cloud.segments) as lake:
+            with Lake(path, pond.spec, {name: last}, None if cloud is None else cloud.segments) as lake:
                 lake_to_pond.resume(lake, pond)
             if last.generator is not None:
                 set_state(generator, last.generator)

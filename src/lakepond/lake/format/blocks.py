@@ -118,7 +118,7 @@ class Blocks:
 
     @property
     def held_bytes(self) -> int:
-        """What is kept in memory."""
+        """Bytes in memory."""
         return 0 if self._held is None else len(self._held)
 
     def decode(self, blocks: list[int], out: Bytes, zstd: zstandard.ZstdDecompressor) -> None:

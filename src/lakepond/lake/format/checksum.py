@@ -74,7 +74,7 @@ class Tally:
         return self.bytes
 
     def flush(self) -> None:
-        """Nothing to do: `finish` writes what is held back."""
+        """Nothing to do: `finish` writes all buffered bytes."""
 
     def hash_pending(self) -> None:
         """Hash what has been written: it may change from now on."""

@@ -42,11 +42,11 @@ class Column:
         return [self.name, self.dtype.str, list(self.shape)]
 
     def empty(self, steps: int) -> Array:
-        """Room for so many steps."""
+        """An array for `steps` values."""
         return np.empty((steps, *self.shape), self.dtype)
 
     @cached_property
-    def told(self) -> str:
+    def prefix(self) -> str:
         """The same as JSON, without the closing bracket."""
         return json.dumps(self.describe())[:-1]
 
@@ -130,14 +130,14 @@ class Layout:
     @classmethod
     def from_schema(cls, schema: Any) -> Layout:
         """The layout of a file; any exception means that the schema is broken."""
-        told = json.loads(schema.metadata[b"lakepond.steps"])
+        summary = json.loads(schema.metadata[b"lakepond.steps"])
         columns = []
         for field in schema:
             dtype, shape = json.loads(field.metadata[b"lakepond.column"])
             columns.append(_column(field.name, np.dtype(dtype), tuple(shape)))
         said = {key: value for key, value in schema.metadata.items() if key.startswith(NOTE)}
         notes = tuple(sorted((key[len(NOTE) :].decode(), value) for key, value in said.items()))
-        layout = cls(tuple(columns), told["steps"], told["batch"], notes)
+        layout = cls(tuple(columns), summary["steps"], summary["batch"], notes)
         layout.check()
         if not layout.schema().equals(schema, check_metadata=True):
             raise ValueError("its schema does not match the checksum of the schema")
@@ -157,16 +157,16 @@ class Layout:
         import pyarrow as pa
 
         fields = [column.field for column in self.columns]
-        told: dict[str, Any] = {"steps": self.steps, "batch": self.batch}
+        summary: dict[str, Any] = {"steps": self.steps, "batch": self.batch}
         sums = [[name, xxhash.xxh3_64_hexdigest(note)] for name, note in self.notes]
-        sealed = json.dumps([told, *(column.describe() for column in self.columns), *sums]).encode()
-        told["xxh3"] = xxhash.xxh3_64_hexdigest(sealed)
+        sealed = json.dumps([summary, *(column.describe() for column in self.columns), *sums]).encode()
+        summary["xxh3"] = xxhash.xxh3_64_hexdigest(sealed)
         notes = {NOTE + name.encode(): note for name, note in self.notes}
-        return pa.schema(fields, {b"lakepond.steps": json.dumps(told).encode(), **notes})
+        return pa.schema(fields, {b"lakepond.steps": json.dumps(summary).encode(), **notes})
 
     def checksum(self, column: Column, start: int, part: Array) -> str:
         """Of the values of a column from step `start` on, and of what they mean."""
-        digest = xxhash.xxh3_64(f"{column.told}, {start}, {len(part)}, {self.steps}]".encode())
+        digest = xxhash.xxh3_64(f"{column.prefix}, {start}, {len(part)}, {self.steps}]".encode())
         digest.update(raw_bytes(part).data)
         return digest.hexdigest()
 

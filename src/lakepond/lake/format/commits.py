@@ -1,32 +1,46 @@
-"""Commits: small files that say what a lake holds.
+"""Commits: small files that say what a lake holds at one moment.
 
-    commits/0000000042.json    number, parent, time, note, live steps, segments, files of rows, checksum
+    commits/0000000042.json    number, parent, time, note, live steps, files, checksum
+    commits/newest             the number of a recent commit: where to look first
 
-A commit names every file it needs by content; only a commit says what there is. It is written last and never
-changed. The newest one that verifies is the lake; any other that is kept can be opened just as well.
+A commit lists the newest files itself and all older ones through manifests, by digest, so its size does not
+grow with the lake. It is written last and never changed. The newest intact one is the state of the lake; any
+other that is kept can be opened just as well.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from lakepond.errors import LakeConflict, LakeCorrupt
+from lakepond.errors import LakeConflict, LakeCorrupt, LakeTooNew
 from lakepond.lake.files import sync_folder, write_bytes
 from lakepond.lake.format.blocks import ShardInfo
-from lakepond.lake.format.names import COMMIT, DIGEST, entries
-from lakepond.lake.format.sealed import seal, unseal
+from lakepond.lake.format.entries import (
+    Entries,
+    Entry,
+    Manifest,
+    RowsFile,
+    Segment,
+    check,
+    check_counts,
+    from_json,
+    to_json,
+)
+from lakepond.lake.format.names import COMMIT, entries
+from lakepond.lake.format.ranges import Ranges, union
+from lakepond.lake.format.sealed import parse, seal, unseal
 from lakepond.lake.format.steps import StepsInfo
+from lakepond.lake.format.version import check_version, version
 from lakepond.sampling.generators import generator_in
 
-NUMBER_LIMIT = 1 << 48
-"""steps, rows and bytes are fewer: sums and products of two of them stay within 64 bits where it matters"""
+NEWEST = "newest"
 
 
 class Start(Enum):
@@ -36,44 +50,11 @@ class Start(Enum):
     """start with no steps under the next unused number; commits already on disk stay there"""
 
 
-@dataclass(frozen=True)
-class RowsFile:
-    """Rows [first, first + shard.rows) of one leaf of the observations."""
+class Totals(NamedTuple):
+    """The files of a commit, its own and its manifests' files not counted."""
 
-    leaf: int
-    first: int
-    shard: ShardInfo
-
-    @property
-    def name(self) -> str:
-        """The file's name in the folder of segments."""
-        return f"{self.shard.digest}.rows"
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Steps [first, first + steps.steps) and the rows their windows name."""
-
-    first: int
-    steps: StepsInfo
-    needs: tuple[str, ...]
-    """the files of rows that its windows name, its own and older ones"""
-    skip: int = 0
-    """how many steps of its file come before `first`"""
-    shift: tuple[int, ...] = ()
-    """for each leaf what is added to the row numbers of its tracks"""
-    writer: str = ""
-    """whose it is; this, `skip` and `shift` are set by `writers.together` and never written"""
-
-    @property
-    def stop(self) -> int:
-        """The id after its last step."""
-        return self.first + self.steps.steps - self.skip
-
-    @property
-    def name(self) -> str:
-        """The file's name in the folder of segments."""
-        return f"{self.steps.digest}.steps"
+    files: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -89,8 +70,12 @@ class Commit:
     oldest: int
     recorded: int
     """the live steps are [oldest, recorded)"""
-    segments: tuple[Segment, ...]
-    rows: tuple[RowsFile, ...]
+    segments: Entries
+    """files of steps; those of which no step is live do not belong to the commit"""
+    rows: tuple[Entries, ...]
+    """files of rows, for each leaf; those that do not meet `live_rows` do not belong to the commit"""
+    live_rows: tuple[Ranges, ...]
+    """for each leaf, ranges of row numbers that contain all rows of live steps"""
     next_rows: tuple[int, ...]
     """the number of the next new row, for each leaf"""
     priorities: StepsInfo | None = None
@@ -111,95 +96,134 @@ class Commit:
         """The files of priorities."""
         return () if self.priorities is None else (self.priorities, *self.priority_changes)
 
-    def files(self) -> dict[str, int]:
-        """Every file it names, with its size."""
-        named = {segment.name: segment.steps.bytes for segment in self.segments}
-        named |= {rows.name: rows.shard.bytes for rows in self.rows}
-        return named | {f"{info.digest}.steps": info.bytes for info in self.weights}
+    def lists(self) -> list[tuple[int | None, Entries]]:
+        """The list of steps, as None, and the list of rows of each leaf, as its number."""
+        return [(None, self.segments), *enumerate(self.rows)]
+
+    @property
+    def totals(self) -> Totals:
+        """Files and bytes; exact, but that manifests with some dead files count in full."""
+        listed = [entry for _, each in self.lists() for entry in each]
+        files = sum(entry.files if isinstance(entry, Manifest) else 1 for entry in listed)
+        return Totals(
+            files + len(self.weights),
+            sum(entry.bytes for entry in listed) + sum(info.bytes for info in self.weights),
+        )
+
+    def named(self) -> dict[str, int]:
+        """The files that the commit itself names, manifests among them, with their sizes."""
+        listed = [entry for _, each in self.lists() for entry in each]
+        found = {e.name: e.size if isinstance(e, Manifest) else e.bytes for e in listed}
+        return found | {f"{info.digest}.steps": info.bytes for info in self.weights}
 
     def to_json(self) -> bytes:
         """The file: JSON, sealed by a checksum."""
-        told = dict(vars(self))
-        told["segments"] = [
-            {"first": s.first, "steps": vars(s.steps), "needs": s.needs} for s in self.segments
-        ]
-        told["rows"] = [{**vars(r), "shard": vars(r.shard)} for r in self.rows]
-        told["priorities"] = None if self.priorities is None else vars(self.priorities)
-        told["priority_changes"] = [vars(info) for info in self.priority_changes]
+        content = {**version(), **vars(self)}
+        content["steps"] = [to_json(entry) for entry in content.pop("segments")]
+        content["rows"] = [[to_json(entry) for entry in listed] for listed in self.rows]
+        content["priorities"] = None if self.priorities is None else vars(self.priorities)
+        content["priority_changes"] = [vars(info) for info in self.priority_changes]
         if not self.priority_changes:
-            del told["priority_changes"]
+            del content["priority_changes"]
         if self.generator is None:
-            del told["generator"]
-        return seal(told)
+            del content["generator"]
+        return seal(content)
 
     @classmethod
     def from_json(cls, data: bytes, name: str) -> Self:
-        """A commit read back; `LakeCorrupt` unless it is, byte for byte, what was written."""
+        """A commit read back; `LakeCorrupt` if it is damaged, `LakeTooNew` if a later version wrote it."""
         try:
-            told = unseal(data)
-            told["note"] = dict(told["note"])
-            told["segments"] = tuple(
-                Segment(s["first"], StepsInfo(**s["steps"]), tuple(s["needs"])) for s in told["segments"]
+            check_version(parse(data), f"commit {name}")  # first: a later one may be sealed differently
+            content = unseal(data)
+            if check_version(content, f"commit {name}") == 1:
+                content = _from_format_1(content)
+            commit = cls(
+                segments=tuple(from_json(entry, None) for entry in content["steps"]),
+                rows=tuple(
+                    tuple(from_json(entry, leaf) for entry in listed)
+                    for leaf, listed in enumerate(content["rows"])
+                ),
+                live_rows=tuple(tuple((a, b) for a, b in ranges) for ranges in content["live_rows"]),
+                next_rows=tuple(content["next_rows"]),
+                priorities=_weights(content["priorities"]),
+                priority_changes=tuple(_known(StepsInfo, c) for c in content.get("priority_changes", ())),
+                note=dict(content["note"]),
+                **{key: content[key] for key in _PLAIN if key in content},
             )
-            told["rows"] = tuple(
-                RowsFile(r["leaf"], r["first"], ShardInfo(**r["shard"])) for r in told["rows"]
-            )
-            told["next_rows"] = tuple(told["next_rows"])
-            if told["priorities"] is not None:
-                told["priorities"] = StepsInfo(**told["priorities"])
-            told["priority_changes"] = tuple(StepsInfo(**c) for c in told.get("priority_changes", ()))
-            commit = cls(**told)
             commit.check()
             return commit
+        except LakeTooNew:
+            raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
             raise LakeCorrupt(f"commit {name} is damaged: {error}; run `lakepond repair`.") from error
 
     def check(self) -> None:
-        """ValueError or TypeError unless it makes sense: steps and rows in order, needs among the rows."""
-        files: list[StepsInfo | ShardInfo] = [
-            *(s.steps for s in self.segments),
-            *(r.shard for r in self.rows),
-            *self.weights,
-        ]
-        if not all(re.fullmatch(DIGEST, file.digest) for file in files):
-            raise ValueError("it names a file with an invalid digest")
-        self._check_numbers(files)
-        if self.generator is not None:
-            generator_in(self.generator)
-        names = {rows.name for rows in self.rows}
-        if not self.oldest <= self.recorded:
-            raise ValueError(f"it is number {self.number} and has the steps [{self.oldest}, {self.recorded})")
-        if self.segments:
-            stops = [*(segment.first for segment in self.segments[1:]), self.recorded]
-            if self.segments[0].first > self.oldest or [s.stop for s in self.segments] != stops:
-                raise ValueError("its segments do not follow each other")
-        elif self.oldest != self.recorded:
-            raise ValueError("it names no segments")
-        for segment in self.segments:
-            if segment.steps.steps < 1 or not names.issuperset(segment.needs):
-                raise ValueError(f"the segment of step {segment.first} needs what is not named")
-        for leaf in range(len(self.next_rows)):
-            mine = [rows for rows in self.rows if rows.leaf == leaf]
-            stops = [*(rows.first for rows in mine[1:]), self.next_rows[leaf]]
-            if any(r.first + r.shard.rows > to for r, to in zip(mine, stops, strict=False)):
-                raise ValueError(f"the rows of leaf {leaf} are not in order")
-
-    def _check_numbers(self, files: Sequence[StepsInfo | ShardInfo]) -> None:
-        """ValueError or TypeError if a number is not valid, or is more than the files can hold."""
-        numbers: list[Any] = [self.number, self.oldest, self.recorded, self.bytes_written, *self.next_rows]
-        numbers += [0 if self.parent is None else self.parent]
-        numbers += [segment.first for segment in self.segments]
-        numbers += [n for rows in self.rows for n in (rows.leaf, rows.first)]
-        numbers += [n for file in files for n in vars(file).values() if not isinstance(n, str)]
-        for number in numbers:
-            if type(number) is not int or not 0 <= number < NUMBER_LIMIT:
-                raise ValueError(f"it has the number {number!r} where a count is expected")
+        """ValueError or TypeError unless it is possible: counts, and files in order without gaps in steps."""
+        leaves = len(self.rows)
+        check_counts([self.number, self.oldest, self.recorded, self.bytes_written, *self.next_rows])
+        check_counts([0 if self.parent is None else self.parent])
+        check_counts([n for ranges in self.live_rows for pair in ranges for n in pair])
+        check_counts([info.steps for info in self.weights])
+        for info in self.weights:  # in a lake without steps they have none
+            check([Segment(0, replace(info, steps=info.steps or 1), ())], leaves)
         for real in (self.seconds, self.largest_priority, 0.0 if self.alpha is None else self.alpha):
             if type(real) not in (int, float) or not 0 <= real < math.inf:
                 raise ValueError(f"it has the number {real!r} where a finite one of at least 0 is expected")
         datetime.fromisoformat(self.time).timestamp()
-        for file in files:
-            file.check_size()
+        if self.generator is not None:
+            generator_in(self.generator)
+        if not self.oldest <= self.recorded or not len(self.next_rows) == len(self.live_rows) == leaves:
+            raise ValueError(f"it is number {self.number} and has the steps [{self.oldest}, {self.recorded})")
+        for leaf, listed in self.lists():
+            check(listed, leaves)
+            if leaf is not None and listed and listed[-1].stop > self.next_rows[leaf]:
+                raise ValueError(f"the rows of leaf {leaf} are not in order")
+        if self.segments:
+            stops = [*(entry.first for entry in self.segments[1:]), self.recorded]
+            if self.segments[0].first > self.oldest or [entry.stop for entry in self.segments] != stops:
+                raise ValueError("its segments do not follow each other")
+        elif self.oldest != self.recorded:
+            raise ValueError("it names no segments")
+
+
+_PLAIN = [
+    *("number", "parent", "time", "oldest", "recorded"),
+    *("largest_priority", "alpha", "generator", "bytes_written", "seconds"),
+]
+
+
+def _known(kind: Any, content: dict[str, Any]) -> Any:
+    """A record from JSON; keys that this version does not know are ignored."""
+    return kind(**{name: content[name] for name in kind.__dataclass_fields__})
+
+
+def _weights(content: dict[str, Any] | None) -> StepsInfo | None:
+    return None if content is None else _known(StepsInfo, content)
+
+
+def _from_format_1(content: dict[str, Any]) -> dict[str, Any]:
+    """A commit of format 1 as one of format 2: files by name become ranges of rows."""
+    leaves = len(content["next_rows"])
+    rows: list[list[Entry]] = [[] for _ in range(leaves)]
+    for each in content["rows"]:
+        rows[each["leaf"]].append(RowsFile(each["leaf"], each["first"], _known(ShardInfo, each["shard"])))
+    names = {entry.name for listed in rows for entry in listed}
+
+    def needs(named: set[str]) -> tuple[Ranges, ...]:
+        if not named <= names:
+            raise ValueError("a segment needs rows that are not named")
+        return tuple(union(((f.first, f.stop),) for f in listed if f.name in named) for listed in rows)
+
+    segments = [
+        Segment(each["first"], _known(StepsInfo, each["steps"]), needs(set(each["needs"])))
+        for each in content["segments"]
+    ]
+    return {
+        **content,
+        "steps": [to_json(segment) for segment in segments],
+        "rows": [[to_json(file) for file in sorted(listed, key=lambda f: f.first)] for listed in rows],
+        "live_rows": [union(((file.first, file.stop),) for file in listed) for listed in rows],
+    }
 
 
 def file_name(number: int) -> str:
@@ -212,10 +236,42 @@ def numbers(folder: Path) -> list[int]:
     return sorted(int(entry.name[:-5]) for entry in entries(folder, COMMIT) if entry.is_file())
 
 
-def next_number(*folders: Path) -> int:
-    """A number whose file name is free in all these folders, above every one that is taken there."""
-    taken = [int(entry.name[:-5]) for folder in folders for entry in entries(folder, COMMIT)]
-    return max(taken, default=-1) + 1
+def newest(folder: Path) -> int | None:
+    """The number of the newest commit in a folder, intact or not; None if there is none.
+
+    The number in the file `newest` and the following ones are tried first, so that the time does not grow
+    with the number of commits; if they do not exist, the folder is listed.
+    """
+    with suppress(OSError, ValueError):
+        number = int((folder / NEWEST).read_bytes())
+        if (folder / file_name(number)).is_file():
+            while (folder / file_name(number + 1)).is_file():
+                number += 1
+            return number
+    return max(numbers(folder), default=None)
+
+
+def newest_first(folder: Path) -> Iterator[int]:
+    """The commits in a folder, newest first, intact or not."""
+    first = newest(folder)
+    if first is not None:
+        yield first
+        yield from (number for number in reversed(numbers(folder)) if number < first)
+
+
+def next_number(folder: Path, quarantine: Path) -> int:
+    """A number whose file name is free in both folders, above every one that is taken there.
+
+    If that leaves a gap, the file `newest` is removed: it finds commits without gaps only.
+    """
+    last = newest(folder)
+    taken = [int(entry.name[:-5]) for entry in entries(quarantine, COMMIT)]
+    number = max(-1 if last is None else last, *taken, -1) + 1
+    while (folder / file_name(number)).exists():  # a folder, say
+        number += 1
+    if last is None or number > last + 1:
+        (folder / NEWEST).unlink(missing_ok=True)
+    return number
 
 
 def read(folder: Path, number: int) -> Commit:
@@ -241,6 +297,10 @@ def write(folder: Path, commit: Commit, *, segments: Path) -> None:
                 "the steps since are held in memory. End one of the two writers, then open the lake again."
             ) from None
         sync_folder(folder)
+    with suppress(OSError):  # without it, the folder is listed
+        hint = folder / f".{NEWEST}"
+        hint.write_text(f"{commit.number}\n")
+        hint.rename(folder / NEWEST)
 
 
 def is_there(folder: Path, commit: Commit) -> bool:

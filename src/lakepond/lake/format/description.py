@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lakepond.errors import LakeCorrupt, LakeNotFound, LakeTooNew
+from lakepond.lake.files import write_bytes
 from lakepond.lake.format.checksum import DIGEST
-from lakepond.lake.format.sealed import seal, unseal
+from lakepond.lake.format.sealed import parse, seal, unseal
+from lakepond.lake.format.version import FORMAT, check_version, version
 from lakepond.types import Field, Spec, Tree
 
-FORMAT = 1
 NAME = "lake.json"
 
 
 def describe(spec: Spec) -> bytes:
     """The file for a new lake."""
-    return seal(
-        {
-            "format": FORMAT,
-            "digest": DIGEST,
-            "spec": spec_to_json(spec),
-        }
-    )
+    return seal({**version(), "digest": DIGEST, "spec": spec_to_json(spec)})
 
 
 def spec_to_json(spec: Spec) -> dict[str, Any]:
@@ -57,20 +51,31 @@ def read(path: Path) -> Spec:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise LakeNotFound(f"there is no lake at {path} (no {NAME}); Replay.open creates one.") from None
+    return parse_spec(data, file)
+
+
+def parse_spec(data: bytes, file: Path | str) -> Spec:
+    """The spec in these bytes of a `lake.json`."""
     try:
-        version = json.loads(data)["format"]  # before all else: a later format may be sealed otherwise
-        if isinstance(version, int) and version > FORMAT:
-            raise LakeTooNew(
-                f"{path} was written in format {version}, this version reads up to {FORMAT}; update lakepond."
-            )
-        told = unseal(data)
-        if (told["format"], told["digest"]) != (FORMAT, DIGEST):
-            raise ValueError(f"there is no format {told['format']!r} with the digest {told['digest']!r}")
-        return spec_from_json(told["spec"])
+        check_version(parse(data), str(file))  # first: a later one may be sealed differently
+        content = unseal(data)
+        check_version(content, str(file))
+        if content["digest"] != DIGEST:
+            raise ValueError(f"its files are named by {content['digest']!r}")
+        return spec_from_json(content["spec"])
+    except LakeTooNew:
+        raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        if isinstance(error, LakeTooNew):
-            raise
         raise LakeCorrupt(f"{file} is damaged: {error}; restore it from a copy.") from error
+
+
+def upgrade(path: Path) -> None:
+    """Have `lake.json` say the version of the commits that are written from now on."""
+    data = (path / NAME).read_bytes()
+    content = unseal(data)
+    if check_version(content, str(path / NAME)) < FORMAT:
+        known = {key: value for key, value in content.items() if key not in version()}
+        write_bytes(path, NAME, seal({**version(), **known}))
 
 
 def _field(field: Field) -> dict[str, Any]:
@@ -86,9 +91,9 @@ def _tree(tree: Tree) -> Any:
     return {"tuple": [_tree(sub) for sub in tree]}
 
 
-def _from_tree(told: Any) -> Tree:
-    if "dict" in told:
-        return {key: _from_tree(sub) for key, sub in told["dict"]}
-    if "tuple" in told:
-        return tuple(_from_tree(sub) for sub in told["tuple"])
-    return Field(tuple(told["shape"]), told["dtype"], told["rows"], told.get("space"))
+def _from_tree(tree: Any) -> Tree:
+    if "dict" in tree:
+        return {key: _from_tree(sub) for key, sub in tree["dict"]}
+    if "tuple" in tree:
+        return tuple(_from_tree(sub) for sub in tree["tuple"])
+    return Field(tuple(tree["shape"]), tree["dtype"], tree["rows"], tree.get("space"))

@@ -1,6 +1,6 @@
 """The names of a lake's files: what lakepond wrote is recognised by the form of its name alone.
 
-    segments/<40 hex>.rows, <40 hex>.steps    commits/<10 digits>.json    elsewhere/<12 hex>.txt
+    segments/<40 hex>.rows, .steps, .manifest    commits/<10 digits>.json    elsewhere/<12 hex>.txt
     <pid>-<8 hex>.aside                       a temporary file, in any of these folders
 
 Everything else in these folders (`lost+found`, a backup, a folder named like a commit) is not part of the
@@ -10,16 +10,18 @@ example, and a linked file is read like any other; `delete` never deletes a link
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from lakepond.lake.format.checksum import DIGEST_BYTES
 
 DIGEST = f"[0-9a-f]{{{2 * DIGEST_BYTES}}}"
-SEGMENT = re.compile(rf"{DIGEST}\.(?:rows|steps)")
+SEGMENT = re.compile(rf"{DIGEST}\.(?:rows|steps|manifest)")
 COMMIT = re.compile(r"([0-9]{10}|[1-9][0-9]{10,})\.json")
 PLACE = re.compile(r"[0-9a-f]{12}\.txt")
 TEMPORARY = re.compile(r"[0-9]+-[0-9a-f]{8}\.aside")
@@ -70,6 +72,8 @@ def delete(file: Path) -> bool:
 
 
 def delete_temporary(folder: Path) -> None:
-    """Delete the temporary files of processes that were killed; call it while no process writes there."""
+    """Delete the temporary files of processes that were killed; those that are being written are locked."""
     for entry in list(entries(folder, TEMPORARY)):
-        delete(folder / entry.name)
+        with suppress(OSError), (folder / entry.name).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            delete(folder / entry.name)

@@ -64,7 +64,7 @@ class Shard:
 
     @property
     def held_bytes(self) -> int:
-        """What is kept in memory."""
+        """Bytes in memory."""
         return self._blocks.held_bytes
 
     def __len__(self) -> int:
@@ -196,7 +196,7 @@ class Own:
         self._scratch: Bytes = np.empty(0, np.uint8)
 
     def room(self, size: int) -> Bytes:
-        """So many bytes, until the next call."""
+        """An array of `size` bytes, valid until the next call."""
         if len(self._scratch) < size:
             self._scratch = np.empty(size, np.uint8)
         return self._scratch[:size]
@@ -224,9 +224,9 @@ def run(jobs: Iterable[Job], pool: Executor | None = None) -> None:
         work()
     finally:
         waiting.clear()
-        begun = [future for future in futures if not future.cancel()]  # a busy pool may not have begun
-        wait(begun)  # they write to the caller's array
-    for future in begun:
+        started = [future for future in futures if not future.cancel()]  # a busy pool may not have started
+        wait(started)  # they write to the caller's array
+    for future in started:
         future.result()
 
 

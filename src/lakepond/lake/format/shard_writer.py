@@ -36,9 +36,9 @@ def write_shard(
     enough: int | None = None,
     sync: bool = False,
 ) -> ShardInfo:
-    """Write `rows`, arrays of (n, row_bytes) uint8, to `file`, and sync it if told.
+    """Write `rows`, arrays of (n, row_bytes) uint8, to `file`, and sync it if `sync`.
 
-    With `enough` no further array is asked for once so many bytes are written: whoever hands over an
+    With `enough` no further array is asked for once that many bytes are written: a caller that passes an
     iterator writes the rest of it to another file. An array is the caller's again as soon as the next one
     is asked for. Memory: that array and 16 MB (about six blocks, if a block is more than 1 MiB), and some
     hundred bytes a block for the index.

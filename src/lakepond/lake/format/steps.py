@@ -65,7 +65,7 @@ def write_steps(
     *,
     sync: bool = False,
 ) -> StepsInfo:
-    """Write columns of equal length to `file`, and sync it if told. Equal columns, equal bytes.
+    """Write columns of equal length to `file`, and sync it if `sync`. Equal columns, equal bytes.
 
     `notes` are kept in the schema's metadata. Memory: a few batches beside the caller's arrays, which are
     not copied.
@@ -130,7 +130,7 @@ def read_steps(
     start: int | None = None,
     stop: int | None = None,
 ) -> dict[str, Array]:
-    """Steps [start, stop) of these columns (all, if not told) as fresh arrays, every batch touched checked.
+    """Steps [start, stop) of these columns, or of all, as new arrays; every batch that is read is checked.
 
     Anything that is not as it was written raises `LakeCorrupt`. Memory: the result and one batch.
     """

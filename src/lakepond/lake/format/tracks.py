@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from lakepond.lake.format.commits import RowsFile
-from lakepond.types import Array
+from lakepond.types import Array, Field
 
 DECODED_ENTRIES = 4 << 20
 """row numbers of a track that is held decoded, 32 MB"""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the observations of one leaf are made of rows."""
+
+    length: int
+    """rows of a window"""
+    row_bytes: int
+    axis: int | None
+    """along which the rows are, -1 for the last of several; None: an observation is one row"""
+
+    def fits(self, of: Field) -> bool:
+        """Whether observations of a field can be made of such rows."""
+        numbers = (self.length, self.row_bytes, 0 if self.axis is None else self.axis)
+        if any(type(number) is not int for number in numbers) or self.length < 1:
+            return False
+        if self.axis is None:
+            slices = 1
+        elif of.shape and self.axis in (-1, *range(len(of.shape))):
+            slices = of.shape[self.axis]
+        else:
+            return False
+        return slices % self.length == 0 and self.row_bytes * self.length == of.nbytes
+
+    def row_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a row, of observations of that shape; slices of the row axis come first."""
+        if self.axis is None:
+            return shape
+        size = shape[self.axis] // self.length
+        rest = tuple(np.delete(shape, self.axis).tolist())
+        return rest if size == 1 else (size, *rest)
 
 
 def runs_of(track: Array) -> Array:
@@ -62,59 +93,6 @@ class Track:
 def track_length(data: bytes) -> int:
     """How many rows an encoded track names."""
     return int(np.frombuffer(data, "<i8")[1::2].sum())
-
-
-def spans_of(runs: Array, starts: Array, stops: Array) -> tuple[Array, Array] | None:
-    """For each run the first and the last file that hold its rows; None if a row is in no file.
-
-    `starts`, `stops`: the row numbers of the files, sorted. `runs`: (runs, 2), first number and count.
-    """
-    if not len(starts):
-        return None
-    low = np.searchsorted(starts, runs[:, 0], "right") - 1
-    high = np.searchsorted(starts, runs[:, 0] + runs[:, 1] - 1, "right") - 1
-    gaps = np.concatenate([[0], np.cumsum(starts[1:] != stops[:-1])])  # before each file
-    if low.min() < 0 or (runs.sum(axis=1) > stops[high]).any() or (gaps[low] != gaps[high]).any():
-        return None
-    return low, high
-
-
-def files_of(runs: Array, files: Sequence[RowsFile]) -> list[int]:
-    """Which of these files, in the order of their rows, hold the rows of a track; AssertionError if none."""
-    if not len(runs):
-        return []
-    starts = np.array([file.first for file in files], np.int64)
-    spans = spans_of(runs, starts, np.array([file.first + file.shard.rows for file in files], np.int64))
-    if spans is None:
-        raise AssertionError("a window names a row that is in no file of the lake")
-    low, high = spans
-    edges = np.zeros(len(files) + 1, np.int64)
-    np.add.at(edges, low, 1)
-    np.add.at(edges, high + 1, -1)
-    return np.flatnonzero(np.cumsum(edges)[:-1]).tolist()
-
-
-class RowPlaces:
-    """Places for the rows of one leaf, counted without gaps through the files that hold them.
-
-    Row numbers grow without end and old ones may stay live, so an array with one entry per row is sized and
-    indexed by place: `count` is the number of rows that are there, whatever their numbers.
-    """
-
-    def __init__(self, files: Sequence[RowsFile]) -> None:
-        """`files`: sorted by their first row."""
-        rows = np.array([file.shard.rows for file in files], np.int64)
-        self._starts = np.array([file.first for file in files], np.int64)
-        self._stops = self._starts + rows
-        self._before = np.cumsum(rows) - rows
-        self.count = int(rows.sum())
-
-    def of(self, numbers: Array) -> Array:
-        """The place of each row number; LookupError if one is in no file."""
-        file = np.searchsorted(self._starts, numbers, "right") - 1
-        if len(numbers) and (not len(self._starts) or file.min() < 0 or (numbers >= self._stops[file]).any()):
-            raise LookupError("a row that is in no file")
-        return numbers - self._starts[file] + self._before[file] if len(numbers) else numbers
 
 
 def covered(starts: Array, length: int) -> Array:

@@ -59,7 +59,7 @@ def batch_of(
     num_steps = np.ones(len(flat), np.int64)
     reward = whole["reward"][here]
     if links is not None:
-        ring, oldest = links.ring, reader.commit.oldest
+        ring, oldest = links.ring, reader.oldest
 
         def reward_at(places: Array) -> Array:
             found: Array = whole["reward"][np.searchsorted(known, oldest + (places - oldest) % ring)]

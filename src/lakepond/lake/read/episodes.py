@@ -1,7 +1,7 @@
-"""Episodes of a lake: the steps of each stream, from one beginning to the next end.
+"""Episodes of a lake: the steps of each stream, from a start to the next end.
 
 Streams are interleaved, so an episode is gathered from many places. It ends where a step says so, and also
-where the next step of its stream does not go on from it: a cut, or an environment reset in the middle.
+where the next step of its stream does not continue it: a cut, or an environment reset in the middle.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def episode_ids(reader: LakeReader, spec: Spec) -> Iterator[Array]:
 
     Of several writers, one after another.
     """
-    begun: dict[int, list[Array]] = {}
-    commit, writer = reader.commit, ""
-    for segment, ids in reader.parts(np.arange(commit.oldest, commit.recorded), PART_STEPS):
-        if segment.writer != writer:  # another's streams, whatever their numbers
-            yield from sorted((np.concatenate(waiting) for waiting in begun.values()), key=_last)
-            begun, writer = {}, segment.writer
+    unfinished: dict[int, list[Array]] = {}
+    writer = ""
+    for segment, ids in reader.parts(np.arange(reader.oldest, reader.recorded), PART_STEPS):
+        if segment.writer != writer:  # streams of another writer
+            yield from sorted((np.concatenate(waiting) for waiting in unfinished.values()), key=_last)
+            unfinished, writer = {}, segment.writer
         part = reader.read(segment, ids)
         marks = _marks(part)
         ends = part.columns["terminated"] | part.columns["truncated"]
@@ -60,19 +60,21 @@ def episode_ids(reader: LakeReader, spec: Spec) -> Iterator[Array]:
             mine, stream = order[at:to], int(streams[at])
             follows = np.zeros(len(mine), bool)
             follows[1:] = ~ends[mine[:-1]] & _same(marks, mine[:-1], mine[1:])
-            follows[0] = stream in begun and _goes_on(reader, spec, begun[stream][-1][-1], ids[mine[0]])
+            follows[0] = stream in unfinished and _continues(
+                reader, spec, unfinished[stream][-1][-1], ids[mine[0]]
+            )
             pieces = np.split(ids[mine], np.flatnonzero(~follows))
             first, rest = pieces[0], pieces[1:]
             if len(first):
-                begun[stream].append(first)
+                unfinished[stream].append(first)
             for piece in rest:
-                if stream in begun:
-                    ended.append(np.concatenate(begun.pop(stream)))
-                begun[stream] = [piece]
+                if stream in unfinished:
+                    ended.append(np.concatenate(unfinished.pop(stream)))
+                unfinished[stream] = [piece]
             if ends[mine[-1]]:
-                ended.append(np.concatenate(begun.pop(stream)))
+                ended.append(np.concatenate(unfinished.pop(stream)))
         yield from sorted(ended, key=_last)
-    yield from sorted((np.concatenate(waiting) for waiting in begun.values()), key=_last)
+    yield from sorted((np.concatenate(waiting) for waiting in unfinished.values()), key=_last)
 
 
 def _last(ids: Array) -> int:
@@ -97,7 +99,7 @@ def episode_of(reader: LakeReader, spec: Spec, ids: Array) -> Episode:
 
 
 def _marks(part: Part) -> list[Array]:
-    """For each leaf what tells its observations apart, (steps, 2, n)."""
+    """For each leaf, numbers that are equal only for equal observations, (steps, 2, n)."""
     found: list[Array] = []
     for leaf in part.leaves:
         if isinstance(leaf, LeafPart):
@@ -118,8 +120,8 @@ def _same(marks: list[Array], before: Array, after: Array) -> Array:
     return same
 
 
-def _goes_on(reader: LakeReader, spec: Spec, before: int, after: int) -> bool:
-    """The same, for steps of two parts: by content, for rows may be numbered and laid out anew."""
+def _continues(reader: LakeReader, spec: Spec, before: int, after: int) -> bool:
+    """The same for steps of two parts, by content: their rows may have other numbers and another layout."""
     batch = batch_of(reader, spec, np.array([before, after]))
     if batch.terminated[0] or batch.truncated[0]:
         return False

@@ -68,18 +68,18 @@ class Exports:
         fields = column_fields(self.spec)
         if name not in fields:
             raise SpecError(f"there is no column {name!r}; the columns are {sorted(fields)}.")
-        field, commit = fields[name], self.reader.commit
+        field = fields[name]
 
         def read(places: Array) -> Array:
             order = np.argsort(places, kind="stable")
             found = np.empty((len(places), *field.shape), field.dtype)
             at = 0
-            for segment, ids in self.reader.parts(commit.oldest + places[order], 8192):
+            for segment, ids in self.reader.parts(self.reader.oldest + places[order], 8192):
                 found[order[at : at + len(ids)]] = self.reader.read(segment, ids).columns[name]
                 at += len(ids)
             return found
 
-        return View(commit.recorded - commit.oldest, field.shape, field.dtype, read)
+        return View(self.reader.recorded - self.reader.oldest, field.shape, field.dtype, read)
 
     def rows(self, leaf: int = 0) -> View:
         """Return the distinct rows of one leaf of the observations, in the order of recording.
@@ -96,21 +96,27 @@ class Exports:
             )
         shape = field.shape if layout is None else layout.row_shape(field.shape)
         row_bytes = int(np.prod(shape)) * np.dtype(field.dtype).itemsize
-        numbers = self.reader.row_numbers(leaf, row_bytes)
+        files = [(n, f.shard.rows) for n, f in self.reader.row_files(leaf) if f.shard.row_bytes == row_bytes]
+        firsts, counts = np.array(files, np.int64).reshape(-1, 2).T
+        before = np.cumsum(counts) - counts
+
+        def numbers(places: Array) -> Array:
+            file = np.searchsorted(before, places, "right") - 1
+            found: Array = firsts[file] + places - before[file]
+            return found
 
         def read(places: Array) -> Array:
             out = np.empty((len(places), *shape), field.dtype)
             plain = out.view(np.uint8).reshape(len(places), row_bytes)
-            self.reader.gather(leaf, numbers[places], plain)
+            self.reader.gather(leaf, numbers(places), plain)
             return out
 
         def mapped(start: int, stop: int) -> Array | None:
-            if numbers[stop - 1] - numbers[start] != stop - 1 - start:
-                return None
-            rows = self.reader.mapped(leaf, int(numbers[start]), int(numbers[stop - 1]) + 1)
+            first, last = numbers(np.array([start, stop - 1])).tolist()
+            rows = self.reader.mapped(leaf, first, last + 1) if last - first == stop - 1 - start else None
             return None if rows is None else rows.reshape(-1).view(field.dtype).reshape(stop - start, *shape)
 
-        return View(len(numbers), shape, field.dtype, read, mapped)
+        return View(int(counts.sum()), shape, field.dtype, read, mapped)
 
 
 def _adapter(name: str) -> Any:

@@ -50,9 +50,9 @@ class Index:
         if weighted:
             steps = self._with_priorities()
         else:
-            commit = self._reader.commit
-            ring = max(1, commit.recorded - commit.oldest)
-            steps = LakeSteps(commit.oldest, commit.recorded, ring, Chain(np.zeros(0, np.int32)), None)
+            oldest, recorded = self._reader.oldest, self._reader.recorded
+            ring = max(1, recorded - oldest)
+            steps = LakeSteps(oldest, recorded, ring, Chain(np.zeros(0, np.int32)), None)
         return steps._replace(links=self._chain()) if linked else steps
 
     def _chain(self) -> Chain:
@@ -61,8 +61,8 @@ class Index:
         return self._links
 
     def _read_links(self) -> Array:
-        commit = self._reader.commit
-        size = commit.recorded - commit.oldest
+        oldest = self._reader.oldest
+        size = self._reader.recorded - oldest
         ahead = np.zeros(max(1, size), np.int32 if size < 1 << 31 else np.int64)
         ended = np.zeros(size, np.bool_)
         newest: dict[int, int] = {}
@@ -70,25 +70,26 @@ class Index:
         for segment, ids, columns in self._reader.scan(["stream", "terminated", "truncated", FOLLOWS]):
             if segment.writer != writer:  # each writer numbers its streams itself
                 newest, writer = {}, segment.writer
-            ended[ids - commit.oldest] = columns["terminated"] | columns["truncated"]
+            ended[ids - oldest] = columns["terminated"] | columns["truncated"]
             previous, last = previous_steps(ids, columns["stream"], newest)
             linked = previous >= 0
             distance = (ids - previous)[linked]
             previous = previous[linked]
-            continues = columns[FOLLOWS][linked] & ~ended[previous - commit.oldest]
+            continues = columns[FOLLOWS][linked] & ~ended[previous - oldest]
             ahead[previous % len(ahead)] = np.where(continues, distance, -distance)
             newest.update(last)
         return ahead
 
     def _with_priorities(self) -> LakeSteps:
         if self._weighted is None:
-            reader, commit = self._reader, self._reader.commit
-            if not commit.weights or commit.alpha is None:
+            reader, head = self._reader, self._reader.heads[0]
+            commit = head.commit
+            if len(reader.heads) > 1 or not commit.weights or commit.alpha is None:
                 raise SampleError(
                     f"commit {commit.number} of {reader.path} stores no priorities; sample without beta, or "
                     "open the lake of one writer whose replay has alpha=..."
                 )
-            ids, weights = read_weights(commit, reader.segments)
+            ids, weights = read_weights(commit, head.segments)
             live = ids >= commit.oldest
             ids, weights = ids[live], weights[live]
             first = int(ids.min(initial=commit.recorded))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -16,15 +17,14 @@ from lakepond.formats import ranges
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments, known
 from lakepond.lake.format import commits, description
-from lakepond.lake.format.checksum import Digest
-from lakepond.lake.format.commits import Commit, RowsFile, Start
-from lakepond.lake.format.shard import Shard
+from lakepond.lake.format.commits import Commit, Start
+from lakepond.lake.lock import CommitLock
 from lakepond.lake.read.assemble import PART_STEPS, observations
 from lakepond.lake.read.exports import Exports
 from lakepond.lake.read.index import Index
 from lakepond.lake.read.reader import LakeReader, LeafPart, Part
 from lakepond.lake.read.sampled import Sampled
-from lakepond.lake.read.weights import read_weights
+from lakepond.lake.read.verify import verify
 from lakepond.types import Array, Field, Spec, leaves
 
 log = logging.getLogger("lakepond")
@@ -65,8 +65,9 @@ class Fillable(Protocol):
 class Lake(Sampled, Exports):
     """A lake at one commit, read-only; if the lake has several writers, at one commit of each.
 
-    Reading never blocks the writer, and later commits do not change what this object returns. It can be
-    pickled as path and commit numbers, and used in other processes. Close it, or use it in a `with` block.
+    Reading never blocks the writer, and later commits do not change what this object returns: retention keeps
+    a commit while it is open. Thread-safe. It can be pickled as path and commit numbers, and used in other
+    processes. Close it, or use it in a `with` block.
     """
 
     def __init__(
@@ -85,8 +86,16 @@ class Lake(Sampled, Exports):
     def _read(self, heads: dict[str, Commit], segments: Segments | None) -> None:
         self.heads = heads
         """the commit of each writer"""
-        self.commit = next(iter(heads.values())) if len(heads) == 1 else writers.together(heads)
-        self.reader = LakeReader(self.path, self.commit, self.spec, segments)
+        self.commit = next(iter(heads.values())) if len(heads) == 1 else _together(heads)
+        self._locks: list[CommitLock] = []
+        try:
+            for name, head in heads.items():
+                file = writers.home(self.path, name) / "commits" / commits.file_name(head.number)
+                self._locks.append(CommitLock(file))
+            self.reader = LakeReader(self.path, heads, self.spec, segments)
+        except BaseException:
+            self._unlock()
+            raise
         self._index = Index(self.reader)
 
     @classmethod
@@ -114,21 +123,28 @@ class Lake(Sampled, Exports):
         if commit is not None:
             writer = writer or ""
             folder = writers.home(path, writer) / "commits"
-            if commit not in commits.numbers(folder):
+            try:
+                found = commits.read(folder, commit)
+                check_files(path, found, writer)
+                return cls(path, spec, {writer: found}, segments)
+            except (FileNotFoundError, LakeCorrupt):
+                if (folder / commits.file_name(commit)).is_file():
+                    raise
                 kept = commits.numbers(folder)
-                raise LakeNotFound(f"{folder.parent} has no commit {commit}; it has {ranges(kept)}.")
-            found = commits.read(folder, commit)
-            check_files(path, found)
-            return cls(path, spec, {writer: found}, segments)
-        newest = {
-            name: whole
-            for name in (writers.names(path) if writer is None else [writer])
-            if (whole := newest_whole(path, name)) is not None
-        }
-        if not newest:
-            where = path if writer is None else writers.home(path, writer)
-            raise LakeNotFound(f"{where} has no commit yet; `replay.commit()` creates one.")
-        return cls(path, spec, newest, segments)
+                raise LakeNotFound(
+                    f"{folder.parent} has no commit {commit}; it has {ranges(kept)}."
+                ) from None
+        while True:
+            newest = {
+                name: intact
+                for name in (writers.names(path) if writer is None else [writer])
+                if (intact := newest_intact(path, name)) is not None
+            }
+            if not newest:
+                where = path if writer is None else writers.home(path, writer)
+                raise LakeNotFound(f"{where} has no commit yet; `replay.commit()` creates one.")
+            with suppress(FileNotFoundError):  # deleted before it could be locked: there are newer ones
+                return cls(path, spec, newest, segments)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also in another process, opens the same commits of the lake at the same path."""
@@ -137,7 +153,7 @@ class Lake(Sampled, Exports):
     # --- steps -----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self.commit.recorded - self.commit.oldest
+        return self.reader.recorded - self.reader.oldest
 
     def query(
         self, *, stream: int | None = None, writer: str | None = None, since_commit: int | None = None
@@ -148,7 +164,7 @@ class Lake(Sampled, Exports):
         two streams. writer: name of a writer. since_commit: number of a commit of that writer.
         Raises `UnknownStream` if the stream has no live step, unless `since_commit` is given.
         """
-        start, stop = self.commit.oldest, self.commit.recorded
+        start, stop = self.reader.oldest, self.reader.recorded
         if writer is not None or since_commit is not None:
             name, head = self._head(writer)
             if len(self.heads) > 1:
@@ -170,10 +186,12 @@ class Lake(Sampled, Exports):
     def parts(self, ids: Array, most: int = PART_BYTES) -> Iterator[Part]:
         """Iterate over the steps with these sorted ids in parts whose rows take at most `most` bytes."""
         waiting = self.reader.parts(ids, PART_STEPS)[::-1]
-        segments = dict.fromkeys(segment for segment, _ in waiting)
-        self.reader.segments.expect(name for segment in segments for name in (segment.name, *segment.needs))
+        expected = ""
         while waiting:
             segment, some = waiting.pop()
+            if segment.name != expected:
+                self.reader.expect([segment])
+                expected = segment.name
             part = self.reader.read(segment, some)
             if len(some) > 1 and self.reader.row_bytes(part) > most:
                 half = len(some) // 2
@@ -201,59 +219,21 @@ class Lake(Sampled, Exports):
             )
         return writer, self.heads[writer]
 
+    def files(self) -> Iterator[tuple[str, int]]:
+        """Iterate over the names and sizes of all files of this commit, manifests included."""
+        return (file for head in self.reader.heads for file in head.catalog.files())
+
     def verify(self, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Read and check every byte of this commit; raise `LakeCorrupt` with the first damaged file.
 
         Files that are only in the cloud are downloaded and checked if the lake was opened with access to the
         cloud, and skipped otherwise. progress: called as `progress(done, total)` after each file, in bytes.
         """
-        segments = self.reader.segments
-        if len(self.heads) > 1:
-            for head in self.heads.items():
-                with Lake(self.path, self.spec, dict([head]), segments) as alone:
-                    alone.verify(progress=progress)
-            return
-        sizes = self.commit.files()
-        done, total = 0, sum(sizes.values())
-
-        def checked(name: str) -> None:
-            nonlocal done
-            done += sizes[name]
-            if progress is not None:
-                progress(done, total)
-
-        with ThreadPoolExecutor(2) as pool:
-            for file in filter(lambda file: segments.reachable(file.name), self.commit.rows):
-                self._check_leaf(file)
-                with segments.using(file.name) as there, Shard(there, file.shard) as shard:
-                    shard.verify(pool)
-                checked(file.name)
-        for segment in filter(lambda segment: segments.reachable(segment.name), self.commit.segments):
-            with segments.using(segment.name) as there:
-                check_digest(there, segment.steps.digest)
-            for first in range(segment.first, segment.stop, PART_STEPS):
-                part = self.reader.read(segment, np.arange(first, min(first + PART_STEPS, segment.stop)))
-                for i, leaf in enumerate(part.leaves):
-                    if isinstance(leaf, LeafPart) and first == segment.first:
-                        self.reader.check_rows(i, leaf.track, leaf.layout.row_bytes)
-            checked(segment.name)
-        for info in self.commit.weights:
-            if segments.reachable(f"{info.digest}.steps"):
-                with segments.using(f"{info.digest}.steps") as there:
-                    check_digest(there, info.digest)
-        read_weights(self.commit, segments, reachable=True)
-
-    def _check_leaf(self, file: RowsFile) -> None:
-        """Raise `LakeCorrupt` if a file's rows are longer than the observation they belong to."""
-        size = self._fields[file.leaf][1].nbytes if file.leaf < len(self._fields) else 0
-        if file.shard.row_bytes > size:
-            raise LakeCorrupt(
-                f"{file.name} of {self.path} has rows of {file.shard.row_bytes:,} bytes for observation "
-                f"{file.leaf}, which has {size:,}; run `lakepond repair`."
-            )
+        verify(self, progress=progress)
 
     def fill(self, into: Fillable, count: int, *, rng: np.random.Generator) -> None:
-        """Append exactly `count` live steps to a replay; the same as `Replay.fill_from`."""
+        """Use `replay.fill_from(lake, count, rng=...)`; this will be removed in 0.3."""
+        warnings.warn("use replay.fill_from(lake, count, rng=...)", DeprecationWarning, stacklevel=2)
         into.fill_from(self, count, rng=rng)
 
     def compact(self, *, keep_last: int | None = None, keep_every: int | None = None) -> None:
@@ -266,37 +246,48 @@ class Lake(Sampled, Exports):
         from lakepond.lake.write.writer import LakeWriter
 
         heads: dict[str, Commit] = {}
-        for name in self.heads:
-            writer = LakeWriter(
-                self.path, len(self._fields), keep_last=keep_last, keep_every=keep_every, writer=name
-            )
-            try:
-                newest = newest_whole(self.path, name)
-                if newest is None:
-                    raise LakeNotFound(f"{self.path} has no intact commit; run `lakepond repair`.")
-                writer.go_on_from(newest)
-                heads[name] = writer.compact() or newest
-            finally:
-                writer.close()
-        self.reader.close()
-        self._read(heads, self.reader.segments)
+        segments = self.reader.heads[0].segments if len(self.heads) == 1 else None
+        self.close()  # retention keeps commits that are read
+        try:
+            for name in self.heads:
+                writer = LakeWriter(
+                    self.path, len(self._fields), keep_last=keep_last, keep_every=keep_every, writer=name
+                )
+                try:
+                    newest = newest_intact(self.path, name)
+                    if newest is None:
+                        raise LakeNotFound(f"{self.path} has no intact commit; run `lakepond repair`.")
+                    writer.go_on_from(newest)
+                    heads[name] = writer.compact() or newest
+                finally:
+                    writer.close()
+        except BaseException:
+            with suppress(OSError):  # deleted in the meantime
+                self._read(self.heads | heads, segments)
+            raise
+        self._read(heads, segments)
 
     def stats(self) -> LakeStats:
         """Return counts of steps, rows and files, and bytes on disk."""
-        files = {name: size for commit in self.heads.values() for name, size in commit.files().items()}
+        totals = [head.catalog.totals() for head in self.reader.heads]
         return LakeStats(
             commit=self.commit.number,
             steps=len(self),
             recorded=self.commit.recorded,
-            rows=sum(file.shard.rows for file in self.commit.rows),
-            files=len(files),
-            bytes_on_disk=sum(files.values()),
+            rows=sum(self.reader.rows_count(leaf) for leaf in range(len(self._fields))),
+            files=sum(each.files for each in totals),
+            bytes_on_disk=sum(each.bytes for each in totals),
             bytes_plain=len(self) * self.spec.step_nbytes,
         )
 
     def close(self) -> None:
-        """Close all files."""
+        """Close all files. Retention may then delete the commit."""
         self.reader.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        for lock in self._locks:
+            lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -310,61 +301,76 @@ def open_commits(path: Path, numbers: dict[str, int]) -> Lake:
     heads = {
         name: commits.read(writers.home(path, name) / "commits", number) for name, number in numbers.items()
     }
-    for head in heads.values():
-        check_files(path, head)
+    for name, head in heads.items():
+        check_files(path, head, name)
     return Lake(path, description.read(path), heads)
 
 
-def check_files(path: Path, commit: Commit) -> None:
-    """Raise `LakeCorrupt` unless every file that a commit names has its size, here, or is elsewhere."""
-    elsewhere = known(path)
-    for name, size in commit.files().items():
-        file = path / "segments" / name
-        try:
-            there = file.stat().st_size
-        except FileNotFoundError:
-            if name in elsewhere:
-                continue
-            raise LakeCorrupt(
-                f"{file}, which commit {commit.number} needs, is missing; run `lakepond repair`."
-            ) from None
-        if there != size:
+def check_files(path: Path, commit: Commit, writer: str = "") -> None:
+    """Raise `LakeCorrupt` unless the files that a commit itself names have their sizes, or are elsewhere.
+
+    These are the newest files, and manifests. Older files are checked when they are read, and by `verify`.
+    """
+    segments = Segments(path, writer)
+    elsewhere: dict[str, str] | None = None
+    for name, size in commit.named().items():
+        file = segments.local(name)
+        if file is None:
+            elsewhere = known(path) if elsewhere is None else elsewhere
+            if name not in elsewhere:
+                raise LakeCorrupt(
+                    f"{segments.folder / name}, which commit {commit.number} needs, is missing; run "
+                    "`lakepond repair`."
+                )
+        elif (there := file.stat().st_size) != size:
             raise LakeCorrupt(f"{file} has {there} bytes and should have {size}; run `lakepond repair`.")
-
-
-def check_digest(file: Path, digest: str) -> None:
-    """Raise `LakeCorrupt` unless a file's bytes are those it is named after."""
-    found = Digest()
-    with file.open("rb") as opened:
-        while piece := opened.read(1 << 20):
-            found.update(piece)
-    if found.hexdigest() != digest:
-        raise LakeCorrupt(
-            f"{file} is damaged: its content does not match the digest in its name; run `lakepond repair`."
-        )
 
 
 def commit_to_follow(path: Path, commit: int | Start | None, writer: str = "") -> Commit | None:
     """The commit that a writer resumes from: one by number, its newest (None), or none (`Start.EMPTY`)."""
     if commit is Start.EMPTY:
         return None
-    return newest_whole(path, writer) if commit is None else Lake.open(path, commit, writer=writer).commit
+    if commit is None:
+        return newest_intact(path, writer)
+    with Lake.open(path, commit, writer=writer) as lake:
+        return lake.commit
 
 
-def newest_whole(path: Path, writer: str = "") -> Commit | None:
-    """Return a writer's newest intact commit; skip damaged ones with a warning."""
+def newest_intact(path: Path, writer: str = "") -> Commit | None:
+    """Return a writer's newest intact commit; skip damaged ones with a warning.
+
+    `LakeTooNew` if a later version wrote the newest one: what it holds must not be passed over.
+    """
     home = writers.home(path, writer)
-    numbers = commits.numbers(home / "commits")
-    for number in reversed(numbers):
+    newest = commits.newest(home / "commits")
+    for number in commits.newest_first(home / "commits"):
         try:
             commit = commits.read(home / "commits", number)
-            check_files(path, commit)
+            check_files(path, commit, writer)
         except (LakeCorrupt, FileNotFoundError) as error:
-            if (
-                commits.numbers(home / "commits")[-1:] != numbers[-1:]
-            ):  # deleted while we read it: start again
-                return newest_whole(path, writer)
+            if commits.newest(home / "commits") != newest:  # deleted while it was read: start again
+                return newest_intact(path, writer)
             log.warning("skipping unreadable commit %d of %s: %s", number, home, error)
             continue
         return commit
     return None
+
+
+def _together(heads: Mapping[str, Commit]) -> Commit:
+    """What is common to the commits of several writers, as one that lists no files."""
+    steps = sum(commit.recorded - commit.oldest for commit in heads.values())
+    first = next(iter(heads.values()))
+    return replace(
+        first,
+        number=max(commit.number for commit in heads.values()),
+        parent=None,
+        time=max(commit.time for commit in heads.values()),
+        note={writer: commit.note for writer, commit in heads.items()},
+        oldest=0,
+        recorded=steps,
+        segments=(),
+        rows=((),) * len(first.rows),
+        priorities=None,
+        priority_changes=(),
+        generator=None,
+    )

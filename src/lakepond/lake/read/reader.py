@@ -1,10 +1,13 @@
-"""Reading a lake at one commit: steps by id, with the observations they name, in bounded memory."""
+"""Reading a lake at one commit of each writer: steps by id, with their observations, in bounded memory."""
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,27 +16,79 @@ import numpy as np
 from lakepond import forks
 from lakepond.errors import LakeCorrupt
 from lakepond.lake.elsewhere import Segments
-from lakepond.lake.format.commits import Commit, RowsFile, Segment
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.entries import RowsFile, Segment
 from lakepond.lake.format.shard import Job, Shard, ShardInfo, run
-from lakepond.lake.format.tracks import RowPlaces, Track, covered, distinct, spans_of
+from lakepond.lake.format.tracks import Layout, Track, covered, distinct
+from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.read.step_files import StepsFiles
-from lakepond.lake.write.handover import Layout
 from lakepond.types import Array, Spec
 from lakepond.types import leaves as leaves_of
 
 HELD_BYTES = 128 << 20
-"""files of rows that are kept in memory, compressed as they are: what is read again is not fetched again"""
+"""files of rows that are kept in memory, compressed as they are stored"""
 UNPIN_SECONDS = 2.0
-"""how long `close` waits until files that are elsewhere need not be kept there any more"""
+"""seconds that `close` waits until files that are elsewhere need not be kept there any more"""
 OPEN_BLOCKS = 1 << 18
-"""blocks of rows whose place is kept in memory, about 45 MB; how many descriptors are open is bounded for all
+"""blocks of rows whose offsets are kept in memory, about 45 MB; the number of descriptors is bounded for all
 readers together"""
 FILE_BLOCKS = 16
-"""what an open file of rows takes beside that, in blocks"""
+"""memory of an open file of rows besides that, in blocks"""
 
 
 SCANNED_STEPS = 1 << 16
 """steps of which some columns are read at a time"""
+
+
+class Head(NamedTuple):
+    """The commit of one writer in a lake. Ids and row numbers of several writers are counted through."""
+
+    writer: str
+    commit: Commit
+    catalog: Catalog
+    segments: Segments
+    """the only way to a file: it may have to be fetched, and may be deleted when it is not in use"""
+    first: int
+    """id of its oldest live step among the steps of all writers"""
+    shift: tuple[int, ...]
+    """for each leaf, what is added to its row numbers"""
+
+    @property
+    def offset(self) -> int:
+        """What is added to its step ids."""
+        return self.first - self.commit.oldest
+
+
+class Stored(NamedTuple):
+    """A file of steps and the writer it belongs to; ids are those of the reader."""
+
+    head: Head
+    segment: Segment
+
+    @property
+    def name(self) -> str:
+        """The file's name in the folder of segments."""
+        return self.segment.name
+
+    @property
+    def first(self) -> int:
+        """Id of its first step; steps that are not live count, so it may be below `oldest`."""
+        return self.segment.first + self.head.offset
+
+    @property
+    def stop(self) -> int:
+        """The id after its last step."""
+        return self.segment.stop + self.head.offset
+
+    @property
+    def start(self) -> int:
+        """Id of its first live step."""
+        return max(self.first, self.head.first)
+
+    @property
+    def writer(self) -> str:
+        """The writer's name."""
+        return self.head.writer
 
 
 class LeafPart(NamedTuple):
@@ -51,61 +106,102 @@ class Part(NamedTuple):
     ids: Array
     columns: dict[str, Array]
     leaves: list[LeafPart | Array]
-    """for each leaf its windows, or the plain values (steps, 2, *shape)"""
+    """for each leaf its windows, or the values (steps, 2, *shape) if they are stored without deduplication"""
 
 
 class LakeReader:
-    """The files that one commit names."""
+    """The files of one commit of each writer. Thread-safe."""
 
-    def __init__(self, path: Path, commit: Commit, spec: Spec, segments: Segments | None = None) -> None:
-        self.path, self.commit = path, commit
-        self.segments = segments if segments is not None else Segments(path)
-        """the only way to a file of a segment: it may be elsewhere, and may leave again"""
-        self._steps = StepsFiles(spec, self.segments)
+    def __init__(
+        self, path: Path, commits: Mapping[str, Commit], spec: Spec, segments: Segments | None = None
+    ) -> None:
+        """`segments`: of the only writer, if files may be elsewhere."""
+        self.path = path
         self._leaves = leaves = sum(1 for _ in leaves_of(spec.obs))
-        self._firsts = np.array([segment.first for segment in commit.segments], np.int64)
-        self._rows: list[list[RowsFile]] = [
-            sorted((file for file in commit.rows if file.leaf == i), key=lambda file: file.first)
-            for i in range(leaves)
-        ]
-        self._row_firsts = [np.array([file.first for file in files], np.int64) for files in self._rows]
-        self._shards: OrderedDict[str, Shard] = OrderedDict()
+        self.heads: list[Head] = []
+        first, shift = 0, (0,) * leaves
+        for writer, commit in commits.items():
+            if len(commit.rows) != leaves:
+                raise LakeCorrupt(
+                    f"commit {commit.number} of {path} has {len(commit.rows)} observations, not {leaves}; "
+                    "restore lake.json from a copy."
+                )
+            files = segments if segments is not None else Segments(path, writer)
+            start = commit.oldest if len(commits) == 1 else first
+            self.heads.append(Head(writer, commit, Catalog(commit, files), files, start, shift))
+            first += commit.recorded - commit.oldest
+            shift = tuple(a + b for a, b in zip(shift, commit.next_rows, strict=True))
+        self.oldest = self.heads[0].first
+        """the live steps are [oldest, recorded)"""
+        self.recorded = self.heads[0].first + first
+        self._firsts = np.array([head.first for head in self.heads], np.int64)
+        self._shifts = [np.array([head.shift[i] for head in self.heads], np.int64) for i in range(leaves)]
+        self._steps = StepsFiles(spec)
+        self._shards: OrderedDict[str, _Open] = OrderedDict()
         self._open_blocks = 0
         self.pool = forks.ThreadPool(2, "lakepond-read")
-        self._unpin = self.segments.pin(commit)
-        weakref.finalize(self, self._unpin, 0.0).atexit = False  # if it is dropped without `close`
+        self._unpins = [
+            head.segments.pin(head.commit, (name for name, _ in head.catalog.files())) for head in self.heads
+        ]
+        for unpin in self._unpins:  # if it is dropped without `close`
+            weakref.finalize(self, unpin, 0.0).atexit = False
+        self._lock = threading.Lock()
         forks.register(self)
 
     def restart_in_child(self) -> None:
         """In a forked child open files again: another thread of the parent may have been opening one."""
+        self._lock = threading.Lock()
         shards, self._shards, self._open_blocks = self._shards, OrderedDict(), 0
-        for shard in shards.values():
-            shard.close()
+        for each in shards.values():
+            each.shard.close()
 
-    def parts(self, ids: Array, most: int) -> list[tuple[Segment, Array]]:
-        """Sorted ids by segment, at most so many at a time."""
-        which = np.searchsorted(self._firsts, ids, "right") - 1
-        edges = np.flatnonzero(np.diff(which, prepend=-2, append=-2))
-        found = []
-        for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            segment = self.commit.segments[which[begin]]
-            found += [(segment, ids[at : min(at + most, end)]) for at in range(begin, end, most)]
+    def stored(self, start: int | None = None, stop: int | None = None) -> Iterator[Stored]:
+        """The files of the live steps, or of those in [start, stop), in order."""
+        start = self.oldest if start is None else start
+        stop = self.recorded if stop is None else stop
+        for head in self.heads:
+            if head.first < stop and head.offset + head.commit.recorded > start:
+                for segment in head.catalog.segments(start - head.offset, stop - head.offset):
+                    yield Stored(head, segment)
+
+    def parts(self, ids: Array, most: int) -> list[tuple[Stored, Array]]:
+        """Sorted ids by segment, at most `most` at a time."""
+        found: list[tuple[Stored, Array]] = []
+        for head, at, to in self._split(self._firsts, ids):
+            try:
+                files = head.catalog.find(None, ids[at:to] - head.offset)
+            except LookupError:
+                raise LakeCorrupt(f"steps of {self.path} are in no file; run `lakepond repair`.") from None
+            for file, start, stop in files:
+                assert isinstance(file, Segment)
+                found += [
+                    (Stored(head, file), ids[at + k : at + min(k + most, stop)])
+                    for k in range(start, stop, most)
+                ]
         return found
+
+    def _split(self, firsts: Array, numbers: Array) -> Iterator[tuple[Head, int, int]]:
+        """The heads that sorted numbers belong to, and which numbers, [start, stop)."""
+        which = np.searchsorted(firsts, numbers, "right") - 1
+        edges = np.flatnonzero(np.diff(which, prepend=-2, append=-2)).tolist()
+        for at, to in pairwise(edges):
+            yield self.heads[which[at]], at, to
 
     def layouts(self) -> list[Layout | None]:
         """The layout of each leaf, as the newest segment has it; None if it has no rows, or none yet."""
         found: list[Layout | None] = [None] * self._leaves
-        newest = {segment.writer: segment for segment in self.commit.segments}
-        for segment in newest.values():
-            for i, layout in enumerate(self._steps.know(segment).layouts):
-                if layout is not None and layout.axis is not None:
-                    found[i] = layout
+        for head in self.heads:
+            recorded = head.commit.recorded
+            for segment in head.catalog.segments(recorded - 1, recorded):
+                for i, layout in enumerate(self._steps.know(Stored(head, segment)).layouts):
+                    if layout is not None and layout.axis is not None:
+                        found[i] = layout
         return found
 
-    def read(self, segment: Segment, ids: Array) -> Part:
+    def read(self, stored: Stored, ids: Array) -> Part:
         """The columns of some steps of a segment, by sorted ids, and where their windows are."""
-        known = self._steps.know(segment)
-        columns = self._steps.read(segment, ids - segment.first + segment.skip)
+        known = self._steps.know(stored)
+        columns = self._steps.read(stored, ids - stored.first)
         leaves: list[LeafPart | Array] = []
         for i, (layout, track) in enumerate(zip(known.layouts, known.tracks, strict=True)):
             if layout is None or track is None:
@@ -113,26 +209,35 @@ class LakeReader:
                 continue
             starts = columns.pop(f"windows[{i}]")
             if len(starts) and (starts.min() < 0 or starts.max() + layout.length > len(track)):
-                file = self.path / "segments" / segment.name
+                file = stored.head.segments.folder / stored.name
                 raise LakeCorrupt(f"{file} has a window outside of its track; run `lakepond repair`.")
             leaves.append(LeafPart(layout, track, starts))
         return Part(ids, columns, leaves)
 
     def scan(
         self, names: list[str], start: int | None = None, stop: int | None = None
-    ) -> Iterator[tuple[Segment, Array, dict[str, Array]]]:
+    ) -> Iterator[tuple[Stored, Array, dict[str, Array]]]:
         """Some columns of the live steps [start, stop), or of all, a part of a segment at a time."""
-        start = self.commit.oldest if start is None else start
-        stop = self.commit.recorded if stop is None else stop
-        for segment in self.commit.segments:
-            last = min(stop, segment.stop)
-            for first in range(max(start, segment.first), last, SCANNED_STEPS):
+        start = self.oldest if start is None else start
+        stop = self.recorded if stop is None else stop
+        for stored in self.stored(start, stop):
+            last = min(stop, stored.stop)
+            for first in range(max(start, stored.start), last, SCANNED_STEPS):
                 ids = np.arange(first, min(first + SCANNED_STEPS, last))
-                at = int(ids[0]) + segment.skip - segment.first
-                yield segment, ids, self._steps.columns(segment, names, at, at + len(ids))
+                at = first - stored.first
+                yield stored, ids, self._steps.columns(stored, names, at, at + len(ids))
+
+    def expect(self, stored: Iterator[Stored] | list[Stored]) -> None:
+        """Fetch segments and the files of their rows, several at a time, if they are only elsewhere."""
+        for each in stored:
+            head, names = each.head, [each.name]
+            if head.segments.fetches:
+                for leaf, ranges in enumerate(each.segment.needs):
+                    names += [f.name for start, stop in ranges for f in head.catalog.rows(leaf, start, stop)]
+                head.segments.expect(names)
 
     def row_bytes(self, part: Part) -> int:
-        """What the rows of a part take, each once."""
+        """The bytes of the distinct rows of a part."""
         total = 0
         for leaf in part.leaves:
             if isinstance(leaf, LeafPart):
@@ -143,43 +248,59 @@ class LakeReader:
     def rows(self, leaf: int, numbers: Array, row_bytes: int, scratch: Array | None = None) -> Array:
         """The rows with these numbers, sorted and each once, as (n, row_bytes) uint8.
 
-        They lie in `scratch`, an array of bytes, if that is large enough: fresh memory costs as much as rows.
+        `scratch`: an array of bytes for the result, used if it is large enough: new memory costs as much as
+        reading rows.
         """
         size = len(numbers) * row_bytes
         if scratch is None or len(scratch) < size:
             scratch = np.empty(size, np.uint8)
         out = scratch[:size].reshape(len(numbers), row_bytes)
-        which = np.searchsorted(self._row_firsts[leaf], numbers, "right") - 1
-        edges = np.flatnonzero(np.diff(which, prepend=-2, append=-2))
-        self.segments.expect(self._rows[leaf][k].name for k in which[edges[:-1]].tolist() if k >= 0)
         jobs: list[Job] = []
-        for at, to in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            file = self._rows[leaf][which[at]] if which[at] >= 0 else None
-            if (
-                file is None
-                or numbers[to - 1] >= file.first + file.shard.rows
-                or file.shard.row_bytes != row_bytes
-            ):
-                raise LakeCorrupt(
-                    f"row {numbers[at]} of {self.path} is in no file of this commit; run `lakepond repair`."
-                )
-            if self._is_full(file) or self.segments.open_bytes is not None:
-                run(jobs, self.pool)  # opening more may close those that are to be read
-                jobs = []
-            jobs += self._shard(file).jobs(numbers[at:to] - file.first, out[at:to])
-        run(jobs, self.pool)
+        opened: list[_Open] = []
+        try:
+            for head, file, at, to in self._row_files(leaf, numbers, row_bytes):
+                if self._is_full(file) or head.segments.open_bytes is not None:
+                    run(jobs, self.pool)  # opening more may close those that are to be read
+                    jobs = []
+                    self._done(opened)
+                opened.append(self._open(head, file))
+                jobs += opened[-1].shard.jobs(numbers[at:to] - head.shift[leaf] - file.first, out[at:to])
+            run(jobs, self.pool)
+        finally:
+            self._done(opened)
         return out
 
+    def _row_files(
+        self, leaf: int, numbers: Array, row_bytes: int
+    ) -> Iterator[tuple[Head, RowsFile, int, int]]:
+        for head, at, to in self._split(self._shifts[leaf], numbers):
+            try:
+                files = head.catalog.find(leaf, numbers[at:to] - head.shift[leaf])
+            except LookupError as error:
+                raise LakeCorrupt(
+                    f"a row of {self.path} is missing: {error} of its commit; run `lakepond repair`."
+                ) from None
+            head.segments.expect(found.file.name for found in files)
+            for file, start, stop in files:
+                if not isinstance(file, RowsFile) or file.shard.row_bytes != row_bytes:
+                    raise LakeCorrupt(
+                        f"{file.name} of {self.path} does not have rows of {row_bytes:,} bytes; run "
+                        "`lakepond repair`."
+                    )
+                yield head, file, at + start, at + stop
+
     def mapped(self, leaf: int, start: int, stop: int) -> Array | None:
-        """Rows [start, stop) where they lie, (n, row_bytes) uint8: if they are plain, and all in one file."""
-        which = int(np.searchsorted(self._row_firsts[leaf], start, "right")) - 1
-        file = self._rows[leaf][which] if which >= 0 else None
-        if file is None or file.shard.codec != "none" or stop > file.first + file.shard.rows:
+        """Rows [start, stop) in the mapped file, (n, row_bytes) uint8; None if compressed or in two files."""
+        head = self.heads[int(np.searchsorted(self._shifts[leaf], start, "right")) - 1]
+        start, stop = start - head.shift[leaf], stop - head.shift[leaf]
+        file = next(head.catalog.rows(leaf, start, stop), None)
+        if file is None or file.shard.codec != "none" or start < file.first or stop > file.stop:
             return None
-        return self._shard(file).view(start - file.first, stop - file.first)
+        with self._opened(head, file) as shard:
+            return shard.view(start - file.first, stop - file.first)
 
     def gather(self, leaf: int, numbers: Array, out: Array) -> None:
-        """The rows with these numbers, in any order and as often as they come, into `out`."""
+        """The rows with these numbers, in any order and with repeats, into `out`."""
         known, place = distinct(numbers)
         rows = self.rows(leaf, known, out.shape[1])
         half = len(place) // 2
@@ -187,72 +308,105 @@ class LakeReader:
         np.take(rows, place[half:], axis=0, out=out[half:], mode="clip")
         other.result()
 
-    def row_places(self, leaf: int) -> RowPlaces:
-        """The rows of a leaf that are in the files of this commit, counted without gaps."""
-        return RowPlaces(self._rows[leaf])
-
-    def stored_row_bytes(self) -> int:
-        """The uncompressed size of all rows of all leaves."""
-        return sum(file.shard.rows * file.shard.row_bytes for files in self._rows for file in files)
+    def rows_count(self, leaf: int) -> int:
+        """The number of rows of a leaf."""
+        return sum(head.catalog.rows_count(leaf) for head in self.heads)
 
     def has_rows(self, leaf: int) -> bool:
-        """Whether a leaf is kept in rows, and not plainly."""
-        return bool(self._rows[leaf])
+        """Whether a leaf is stored as rows, and not as values without deduplication."""
+        return any(head.commit.rows[leaf] for head in self.heads)
 
-    def row_numbers(self, leaf: int, row_bytes: int) -> Array:
-        """The numbers of all rows of a leaf that are so long, sorted."""
-        files = [file for file in self._rows[leaf] if file.shard.row_bytes == row_bytes]
-        runs = [np.arange(file.first, file.first + file.shard.rows) for file in files]
-        return np.concatenate([np.zeros(0, np.int64), *runs])
+    def row_files(self, leaf: int) -> Iterator[tuple[int, RowsFile]]:
+        """The files of the rows of a leaf, in order, each with the number of its first row."""
+        for head in self.heads:
+            for file in head.catalog.rows(leaf):
+                yield file.first + head.shift[leaf], file
 
-    def check_rows(self, leaf: int, track: Track, row_bytes: int) -> None:
-        """Raise `LakeCorrupt` unless every row that a track names is in a file of this commit."""
-        files = [file for file in self._rows[leaf] if file.shard.row_bytes == row_bytes]
-        starts = np.array([file.first for file in files], np.int64)
-        stops = np.array([file.first + file.shard.rows for file in files], np.int64)
-        runs = track.runs[track.runs[:, 1] > 0]
-        if len(runs) and spans_of(runs, starts, stops) is None:
-            raise LakeCorrupt(f"a window of {self.path} names a row that is in no file of its commit.")
+    def check_rows(self, head: Head, leaf: int, runs: Array) -> None:
+        """Raise `LakeCorrupt` unless a commit has all rows of some runs, (n, 2): first row and count."""
+        for start, count in runs[runs[:, 1] > 0].tolist():
+            if not head.catalog.covers(leaf, start, start + count):
+                raise LakeCorrupt(f"a window of {self.path} names a row that is in no file of its commit.")
 
-    def _shard(self, file: RowsFile) -> Shard:
-        shard = self._shards.pop(file.name, None)
-        if shard is None:
-            while self._is_full(file):
-                self._close_oldest()
-            with self.segments.using(file.name) as there:
-                shard = Shard(there, file.shard, held=self._hold(file))
-                self.segments.hold(file.name)  # until it is closed
-            self._open_blocks += _blocks(file.shard)
-        self._shards[file.name] = shard
-        return shard
+    # --- open files of rows ----------------------------------------------------------------------
+
+    @contextmanager
+    def _opened(self, head: Head, file: RowsFile) -> Iterator[Shard]:
+        opened = self._open(head, file)
+        try:
+            yield opened.shard
+        finally:
+            self._done([opened])
+
+    def _open(self, head: Head, file: RowsFile) -> _Open:
+        """A file of rows, which is not closed until it is `_done`."""
+        with self._lock:
+            opened = self._shards.pop(file.name, None)
+            if opened is None:
+                self._make_room(file)
+                with head.segments.using(file.name) as there:
+                    opened = _Open(head.segments, Shard(there, file.shard, held=self._hold(file)))
+                    head.segments.hold(file.name)  # until it is closed
+                self._open_blocks += _blocks(file.shard)
+            opened.users += 1
+            self._shards[file.name] = opened
+            return opened
+
+    def _done(self, opened: list[_Open]) -> None:
+        with self._lock:
+            for each in opened:
+                each.users -= 1
+        opened.clear()
 
     def _hold(self, file: RowsFile) -> bool:
         """Whether a file that is opened is kept in memory, as it is stored: while there is room for it."""
-        held = sum(shard.held_bytes for shard in self._shards.values())
+        held = sum(each.shard.held_bytes for each in self._shards.values())
         return file.shard.codec != "none" and held + file.shard.bytes <= HELD_BYTES
 
     def _is_full(self, file: RowsFile) -> bool:
         """Whether others must be closed before a file is opened: too many blocks, or too much of the disk."""
+        with self._lock:
+            return self._needs_room(file)
+
+    def _needs_room(self, file: RowsFile) -> bool:
         if file.name in self._shards or not self._shards:
             return False
-        most = self.segments.open_bytes
+        most = self.heads[0].segments.open_bytes
         return self._open_blocks + _blocks(file.shard) > OPEN_BLOCKS or (
             most is not None
-            and file.shard.bytes + sum(shard.info.bytes for shard in self._shards.values()) > most
+            and file.shard.bytes + sum(each.shard.info.bytes for each in self._shards.values()) > most
         )
 
-    def _close_oldest(self) -> None:
-        name, shard = self._shards.popitem(last=False)
-        self._open_blocks -= _blocks(shard.info)
-        shard.close()
-        self.segments.release(name)
+    def _make_room(self, file: RowsFile) -> None:
+        """Close the least recently used files that no thread reads, until there is room. Needs the lock."""
+        for name in [name for name, each in self._shards.items() if not each.users]:
+            if not self._needs_room(file):
+                return
+            self._close(name)
+
+    def _close(self, name: str) -> None:
+        each = self._shards.pop(name)
+        self._open_blocks -= _blocks(each.shard.info)
+        each.shard.close()
+        each.segments.release(name)
 
     def close(self) -> None:
         """Close all files."""
         self.pool.shutdown()
-        while self._shards:
-            self._close_oldest()
-        self._unpin(UNPIN_SECONDS)
+        with self._lock:
+            for name in list(self._shards):
+                self._close(name)
+        for unpin in self._unpins:
+            unpin(UNPIN_SECONDS)
+
+
+class _Open:
+    """An open file of rows."""
+
+    def __init__(self, segments: Segments, shard: Shard) -> None:
+        self.segments, self.shard = segments, shard
+        self.users = 0
+        """threads that read it now"""
 
 
 def _blocks(info: ShardInfo) -> int:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from lakepond.errors import SampleError
-from lakepond.lake.format.steps import read_layout, read_steps
 from lakepond.lake.read.lake import Lake
 from lakepond.lake.read.step_files import FOLLOWS
 from lakepond.types import Array
@@ -74,19 +73,12 @@ def episodes_of(lake: Lake) -> EpisodeIds:
     names = ("stream", "terminated", "truncated", FOLLOWS)
     found: dict[str, list[Array]] = {name: [] for name in (*names, "writer")}
     writers: dict[str, int] = {}
-    oldest, recorded = lake.commit.oldest, lake.commit.recorded
-    for segment in lake.commit.segments:
-        start, stop = max(oldest, segment.first), min(recorded, segment.stop)
-        if start >= stop:
-            continue
-        at = segment.skip - segment.first
-        with lake.reader.segments.using(segment.name) as file:
-            known = {column.name for column in read_layout(file).columns}
-            read = read_steps(file, [name for name in names if name in known], start + at, stop + at)
-        for name in names:  # without the column, each step continued the previous one of its stream
-            found[name].append(read[name] if name in read else np.ones(stop - start, np.bool_))
-        number = writers.setdefault(segment.writer, len(writers))
-        found["writer"].append(np.full(stop - start, number, np.int64))
+    oldest = lake.reader.oldest
+    for stored, _, columns in lake.reader.scan(list(names)):
+        for name in names:
+            found[name].append(columns[name])
+        number = writers.setdefault(stored.writer, len(writers))
+        found["writer"].append(np.full(len(columns["stream"]), number, np.int64))
     if not found["stream"]:
         return EpisodeIds(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
     columns = {name: np.concatenate(parts) for name, parts in found.items()}

@@ -1,6 +1,6 @@
 """The files of steps of one commit, through a bounded memory of the batches that were read last.
 
-A batch is decoded whole, so whoever reads a step here and a step there would decode the same ones again and
+A batch is decoded as one, so reading single steps in random order would decode the same batches again and
 again; the small columns of a million Atari steps are 35 MB. Rows are not kept.
 """
 
@@ -10,19 +10,19 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lakepond import forks
 from lakepond.errors import LakeCorrupt
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import columns as arrow
-from lakepond.lake.format.commits import Segment
 from lakepond.lake.format.steps import read_layout, read_steps
-from lakepond.lake.format.tracks import Track
-from lakepond.lake.write.handover import Layout
+from lakepond.lake.format.tracks import Layout, Track
 from lakepond.types import Array, Field, Spec, leaves
+
+if TYPE_CHECKING:
+    from lakepond.lake.read.reader import Stored
 
 KEPT_BYTES = 64 << 20
 """plain columns that are kept"""
@@ -37,7 +37,7 @@ class Known(NamedTuple):
 
     file: arrow.Layout
     layouts: tuple[Layout | None, ...]
-    """for each leaf; None where its values are kept plainly"""
+    """for each leaf; None if its values are stored without deduplication"""
     tracks: tuple[Track | None, ...]
 
     @property
@@ -47,7 +47,7 @@ class Known(NamedTuple):
 
 
 def column_fields(spec: Spec) -> dict[str, Field]:
-    """What is kept in plain columns beside the observations, and `stream`, by its name in the file."""
+    """The columns besides the observations, `stream` included, by their names in the file."""
     flag = Field((), "bool")
     found = dict(leaves(spec.action, "action"))
     found |= {"reward": spec.reward, "terminated": flag, "truncated": flag, **spec.extras}
@@ -57,10 +57,9 @@ def column_fields(spec: Spec) -> dict[str, Field]:
 class StepsFiles:
     """Steps of any segment, any columns. One thread at a time is served."""
 
-    def __init__(self, spec: Spec, segments: Segments) -> None:
+    def __init__(self, spec: Spec) -> None:
         self._columns = column_fields(spec)
         self._leaves: list[Field] = [field for _, field in leaves(spec.obs)]
-        self._segments = segments
         self.restart_in_child()
         forks.register(self)
 
@@ -71,13 +70,13 @@ class StepsFiles:
         self._held = 0
         self._lock = threading.RLock()
 
-    def know(self, segment: Segment) -> Known:
+    def know(self, segment: Stored) -> Known:
         """What a segment's file says of itself; `LakeCorrupt` if that is not what the lake holds."""
         with self._lock:
-            key = segment.name, segment.shift
+            key = segment.name, segment.head.shift
             known = self._known.get(key)
             if known is None:
-                with self._segments.using(segment.name) as file:
+                with segment.head.segments.using(segment.name) as file:
                     layout = read_layout(file)
                 try:
                     known = self._check(layout, segment)
@@ -89,7 +88,7 @@ class StepsFiles:
             self._forget()
             return known
 
-    def read(self, segment: Segment, places: Array) -> dict[str, Array]:
+    def read(self, segment: Stored, places: Array) -> dict[str, Array]:
         """All columns of the steps at these places of a segment, sorted."""
         with self._lock:
             size = self.know(segment).file.batch
@@ -104,21 +103,21 @@ class StepsFiles:
                 read = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
             return _with_follows(read, len(places))
 
-    def columns(self, segment: Segment, names: list[str], start: int, stop: int) -> dict[str, Array]:
+    def columns(self, segment: Stored, names: list[str], start: int, stop: int) -> dict[str, Array]:
         """Some columns of the steps at places [start, stop) of a segment; not kept in memory."""
         known = {column.name for column in self.know(segment).file.columns}
-        with self._segments.using(segment.name) as file:
+        with segment.head.segments.using(segment.name) as file:
             found = read_steps(
                 file, [name for name in names if name != FOLLOWS or name in known], start, stop
             )
         return _with_follows(found, stop - start) if FOLLOWS in names else found
 
-    def _batch(self, segment: Segment, number: int) -> Mapping[str, Array]:
+    def _batch(self, segment: Stored, number: int) -> Mapping[str, Array]:
         batch = self._batches.get((segment.name, number))
         if batch is None:
             layout = self.know(segment).file
             start = number * layout.batch
-            with self._segments.using(segment.name) as file:
+            with segment.head.segments.using(segment.name) as file:
                 batch = read_steps(file, None, start, min(start + layout.batch, layout.steps))
             self._batches[segment.name, number] = batch
             self._held += _nbytes(batch)
@@ -132,9 +131,11 @@ class StepsFiles:
         while len(self._known) > 1 and (self._held > KEPT_BYTES or len(self._known) > OPEN_FILES):
             self._held -= self._known.popitem(last=False)[1].nbytes
 
-    def _check(self, layout: arrow.Layout, segment: Segment) -> Known:
-        if layout.steps != segment.steps.steps:
-            raise ValueError(f"it has {layout.steps} steps where {segment.steps.steps} were committed")
+    def _check(self, layout: arrow.Layout, segment: Stored) -> Known:
+        if layout.steps != segment.segment.steps.steps:
+            raise ValueError(
+                f"it has {layout.steps} steps where {segment.segment.steps.steps} were committed"
+            )
         found = {column.name: (column.dtype, column.shape) for column in layout.columns}
         wanted: dict[str, Any] = {n: (np.dtype(f.dtype), f.shape) for n, f in self._columns.items()}
         if FOLLOWS in found:  # not in files of earlier versions
@@ -149,11 +150,11 @@ class StepsFiles:
                 tracks.append(None)
                 continue
             wanted[f"windows[{i}]"] = (np.dtype("<i8"), (2,))
-            told = Layout(*json.loads(notes[f"layout[{i}]"]))
-            if not told.fits(field):
-                raise ValueError(f"windows of {told} cannot be observations of {field}")
-            layouts.append(told)
-            tracks.append(Track(notes[f"track[{i}]"], segment.shift[i] if segment.shift else 0))
+            layout_of = Layout(*json.loads(notes[f"layout[{i}]"]))
+            if not layout_of.fits(field):
+                raise ValueError(f"windows of {layout_of} cannot be observations of {field}")
+            layouts.append(layout_of)
+            tracks.append(Track(notes[f"track[{i}]"], segment.head.shift[i]))
         if found != wanted:
             raise ValueError(f"it has the columns {found}, the lake {wanted}")
         return Known(layout, tuple(layouts), tuple(tracks))

@@ -62,6 +62,7 @@ class Background:
         self._give_up = False
         self._recorded = 0
         self._reported = ""
+        self._cleanup_failures = 0
         self._thread = threading.Thread(target=self._work, name="lakepond-commit", daemon=True)
         self._thread.start()
         forks.register(self)
@@ -85,6 +86,11 @@ class Background:
         if self._jobs:
             return self._jobs[-1].new.stop
         return 0 if self.writer.last is None else self.writer.last.recorded
+
+    @property
+    def background_failures(self) -> int:
+        """Failed merges and deletions of old files, which do not affect commits."""
+        return self._cleanup_failures + self.writer.maintenance.failures
 
     def check(self) -> None:
         """Raise unless jobs can be submitted: not in a forked child, nor after the end."""
@@ -206,10 +212,10 @@ class Background:
         with self._lock:
             self._jobs.popleft()  # published: what follows cannot undo it
         self._guarded(job.new.release)
-        self._guarded(self.writer.clean_up)
         if job.done is not None:
             assert self.writer.last is not None
             job.done.set_result(self.writer.last)
+        self._guarded(self.writer.clean_up)
 
     def _fail(self, error: BaseException) -> None:
         """Keep all jobs queued, and have those who wait for them raise."""
@@ -232,6 +238,7 @@ class Background:
     def _report(self, error: BaseException) -> None:
         """Log what failed after a commit, once: the commit is durable, and those to come are not affected."""
         _clear_frames(error)
+        self._cleanup_failures += 1
         reason = f"{type(error).__name__}: {error}"
         if reason != self._reported:
             log.warning("cleaning up %s after a commit failed (reported once): %s", self.writer.path, reason)

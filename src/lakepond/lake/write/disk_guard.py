@@ -12,7 +12,7 @@ from lakepond.errors import LakeFull, SpecError
 
 log = logging.getLogger("lakepond")
 WARN_COMMITS = 20
-"""warn when the space that is left would be used up by so many commits like the last ones"""
+"""warn when the remaining space is enough for fewer commits like the last ones than this"""
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
