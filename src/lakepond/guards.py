@@ -30,7 +30,7 @@ from typing import Literal
 from lakepond import machine
 from lakepond.errors import ConfigError
 from lakepond.formats import size
-from lakepond.lake.guard import parse_bytes
+from lakepond.lake.write.disk_guard import parse_bytes
 
 log = logging.getLogger("lakepond")
 AtFloor = Literal["warn", "stop_saving", "stop"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -19,8 +20,8 @@ from lakepond.types import Array, Spec, Stats, Tree
 
 if TYPE_CHECKING:
     from lakepond.cloud.place import Cloud
-    from lakepond.lake.commits import Start
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.format.commits import Start
+    from lakepond.lake.read.lake import Lake
 
 
 class Replay(Persistent):
@@ -119,11 +120,11 @@ class Replay(Persistent):
         if no commit is intact, and `SpecError` if arguments are invalid or contradict each other.
         """
         from lakepond.flow import pond_and_lake
-        from lakepond.lake import description
-        from lakepond.lake.commits import Start
-        from lakepond.lake.guard import parse_bytes
-        from lakepond.lake.retention import check_kept
-        from lakepond.lake.writer import LakeWriter
+        from lakepond.lake.format import description
+        from lakepond.lake.format.commits import Start
+        from lakepond.lake.write.disk_guard import parse_bytes
+        from lakepond.lake.write.retention import check_kept
+        from lakepond.lake.write.writer import LakeWriter
 
         path = Path(path)
         if max_steps is not None and max_steps < capacity:
@@ -356,6 +357,7 @@ class Replay(Persistent):
                 bytes_plain=pond.size * self.spec.step_nbytes,
                 layout={leaf.path: leaf.layout for leaf in pond.leaves},
                 hints=hints(pond),
+                background_failures=self._background_failures(),
             )
 
     def __repr__(self) -> str:
@@ -363,5 +365,6 @@ class Replay(Persistent):
 
 
 def fill(lake: Lake, replay: Replay, count: int, *, rng: np.random.Generator) -> None:
-    """Append exactly `count` live steps of a lake to a replay; the same as `replay.fill_from`."""
+    """Use `replay.fill_from(lake, count, rng=...)`; this will be removed in 0.3."""
+    warnings.warn("use replay.fill_from(lake, count, rng=...)", DeprecationWarning, stacklevel=2)
     replay.fill_from(lake, count, rng=rng)

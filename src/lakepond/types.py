@@ -348,6 +348,8 @@ class Stats:
     """the row layout of each observation, by its path"""
     hints: dict[str, str] = field(default_factory=dict)
     """for each observation that would be smaller in another row layout: that layout, and how to declare it"""
+    background_failures: int = 0
+    """merges, deletions of old files and pushes that failed; each reason is logged once, commits continue"""
 
     @property
     def ratio(self) -> float:

@@ -11,7 +11,7 @@ import pytest
 
 import lakepond as lp
 from lakepond.cli import main
-from lakepond.lake.files import WriterLock
+from lakepond.lake.lock import WriterLock
 
 
 def steps_of(path) -> lp.Batch:

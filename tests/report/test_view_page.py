@@ -323,7 +323,7 @@ def test_the_token_leaves_the_address_bar_and_a_reload_works(lakes, serve, visit
 def test_checking_every_byte_shows_what_is_broken(lakes, serve, visit, tmp_path):
     path = view_lakes.copy(lakes / "boards", tmp_path / "lake")
     with lp.Lake.open(path) as lake:
-        name, files = lake.commit.rows[0].name, len(lake.commit.files())
+        name, files = next(lake.reader.row_files(0))[1].name, lake.stats().files
     view_lakes.flip(path / "segments" / name, at=100)
     page = ready(visit(f"{serve(path).url}#/files"), "files")
     page.click("text=Verify checksums")

@@ -20,7 +20,7 @@ from lakepond.envs.market.functional import Result
 from lakepond.envs.market.history import History
 from lakepond.envs.market_rules import REASONS
 from lakepond.errors import ConfigError, MarketDataError, RunMismatch
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.report.view.api import Api
 from lakepond.runs import Run
 from lakepond.trainers import erl, evaluate_market, market_stage

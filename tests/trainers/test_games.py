@@ -19,7 +19,7 @@ from faults.training import fingerprint
 from lakepond.agents.pqn import PQNSettings
 from lakepond.errors import ConfigError, RunMismatch, SpecError, UnknownStream
 from lakepond.guards import METRICS
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.report.video import save_gif
 from lakepond.runs import Run
 from lakepond.trainers import arena, big_agent, erl, live, mixture, single

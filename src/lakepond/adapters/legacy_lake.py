@@ -20,7 +20,7 @@ from lakepond.adapters.legacy import (
 )
 from lakepond.adapters.staging import new_lake, refuse_existing
 from lakepond.errors import SpecError
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, Field, Spec
 
 Progress = Callable[[int, int], None]

@@ -15,7 +15,7 @@ from lakepond.cli.flag import Flag
 from lakepond.errors import SpecError
 
 if TYPE_CHECKING:
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.read.lake import Lake
 
 Form = Literal["parquet", "arrow", "npz", "minari", "lerobot", "pickle"]
 FORMS: dict[str, Form] = {
@@ -60,7 +60,7 @@ class Export:
 
     def run(self) -> None:
         """Write in pieces and print the result."""
-        from lakepond.lake.lake import Lake
+        from lakepond.lake.read.lake import Lake
 
         form = self.form or FORMS.get(self.target.suffix)
         if form is None:

@@ -150,8 +150,8 @@ def _line(told: dict[str, Any], generations: int, width: int) -> str:
 def _tell(folder: Path, last: dict[str, Any], seconds: float, part: str, *, as_json: bool) -> None:
     """Print memory, disk and time of the run, and the champion with its baselines."""
     from lakepond.cli.evaluate import compared, comparison
-    from lakepond.lake import commits
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.format import commits
+    from lakepond.lake.read.lake import Lake
     from lakepond.report.page import write_report
 
     with Lake.open(folder / "lake") as lake:

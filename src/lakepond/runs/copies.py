@@ -23,8 +23,8 @@ from lakepond.errors import CloudNotFound, LakepondError
 from lakepond.flow import layout
 from lakepond.flow.cloud_to_lake import pull
 from lakepond.flow.lake_to_cloud import push
-from lakepond.lake import description
 from lakepond.lake.files import write_bytes
+from lakepond.lake.format import description
 from lakepond.lake.links import check_folders, target_in
 from lakepond.runs.checkpoints import STATE
 from lakepond.runs.resume import OLD

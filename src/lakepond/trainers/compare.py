@@ -35,7 +35,8 @@ from typing import Any
 from lakepond import stopping, untrusted
 from lakepond.agents.settings import PQNSettings
 from lakepond.errors import ConfigError, LakeLocked, RunCorrupt, RunLocked
-from lakepond.lake.files import WriterLock, write_bytes
+from lakepond.lake.files import write_bytes
+from lakepond.lake.lock import WriterLock
 from lakepond.runs import Run
 from lakepond.trainers import arena, game_settings, live, mixture, programs, single
 from lakepond.trainers.game_settings import ARMS, CompareConfig

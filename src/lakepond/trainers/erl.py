@@ -35,7 +35,7 @@ from lakepond.agents import ddpg, population
 from lakepond.agents.market_network import Array, Params
 from lakepond.flow.pond_and_lake import MOST_WAITING
 from lakepond.guards import Guard
-from lakepond.lake.commits import Commit
+from lakepond.lake.format.commits import Commit
 from lakepond.replay import Replay
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger

@@ -34,7 +34,7 @@ from lakepond.envs.vector import EnvState
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
-from lakepond.lake.commits import Start
+from lakepond.lake.format.commits import Start
 from lakepond.pond.device import Added, DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger

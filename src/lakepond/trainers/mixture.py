@@ -37,8 +37,8 @@ from lakepond.agents.pqn import PQN, PQNMetrics, PQNState, Rollout
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
-from lakepond.lake.commits import Start
-from lakepond.lake.lake import Lake
+from lakepond.lake.format.commits import Start
+from lakepond.lake.read.lake import Lake
 from lakepond.pond.device import DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lakepond.errors import SpecError
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.report.view.episode import read_columns
 from lakepond.types import Array, Field, leaves
 

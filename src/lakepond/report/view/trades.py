@@ -20,7 +20,7 @@ import numpy as np
 
 from lakepond.envs.market_rules import Rules
 from lakepond.errors import MarketDataError
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.report.view.episode import read_columns
 from lakepond.report.view.fields import is_market
 from lakepond.report.view.observed import observe

@@ -32,12 +32,12 @@ export async function files(main, { lake, words, signal }) {
 function filesTable(kind, told, states, turn) {
   const heads = kind === "steps"
     ? ["File", "#First step", "#Steps", "#On disk", "#Row files it needs", "Checked"]
-    : ["File", "#Leaf", "#First row", "#Rows", "#Uncompressed", "#On disk", "#Times smaller", "#Used by segments", "Checked"];
+    : ["File", "#Leaf", "#First row", "#Rows", "#Uncompressed", "#On disk", "#Times smaller", "Checked"];
   const lines = told.files.map((file) => row([
     h("code", { title: file.file }, `${file.file.slice(0, 12)}…${file.file.slice(file.file.lastIndexOf("."))}`),
     ...(kind === "steps"
       ? [count(file.first), count(file.steps), bytes(file.bytes), count(file.needs)]
-      : [String(file.leaf), count(file.first), count(file.rows), bytes(file.bytes_plain), bytes(file.bytes), number(Math.round((10 * file.bytes_plain) / file.bytes) / 10), count(file.segments)]),
+      : [String(file.leaf), count(file.first), count(file.rows), bytes(file.bytes_plain), bytes(file.bytes), number(Math.round((10 * file.bytes_plain) / file.bytes) / 10)]),
     state(states.get(file.file))], heads));
   const from = told.offset + 1, to = told.offset + told.files.length;
   return h("div", {},
