@@ -69,13 +69,15 @@ def _joined(packed: list[Entry], read: TryRead, write: Write, live: Live) -> lis
     return packed
 
 
-def spliced(entries: Sequence[Entry], old: Sequence[File], new: File, read: Read) -> list[Entry] | None:
+def spliced(
+    entries: Sequence[Entry], old: Sequence[File], new: File, read: Read, live: Live
+) -> list[Entry] | None:
     """The list with `new` in place of `old`, consecutive files in it; None if they are not in it.
 
-    Manifests from the first of them on are replaced by what they list: `pack` the result.
+    Manifests from the first of them on are replaced by what they list and is live: `pack` the result.
     """
     at = next((i for i, entry in enumerate(entries) if entry.stop > old[0].first), len(entries))
-    files = unpacked(entries[at:], read)
+    files = unpacked(entries[at:], read, live)
     names = [(file.first, file.name) for file in files]
     wanted = [(file.first, file.name) for file in old]
     if wanted[0] not in names:
@@ -86,11 +88,11 @@ def spliced(entries: Sequence[Entry], old: Sequence[File], new: File, read: Read
     return [*entries[:at], *files[:start], new, *files[start + len(old) :]]
 
 
-def unpacked(entries: Sequence[Entry], read: Read) -> list[File]:
-    """All files of some entries."""
+def unpacked(entries: Sequence[Entry], read: Read, live: Live) -> list[File]:
+    """All files of some entries that are live; others may have been deleted, and their manifests too."""
     files: list[File] = []
-    for entry in entries:
-        files += unpacked(read(entry), read) if isinstance(entry, Manifest) else [entry]
+    for entry in filter(live, entries):
+        files += unpacked(read(entry), read, live) if isinstance(entry, Manifest) else [entry]
     return files
 
 

@@ -227,7 +227,9 @@ class LakeWriter:
     def _splice(self, lists: list[list[Entry]], merged: Merged) -> None:
         leaf = merged.new.leaf if isinstance(merged.new, RowsFile) else None
         i = 0 if leaf is None else 1 + leaf
-        lists[i] = packing.spliced(lists[i], merged.old, merged.new, partial(self._read, leaf)) or lists[i]
+        assert self.last is not None
+        read, live = partial(self._read, leaf), partial(Catalog(self.last, self._files).is_live, leaf)
+        lists[i] = packing.spliced(lists[i], merged.old, merged.new, read, live) or lists[i]
 
     def _with_ends(
         self, lists: list[list[Entry]], ends: Mapping[int, tuple[bool, bool]]
@@ -270,12 +272,12 @@ class LakeWriter:
 
     def _with_fewer_ranges(self, commit: Commit, leaf: int) -> Commit:
         """The same commit with coarser `live_rows` of a leaf, and a list without the files this would add."""
-        read, catalog = partial(self._read, leaf), Catalog(commit, self._files)
+        is_live = partial(Catalog(commit, self._files).is_live, leaf)
         try:
-            files = packing.unpacked(commit.rows[leaf], read)
+            files = packing.unpacked(commit.rows[leaf], partial(self._read, leaf), is_live)
         except (LakeCorrupt, OSError):  # a manifest is damaged: next time, perhaps
             return commit
-        listed = self._pack(commit, leaf, tuple(file for file in files if catalog.is_live(leaf, file)))
+        listed = self._pack(commit, leaf, tuple(files))
         live = union([commit.live_rows[leaf]], LIVE_RANGES)
         rows = (*commit.rows[:leaf], listed, *commit.rows[leaf + 1 :])
         return replace(
