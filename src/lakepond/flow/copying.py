@@ -97,6 +97,7 @@ class Copier:
         self._unsure: set[str] = set()  # commits that may have arrived changed
         self._listed_at = -math.inf  # when a LIST has shown which files are there
         self._same_lake = False  # whether `lake.json` was compared with the one there
+        self._old_description = False  # whether that one is of an earlier version
 
     def round(self) -> None:
         """Upload all current commits; raises the first error.
@@ -198,7 +199,7 @@ class Copier:
         self._compared.intersection_update(there)
         mine = read_regular(self.path / description.NAME)
         if description.NAME in listed and not self._same_lake:
-            if not self._holds(description.NAME, mine, listed):
+            if not self._holds(description.NAME, mine, listed) and not self._upgrades(mine):
                 raise CloudConflict(
                     f"{self.cloud} contains a different lake from {self.path}; nothing was overwritten: "
                     "push this one to another place, or pull that one to a fresh folder."
@@ -213,6 +214,13 @@ class Copier:
             if not self._knows(there[-1]):
                 raise self._published_by_another(there[-1], "which does not exist at")
             self._compared.add(there[-1])
+
+    def _upgrades(self, mine: bytes) -> bool:
+        """Whether the cloud has this lake in another version; an earlier one is replaced before a commit."""
+        theirs = self.store.read(description.NAME)
+        same = _sound(theirs) and description.same_lake(mine, theirs)
+        self._old_description = same and description.format_of(theirs) < description.format_of(mine)
+        return same
 
     def _holds(self, name: str, data: bytes, listed: dict[str, Listed]) -> bool:
         """Whether the cloud has these bytes; what was damaged on its way there is left out of `listed`."""
@@ -380,6 +388,9 @@ class Copier:
 
     def _put_description(self, listed: dict[str, Listed]) -> None:
         """Have `lake.json` there; and learn, from a second one, whether the server honours conditions."""
+        if self._old_description:
+            self.store.replace(description.NAME, read_regular(self.path / description.NAME))
+            self._old_description = False
         if description.NAME in listed and self.store.conditions is not None:
             return
         self._put(description.NAME, read_regular(self.path / description.NAME))
