@@ -1,4 +1,4 @@
-"""Draw docs/images/bench.svg, the chart of the README, from docs/results/bench.json.
+"""Draw docs/images/bench.svg, the chart of the README, from docs/results/bench.json and reverb.json.
 
 python -m benchmarks.chart
 
@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-DATA = ROOT / "docs/results/bench.json"
+DATA, REVERB = ROOT / "docs/results/bench.json", ROOT / "docs/results/reverb.json"
 CHART = ROOT / "docs/images/bench.svg"
 
 NAMES = {  # name in bench.json: library, its setting
@@ -23,6 +23,7 @@ NAMES = {  # name in bench.json: library, its setting
     "TorchRL single frames, slices": ("TorchRL", "single frames, SliceSampler"),
     "TorchRL dense": ("TorchRL", "LazyTensorStorage"),
     "tianshou stack_num, last obs only": ("tianshou", "stack_num, last frame only"),
+    "Reverb": ("Reverb", "compressed in memory"),
 }
 PANELS = (  # column in bench.json, title, unit, divisor, number format
     ("RAM B/step", "Memory per step", "kB, less is better", 1e3, "{:.1f}"),
@@ -43,12 +44,12 @@ def text(x: float, y: float, value: str, kind: str = "", anchor: str = "start") 
     return f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}">{escape(value)}</text>'
 
 
-def draw(report: dict) -> str:
-    """The chart of a report as an SVG document."""
+def draw(report: dict, reverb: dict) -> str:
+    """The chart of a report, and of Reverb, which runs in a venv of its own, as an SVG document."""
     section = next(s for s in report["sections"] if s["title"] == "atari: breakout")
-    rows = {row["contestant"]: row for row in section["rows"]}
+    rows = {row["contestant"]: row for row in [*section["rows"], reverb]}
     height = TOP + ROW * len(NAMES) + 62
-    label = "Memory, recording and sampling of Atari frame stacks, lakepond beside four other libraries"
+    label = "Memory, recording and sampling of Atari frame stacks, lakepond beside five other libraries"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}"'
         f' height="{height}" role="img" aria-label="{label}"><title>{label}</title><style>{STYLE}</style>'
@@ -79,12 +80,12 @@ def draw(report: dict) -> str:
         f"* next_obs at an episode end is not the recorded one ({', '.join(wrong)}); "
         "this matters where an episode is truncated.",
         "Breakout, stacks of 4 x 84 x 84, 8 environments, 20,000 steps, NumPy arrays out. "
-        f"{machine}, {date}.",
+        f"{machine}, {date}; Reverb {reverb['date'].split()[0]}.",
     )
     parts += [text(20, y + 19 * i, note, "note") for i, note in enumerate(notes)]
     return "\n".join(part for part in parts if part) + "\n</svg>\n"
 
 
 if __name__ == "__main__":
-    CHART.write_text(draw(json.loads(DATA.read_text())))
+    CHART.write_text(draw(*(json.loads(file.read_text()) for file in (DATA, REVERB))))
     print(f"wrote {CHART}")

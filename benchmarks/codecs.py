@@ -25,7 +25,7 @@ import zstandard
 from benchmarks.frames import play
 from benchmarks.measure import interleaved
 from benchmarks.report import machine
-from lakepond.lake.shard import Shard, write_shard
+from lakepond.lake.format.shard import Shard, write_shard
 
 ROWS, GROUP, REPEATS = 32, 8, 9
 POOL = ThreadPoolExecutor(2)

@@ -100,7 +100,7 @@ def test_the_readme_is_short_and_names_the_two_commands():
 
 
 def test_the_chart_is_drawn_from_the_committed_benchmark():
-    drawn = chart.draw(json.loads(chart.DATA.read_text()))
+    drawn = chart.draw(*(json.loads(file.read_text()) for file in (chart.DATA, chart.REVERB)))
     assert chart.CHART.read_text() == drawn, "run `python -m benchmarks.chart`"
 
 

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from lakepond.flow.cloud_gc import gc
     from lakepond.flow.cloud_to_lake import pull
     from lakepond.flow.lake_to_cloud import push
-    from lakepond.lake.lake import Lake, LakeStats
+    from lakepond.lake.read.lake import Lake, LakeStats
     from lakepond.lake.repair import repair
     from lakepond.replay import Replay, fill
     from lakepond.types import Batch, Field, RowSource, Spec, Stats, WindowRef
 
 _HOMES = {
     "lakepond.replay": ("Replay", "fill"),
-    "lakepond.lake.lake": ("Lake", "LakeStats"),
+    "lakepond.lake.read.lake": ("Lake", "LakeStats"),
     "lakepond.cloud.place": ("Cloud",),
     "lakepond.cloud.status": ("UploadStatus",),
     "lakepond.flow.lake_to_cloud": ("push",),

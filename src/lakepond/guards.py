@@ -30,7 +30,7 @@ from typing import Literal
 from lakepond import machine
 from lakepond.errors import ConfigError
 from lakepond.formats import size
-from lakepond.lake.guard import parse_bytes
+from lakepond.lake.write.disk_guard import parse_bytes
 
 log = logging.getLogger("lakepond")
 AtFloor = Literal["warn", "stop_saving", "stop"]
@@ -47,7 +47,7 @@ METRICS = (
 )
 """what `check` returns: all of it tells of the machine, so a resumed run has other numbers"""
 SOON = 20
-"""warn when the floor will be reached within so many generations, if there is no last one to compare with"""
+"""warn when the floor will be reached within this many generations, if the last one is unknown"""
 WINDOW = 8
 """generations over which the rate is taken"""
 ENOUGH = 3

@@ -83,7 +83,7 @@ def device_memory() -> tuple[int, int] | None:
 
 
 def lock_holder(file: str | Path) -> int | None:
-    """The process that holds a lock on a file, as the kernel tells it; None if none does.
+    """The process that holds a lock on a file, according to the kernel; None if none does.
 
     Asking takes no lock, so nobody who wants it is in the way.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -19,8 +20,8 @@ from lakepond.types import Array, Spec, Stats, Tree
 
 if TYPE_CHECKING:
     from lakepond.cloud.place import Cloud
-    from lakepond.lake.commits import Start
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.format.commits import Start
+    from lakepond.lake.read.lake import Lake
 
 
 class Replay(Persistent):
@@ -119,10 +120,11 @@ class Replay(Persistent):
         if no commit is intact, and `SpecError` if arguments are invalid or contradict each other.
         """
         from lakepond.flow import pond_and_lake
-        from lakepond.lake.commits import Start
-        from lakepond.lake.guard import parse_bytes
-        from lakepond.lake.retention import check_kept
-        from lakepond.lake.writer import LakeWriter
+        from lakepond.lake.format import description
+        from lakepond.lake.format.commits import Start
+        from lakepond.lake.write.disk_guard import parse_bytes
+        from lakepond.lake.write.retention import check_kept
+        from lakepond.lake.write.writer import LakeWriter
 
         path = Path(path)
         if max_steps is not None and max_steps < capacity:
@@ -131,6 +133,12 @@ class Replay(Persistent):
         copy = pond_and_lake.cloud_copy(
             path, cloud, pull, local_budget, None if isinstance(commit, Start) else commit, writer
         )
+        known = description.read(path) if spec is not None and (path / description.NAME).exists() else None
+        if spec is not None and known is not None and spec != known:
+            raise SpecError(
+                f"{path} was created with a different spec: {spec.differences(known)}. Omit spec to use that "
+                "of the lake; to add a field, copy its steps to a new lake (docs/howto/add-a-field.md)."
+            )
         spec = pond_and_lake.find_or_make(path, spec)
         replay = cls(spec, capacity, alpha=alpha, threads=threads, seed=seed, cast=cast)
         lake_writer = LakeWriter(
@@ -241,7 +249,8 @@ class Replay(Persistent):
             raise TooFewSteps(f"{count:,} steps were requested, but {lake.path} has {len(lake):,}.")
         if lake.spec != self.spec:
             raise SpecError(
-                f"{lake.path} and the replay have different specs; fill from a lake with the same spec."
+                f"{lake.path} and the replay have different specs ({self.spec.differences(lake.spec)}); fill "
+                "from a lake with the same spec."
             )
         if self._outflow is not None:
             raise SpecError("fill needs a replay in memory, but this one writes a lake of its own.")
@@ -348,6 +357,7 @@ class Replay(Persistent):
                 bytes_plain=pond.size * self.spec.step_nbytes,
                 layout={leaf.path: leaf.layout for leaf in pond.leaves},
                 hints=hints(pond),
+                background_failures=self._background_failures(),
             )
 
     def __repr__(self) -> str:
@@ -355,5 +365,6 @@ class Replay(Persistent):
 
 
 def fill(lake: Lake, replay: Replay, count: int, *, rng: np.random.Generator) -> None:
-    """Append exactly `count` live steps of a lake to a replay; the same as `replay.fill_from`."""
+    """Use `replay.fill_from(lake, count, rng=...)`; this will be removed in 0.3."""
+    warnings.warn("use replay.fill_from(lake, count, rng=...)", DeprecationWarning, stacklevel=2)
     replay.fill_from(lake, count, rng=rng)

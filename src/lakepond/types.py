@@ -180,8 +180,25 @@ class Spec:
             object.__setattr__(self, name, _with_tuples(getattr(self, name)))
 
     def __hash__(self) -> int:
-        fields = [*leaves(self.obs, "obs"), *leaves(self.action, "action"), *leaves(self.extras, "extras")]
-        return hash((frozenset(fields), self.reward))
+        return hash(frozenset(self.fields().items()))
+
+    def fields(self) -> dict[str, Field]:
+        """All fields by their path: "obs", "obs['camera']", "action", "reward", and extras by name."""
+        trees = [*leaves(self.obs, "obs"), *leaves(self.action, "action")]
+        return {**dict(trees), "reward": self.reward, **self.extras}
+
+    def differences(self, other: Spec) -> str:
+        """Which fields differ from another spec's: "log_prob is new; action is int64[], not int32[]"."""
+        mine, theirs = self.fields(), other.fields()
+        found = [f"{path} is missing" for path in theirs if path not in mine]
+        for path, field_ in mine.items():
+            if path not in theirs:
+                found.append(f"{path} is new")
+            elif str(field_) != str(theirs[path]):
+                found.append(f"{path} is {field_}, not {theirs[path]}")
+            elif field_ != theirs[path]:
+                found.append(f"{path} has rows={field_.rows!r}, not rows={theirs[path].rows!r}")
+        return "; ".join(found) or ("" if self == other else "a dict is a tuple there, or the reverse")
 
     @classmethod
     def from_spaces(
@@ -331,6 +348,8 @@ class Stats:
     """the row layout of each observation, by its path"""
     hints: dict[str, str] = field(default_factory=dict)
     """for each observation that would be smaller in another row layout: that layout, and how to declare it"""
+    background_failures: int = 0
+    """merges, deletions of old files and pushes that failed; each reason is logged once, commits continue"""
 
     @property
     def ratio(self) -> float:

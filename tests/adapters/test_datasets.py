@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 import lakepond as lp
 from lakepond.adapters.datasets import LakeDataset, LakeLoader, LakeSteps
-from lakepond.lake.loaded import LoadedSteps
+from lakepond.lake.read.loaded import LoadedSteps
 from lakepond.testing import WORLDS
 from lakepond.types import leaves, rebuild
 

@@ -16,7 +16,7 @@ import lakepond as lp
 from lakepond.adapters.arrow import import_arrow
 from lakepond.adapters.lerobot import import_lerobot
 from lakepond.adapters.minari import import_minari
-from lakepond.lake import description
+from lakepond.lake.format import description
 from lakepond.testing import same_bytes
 
 OBS = spaces.Dict(
@@ -78,9 +78,9 @@ def test_specs_are_compared_by_what_is_stored(lake):
 
 
 def test_a_reader_that_knows_no_spaces_reads_the_description(lake):
-    """Format 1 has shape, dtype and rows; other keys of a field are ignored."""
+    """Format 2 has shape, dtype and rows; other keys of a field are ignored."""
     text = json.loads((lake / "lake.json").read_text())
-    assert text["format"] == 1
+    assert text["format"] == 2
     assert set(text["spec"]["action"]) == {"shape", "dtype", "rows", "space"}
     assert set(text["spec"]["reward"]) == {"shape", "dtype", "rows"}
     assert "null" not in json.dumps(text["spec"]["obs"]["dict"][0]).replace('"rows": null', "")

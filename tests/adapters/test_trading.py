@@ -125,7 +125,7 @@ def test_uncompressed_is_plain(tmp_path):
     buffer.save(tmp_path / "plain", compress=False)
     buffer.close()
     with lp.Lake.open(tmp_path / "plain") as lake:
-        assert {file.shard.codec for file in lake.commit.rows} == {"none"}
+        assert {file.shard.codec for _, file in lake.reader.row_files(0)} == {"none"}
     again = trading.ReplayBuffer.load(tmp_path / "plain")
     assert again.replay.recent(1).obs[0].tobytes() == DAYS[29:49].tobytes()
     again.close()

@@ -69,7 +69,7 @@ def damage() -> Callable[[Path], Path]:
 
     def flip(lake: Path) -> Path:
         with lp.Lake.open(lake) as opened:
-            name = [name for name in opened.commit.files() if name.endswith("rows")][-1]
+            name = [file.name for _, file in opened.reader.row_files(0)][-1]
         file = lake / "segments" / name
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 0xFF

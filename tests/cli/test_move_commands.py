@@ -1,7 +1,9 @@
 """`compact`, `push`, `pull`, `gc`, `import`, `export`: the library's functions, one command away."""
 
+import os
 import pickle
 import shutil
+import time
 from collections import deque
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 import lakepond as lp
 from lakepond.cli import main
-from lakepond.lake.files import WriterLock
+from lakepond.lake.lock import WriterLock
 
 
 def steps_of(path) -> lp.Batch:
@@ -83,6 +85,20 @@ def test_push_without_a_place_says_what_to_name(lake, capsys, monkeypatch):
     monkeypatch.delenv("CLOUD_PROVIDER", raising=False)
     assert main(["push", str(lake)]) == 2
     assert "give the URL to push" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+def test_push_without_credentials_fails_at_once(scheme, lake, make_run, capsys, monkeypatch, tmp_path):
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_", "STORAGE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (lake, make_run(done=1)):
+        began = time.monotonic()
+        assert main(["push", str(path), f"{scheme}://bucket/demo"]) == 1
+        assert time.monotonic() - began < 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"lakepond: no credentials for {scheme}://bucket/demo: set ")
+        assert err.count("\n") == 1
 
 
 def test_push_goes_where_the_environment_says(lake, tmp_path, monkeypatch, told):

@@ -59,6 +59,12 @@ def test_shapes_are_planned_as_the_preset_they_describe(told):
     assert shapes["growth"][-1]["reported_gb"] == 187.0
 
 
+def test_small_observations_are_planned_without_deduplication(told):
+    assumed = told("plan", "--obs", "4:float32", "--per-generation", 1000, "--generations", 3)["assumptions"]
+    assert assumed.startswith("Assumed: observations this small are stored without deduplication; gzip ")
+    assert "0 distinct rows" not in assumed
+
+
 def test_an_environment_is_planned_by_its_spaces(told, capsys):
     planned = told("plan", "--env", "ALE/Gravitar-v5", "--play", 0, "--disk", "1TB", "--ram", "1TB")
     assert planned["transition_bytes"] == 2 * 210 * 160 * 3 + 8 + 4 + 2

@@ -81,7 +81,7 @@ def test_a_run_that_reached_its_end_is_finished(make_run, told, capsys):
     assert main(["status", str(folder)]) == 0
     out = capsys.readouterr().out
     assert "finished" in out
-    assert "4 of 4, 100%" in out
+    assert "4 of 4, 100 %" in out
     assert "150 steps" in out
 
 
@@ -215,7 +215,7 @@ def test_watch_draws_live_on_a_terminal_and_leaves_with_ctrl_c(training):
     os.close(screen)
     try:
         seen, until = b"", time.monotonic() + 60
-        while seen.count(b"2 of 4, 50%") < 2 and time.monotonic() < until:  # drawn twice at least
+        while seen.count(b"2 of 4, 50 %") < 2 and time.monotonic() < until:  # drawn twice at least
             seen += os.read(terminal, 4096)
         watch.send_signal(signal.SIGINT)
         try:
@@ -228,7 +228,7 @@ def test_watch_draws_live_on_a_terminal_and_leaves_with_ctrl_c(training):
         watch.kill()
         watch.wait()
         os.close(terminal)
-    assert seen.count(b"2 of 4, 50%") >= 2
+    assert seen.count(b"2 of 4, 50 %") >= 2
     assert b"running" in seen
     assert code == 0
 

@@ -2,11 +2,13 @@
 
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 import lakepond as lp
 from lakepond.cli import main, words
-from lakepond.lake.files import WriterLock
+from lakepond.lake.lock import WriterLock
+from lakepond.plan.measured import written
 
 
 def test_ls_finds_runs_and_lakes_below_a_folder(lake, make_run, tmp_path, told):
@@ -36,7 +38,7 @@ def test_ls_of_nothing_says_so_and_is_no_error(tmp_path, told, capsys):
     assert main(["ls", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert "no lake and no run below" in err
+    assert "has no lakes and no runs" in err
 
 
 def test_ls_of_a_lake_lists_its_newest_commits(lake, told, capsys):
@@ -164,3 +166,30 @@ def test_progress_is_drawn_on_a_terminal_only(lake, monkeypatch, capsys):
     with words.progress("verify") as show:
         show(1, 2)
     assert capsys.readouterr().err == ""
+
+
+def test_a_lake_of_several_writers_is_told_as_a_whole(tmp_path, told):
+    path, spec = tmp_path / "lake", lp.Spec(obs=lp.Field((256,), "float32"))
+    for writer in ("", "a"):
+        with lp.Replay.open(path, spec, capacity=100, writer=writer, merge_after=None) as replay:
+            for number in range(12):
+                obs = np.full(256, number, np.float32)
+                replay.record(
+                    obs=obs, action=0, reward=1.0, next_obs=obs + 1, terminated=False, truncated=False
+                )
+                replay.commit()
+    files = [*(path / "segments").iterdir(), *(path / "writers" / "a" / "segments").iterdir()]
+    size = sum(file.stat().st_size for file in files)
+    status = told("status", path)["lake"]
+    assert (status["bytes_on_disk"], status["rows"]) == (size, 26)
+    assert status["bytes_per_second"] is None
+    shown = told("show", path)
+    assert (shown["segments"], shown["files"], shown["bytes_on_disk"]) == (24, len(files), size)
+    assert shown["bytes_of_rows"] == sum(f.stat().st_size for f in files if f.suffix == ".rows")
+    measured = written(path)
+    assert (measured.bytes, measured.row_bytes) == (size, 26 * 1024)
+    assert measured.bytes_per_step == pytest.approx(size / 24)
+    merged = told("compact", path, "--keep-last", 1)
+    assert merged["bytes_before"] == size
+    assert merged["files"] < merged["files_before"] == len(files)
+    assert merged["bytes"] < size

@@ -189,7 +189,7 @@ def test_the_result_of_a_training_fits(columns, found, monkeypatch, capsys):
         words.console().print(part)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= int(columns)
-    for fact in ("187 GB uncompressed", "1.23 GB", "1 GB in the lake, 12,345 commits", "3.70% of the time"):
+    for fact in ("187 GB uncompressed", "1.23 GB", "1 GB in the lake, 12,345 commits", "3.70 % of the time"):
         assert fact in out
     assert out.count("+123456.7 %") == (3 if found else 0)
     assert squeezed(f"{folder}/report.html") in squeezed(out)

@@ -28,11 +28,11 @@ def test_a_lake_of_four_budgets_works_end_to_end(name, tmp_path):
             assert replay.wait_for_uploads(60).state == "idle"  # pushes by itself before the disk is full
         assert replay.push(wait=True).done
         with replay.lake() as everything:
-            assert sum(everything.commit.files().values()) > 4 * BUDGET
+            assert everything.commit.totals.bytes > 4 * BUDGET
             assert here(lake) <= BUDGET
             agrees(everything.sample(32, rng=rng))  # sample
             big = lp.Replay(SPEC, 2000)
-            lp.fill(everything, big, 700, rng=rng)  # fill
+            big.fill_from(everything, 700, rng=rng)  # fill
             agrees(big.sample(64, rng=rng))
             whole(everything, 900)
         assert here(lake) <= BUDGET
@@ -97,7 +97,7 @@ def test_a_commit_whose_files_are_nowhere_does_not_keep_newer_ones_from_being_pu
         run(replay, commits=5)
         assert replay.push(wait=True).done
         with replay.lake(0) as first, replay.lake() as newest:
-            lost = set(first.commit.files()) - set(newest.commit.files())
+            lost = dict(first.files()).keys() - dict(newest.files()).keys()
         for segment in lost:  # swept in the cloud, and not on this disk either
             store.delete(f"segments/{segment}")
             (tmp_path / "lake/segments" / segment).unlink()

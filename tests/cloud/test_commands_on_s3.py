@@ -55,3 +55,11 @@ def test_a_server_that_is_away_is_one_sentence(s3, tmp_path, monkeypatch, capfd)
     assert out == ""
     assert err.startswith("lakepond: ")
     assert err.count("\n") == 1
+
+
+def test_push_to_a_bucket_that_does_not_exist_fails_at_once(s3, tmp_path, capfd):
+    lp.Replay.open(tmp_path / "lake", small_runs.SPEC, capacity=200).close()
+    assert main(["push", str(tmp_path / "lake"), "s3://no-such-bucket/x"]) == 1
+    assert capfd.readouterr().err == (
+        "lakepond: the bucket s3://no-such-bucket does not exist; create it, or give another URL.\n"
+    )

@@ -57,7 +57,7 @@ def train_while_a_server_dies(server: servers.Server, kills: int, name: str, tmp
         assert replay.push(wait=True, timeout=120).done
         recorded = replay.stats().recorded
         marked = [
-            segment for segment in replay.lake().commit.files() if segment in replay._cloud.pusher.elsewhere
+            segment for segment, _ in replay.lake().files() if segment in replay._cloud.pusher.elsewhere
         ]
     there = Store(cloud).list("segments")
     assert all(f"segments/{segment}" in there for segment in marked)

@@ -66,7 +66,7 @@ def test_25_generations_send_every_byte_once(moto, name, tmp_path):
                 assert replay.push(wait=True).done
         sent = replay.upload_status().uploaded_bytes
         with lp.Lake.open(tmp_path / "lake") as lake:
-            segments = lake.commit.files()
+            segments = dict(lake.files())
     mine = [each for each in moto.log() if each[0] == "PUT" and f"/{name}/" in each[1]]
     puts = [(path.rpartition("/")[2], status) for _, path, _, status, _ in mine if "/segments/" in path]
     assert sorted(puts) == [(segment, 200) for segment in sorted(segments)]  # each exactly once

@@ -51,7 +51,7 @@ def jumping() -> Iterator[Clock]:
         patches.enter_context(
             mock.patch("time.gmtime", lambda at=None: gmtime(clock.time() if at is None else at))
         )
-        for module in ("lakepond.lake.writer",):  # takes datetime.now
+        for module in ("lakepond.lake.write.writer",):  # takes datetime.now
             patches.enter_context(mock.patch(f"{module}.datetime", _datetime(clock)))
         yield clock
 

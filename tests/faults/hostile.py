@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 from faults import hostile_files, hostile_lakes, hostile_runs
 from lakepond.cli import exit_code, main
 from lakepond.errors import LakepondError
-from lakepond.lake.checksum import digest_of
-from lakepond.lake.sealed import seal, unseal
+from lakepond.lake.format.checksum import digest_of
+from lakepond.lake.format.sealed import seal, unseal
 
 MEMORY_BYTES = 200 << 20
 """that one heavy case may take beside what the process had before"""

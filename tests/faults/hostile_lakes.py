@@ -16,10 +16,10 @@ import numpy as np
 
 import lakepond as lp
 from lakepond.arrow_sizes import read_footer
-from lakepond.lake.checksum import digest_of
-from lakepond.lake.columns import Layout, _column
-from lakepond.lake.sealed import seal, unseal
-from lakepond.lake.steps import read_layout, read_steps, write_batches, write_steps
+from lakepond.lake.format.checksum import digest_of
+from lakepond.lake.format.columns import Layout, _column
+from lakepond.lake.format.sealed import seal, unseal
+from lakepond.lake.format.steps import read_layout, read_steps, write_batches, write_steps
 
 SPEC = lp.Spec(obs=lp.Field((4, 8, 8), "uint8", rows=0), action=lp.Field((), "int64"))
 STEPS = 60
@@ -220,7 +220,7 @@ def expanding_rows(row_bytes: int, block_rows: int) -> Callable[[Path], None]:
     def build(folder: Path) -> None:
         import xxhash
 
-        from lakepond.lake.checksum import crc32c
+        from lakepond.lake.format.checksum import crc32c
 
         lake = copied(folder)
         frame = rle_frame(row_bytes * block_rows)

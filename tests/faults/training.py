@@ -130,7 +130,7 @@ def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:
 
 
 def _steps(path: Path, commit: int) -> str:
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.read.lake import Lake
     from lakepond.types import leaves
 
     with Lake.open(path, commit) as lake:

@@ -308,3 +308,28 @@ def test_float64_observations_are_refused_unless_they_may_be_rounded(tmp_path):
         if replay._outflow is None:
             step(copy.deepcopy(replay))
         replay.close()
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"extras": {"log_prob": lp.Field((), "float32")}}, "spec: log_prob is new. Omit"),
+        ({"obs": lp.Field((5,), "float32")}, r"spec: obs is float32\[5\], not float32\[4\]"),
+        ({"obs": lp.Field((4,), "float32", rows=None)}, "spec: obs has rows=None, not rows='auto'"),
+        ({"action": {"a": lp.Field(), "b": lp.Field()}}, r"action is missing; action\['a'\] is new"),
+        ({"extras": {}, "reward": lp.Field((2,))}, r"spec: reward is float32\[2\], not float32\[\]"),
+    ],
+)
+def test_opening_with_another_spec_names_the_fields_that_differ(tmp_path, changed, named):
+    spec = lp.Spec(obs=lp.Field((4,), "float32"))
+    lp.Replay.open(tmp_path / "lake", spec, capacity=10).close()
+    with pytest.raises(lp.SpecError, match=named):
+        lp.Replay.open(tmp_path / "lake", dataclasses.replace(spec, **changed), capacity=10)
+    with lp.Replay.open(tmp_path / "lake", dataclasses.replace(spec), capacity=10):
+        pass
+
+
+def test_specs_that_nest_otherwise_differ():
+    field = lp.Field((), "float32")
+    assert lp.Spec(obs=(field,)).differences(lp.Spec(obs={0: field})) != ""
+    assert lp.Spec(obs=(field,)).differences(lp.Spec(obs=[field])) == ""

@@ -13,9 +13,9 @@ from lakepond.errors import ConfigError, SpecError, TooFewSteps
 from lakepond.flow import lake_to_device
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
 from lakepond.flow.lake_to_device import BLOCK, plan
-from lakepond.lake.commits import Start
-from lakepond.lake.lake import Lake
-from lakepond.lake.writer import LakeWriter
+from lakepond.lake.format.commits import Start
+from lakepond.lake.read.lake import Lake
+from lakepond.lake.write.writer import LakeWriter
 from lakepond.pond.device import Added, DevicePond
 from lakepond.pond.device_load import load
 from lakepond.trainers.ponds import Ponds, make_pond, open_lake

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from test_lake import record, same_batch, spec_of
 
 import lakepond as lp
 from lakepond.flow import lake_to_pond
-from lakepond.lake import tracks
-from lakepond.lake.blocks import ShardInfo
-from lakepond.lake.steps import StepsInfo
-from lakepond.lake.tracks import RowPlaces, Track, runs_of
+from lakepond.lake.format import tracks
+from lakepond.lake.format.blocks import ShardInfo
+from lakepond.lake.format.steps import StepsInfo
+from lakepond.lake.format.tracks import Track, runs_of
 
 
 def padded(t: int) -> np.ndarray:
@@ -48,19 +46,18 @@ def test_the_index_of_rows_is_sized_by_the_rows_that_are_there(tmp_path):
             if t % 100 == 99:
                 replay.commit()
     with lp.Lake.open(tmp_path / "lake") as lake:
-        rows = sum(file.shard.rows for file in lake.commit.rows)
-        assert lake.commit.rows[0].first == 0  # the padding
+        rows = sum(file.shard.rows for _, file in lake.reader.row_files(0))
+        assert next(lake.reader.row_files(0))[0] == 0  # the padding
         assert lake.commit.next_rows[0] > 20_000
         assert rows < 2_000
-        assert lake.reader.row_places(0).count == rows
-        tracemalloc.start()
+        assert lake.reader.rows_count(0) == rows
         with lp.Replay(spec, capacity=100) as replay:
-            before = tracemalloc.get_traced_memory()[0]
             index = lake_to_pond._Rows(lake, replay._pond, ours=False)
-            taken = tracemalloc.get_traced_memory()[0] - before - index._scratch.nbytes
-            tracemalloc.stop()
-            assert taken < 8 * rows + 20_000  # and not 4 bytes for each of 20,000 row numbers
-            lake.fill(replay, 100, rng=np.random.default_rng(0))
+            for part in lake.parts(np.arange(19_900, 20_000)):
+                lake_to_pond._unpin(replay._pond, index.hold(part))
+            loaded = sum(len(numbers) for slots in index._slots for numbers, _ in slots._parts)
+            assert loaded == 102  # and not 20,000 row numbers
+            replay.fill_from(lake, 100, rng=np.random.default_rng(0))
             batch = replay.sample(50, rng=np.random.default_rng(1))
             assert (batch.obs[:, 1, 0] == batch.reward + 1).all()
     with lp.Replay.open(tmp_path / "lake", capacity=100) as replay:
@@ -70,21 +67,29 @@ def test_the_index_of_rows_is_sized_by_the_rows_that_are_there(tmp_path):
         assert not batch.obs[:, 0].any()
 
 
-def test_places_count_rows_through_files_with_gaps():
-    class File:
-        def __init__(self, first: int, rows: int) -> None:
-            self.first, self.shard = first, ShardInfo(rows, 8, 4, "zstd", 100, "x")
-
-    places = RowPlaces([File(0, 3), File(1000, 2), File(1 << 39, 4)])
-    assert places.count == 9
-    numbers = np.array([0, 2, 1000, 1001, 1 << 39, (1 << 39) + 3])
-    assert places.of(numbers).tolist() == [0, 2, 3, 4, 5, 8]
-    for absent in (3, 999, 1002, (1 << 39) + 4, -1):
-        with pytest.raises(LookupError):
-            places.of(np.array([absent]))
-    assert RowPlaces([]).of(np.zeros(0, np.int64)).tolist() == []
-    with pytest.raises(LookupError):
-        RowPlaces([]).of(np.array([0]))
+def test_loaded_rows_are_found_by_number_through_gaps():
+    slots = lake_to_pond._Slots()
+    assert slots.of(np.array([0, 5])).tolist() == [-1, -1]
+    slots.add(np.array([0, 2, 1000]), np.array([7, 8, 9]))
+    slots.add(np.array([1, 999, 1 << 39]), np.array([10, 11, 12]))
+    assert slots.of(np.array([0, 1, 2, 3, 999, 1000, 1001, 1 << 39])).tolist() == [
+        7,
+        10,
+        8,
+        -1,
+        11,
+        9,
+        -1,
+        12,
+    ]
+    rng = np.random.default_rng(0)
+    known: dict[int, int] = {}
+    slots = lake_to_pond._Slots()
+    for new in np.sort(rng.permutation(1 << 16).reshape(64, -1), axis=1):
+        slots.add(new, new % 1000)
+        known |= {int(n): int(n) % 1000 for n in new}
+        some = np.sort(rng.choice(1 << 16, 100, replace=False))
+        assert slots.of(some).tolist() == [known.get(int(n), -1) for n in some]
 
 
 def test_a_track_that_stays_encoded_has_the_same_row_numbers(monkeypatch):

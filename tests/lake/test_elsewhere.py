@@ -11,7 +11,7 @@ from test_lake import agrees, record, spec_of
 
 import lakepond as lp
 from lakepond.lake.elsewhere import Elsewhere, Segments, known
-from lakepond.lake.names import segment_files
+from lakepond.lake.format.names import segment_files
 
 WORLD = "market window"
 URL = "memory://everything"

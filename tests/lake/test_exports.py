@@ -152,10 +152,9 @@ def test_plain_rows_are_seen_where_they_lie(tmp_path):
         record(replay, world, 60, 90)
     with lp.Lake.open(path) as lake:
         view = lake.rows()
-        assert len(lake.commit.rows) == 2
+        assert len(lake.commit.rows[0]) == 2
         both = np.asarray(view)  # of two files: a copy
-        file = lake.commit.rows[0]
-        mapped = lake.reader._shard(file)._blocks.plain
+        mapped = lake.reader._open(lake.reader.heads[0], lake.commit.rows[0][0]).shard._blocks.plain
         for some, places in ((view[:first], slice(0, first)), (view[3:9], slice(3, 9)), (view[5], 5)):
             assert np.shares_memory(some, mapped)
             assert not some.flags.writeable
@@ -169,7 +168,9 @@ def test_plain_rows_are_seen_where_they_lie(tmp_path):
         lake.compact(keep_last=1)
         whole = lake.rows()
         array = np.asarray(whole)
-        assert np.shares_memory(array, lake.reader._shard(lake.commit.rows[0])._blocks.plain)
+        assert np.shares_memory(
+            array, lake.reader._open(lake.reader.heads[0], lake.commit.rows[0][0]).shard._blocks.plain
+        )
         assert np.shares_memory(whole.__array__(copy=False), array)
         assert not np.shares_memory(whole.__array__(copy=True), array)
         assert np.asarray(whole, np.float64).dtype == np.float64

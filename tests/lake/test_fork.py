@@ -112,13 +112,12 @@ def test_a_child_does_not_hold_the_locks_of_a_parent_that_is_gone(tmp_path):
         tmp_path,
         """
         from pathlib import Path
-        from lakepond.lake import writers
-        from lakepond.lake.files import WriterLock
+        from lakepond.lake.lock import WriterLock
         read, write = os.pipe()
         parent = os.fork()
         if not parent:
             replay = lp.Replay.open(path, spec_of(world), capacity=100)
-            with writers.sharing(replay._outflow.path), WriterLock(replay._outflow.path / "other"):
+            with WriterLock(replay._outflow.path / "other"):
                 if os.fork():
                     time.sleep(60)
                 os.kill(os.getppid(), signal.SIGKILL)
@@ -128,8 +127,7 @@ def test_a_child_does_not_hold_the_locks_of_a_parent_that_is_gone(tmp_path):
         os.waitpid(parent, 0)
         child = int(os.read(read, 20))
         try:
-            with writers.alone(Path(path)) as alone:
-                assert alone
+            WriterLock(Path(path) / "other").close()
             lp.Replay.open(path).close()
         finally:
             os.kill(child, signal.SIGKILL)
@@ -203,7 +201,7 @@ def test_a_child_samples_fills_and_verifies(tmp_path, codec):
             right(lake.sample(256, rng=rng))
             lake.verify()
             pond = lp.Replay(lake.spec, 1000)
-            lake.fill(pond, 1000, rng=rng)
+            pond.fill_from(lake, 1000, rng=rng)
             batch = pond.sample(256, rng=rng)
             right(batch._replace(step_id=batch.reward.astype(np.int64)))
 

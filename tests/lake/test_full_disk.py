@@ -15,7 +15,7 @@ from test_lake import agrees, record, spec_of
 
 import lakepond as lp
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
-from lakepond.lake.background import Background
+from lakepond.lake.write.commit_queue import Background
 
 WORLD = "noise"  # 1 kB a step that no codec makes smaller
 

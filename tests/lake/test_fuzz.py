@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_lake import record, same_batch, spec_of
 
 import lakepond as lp
-from lakepond.lake.sealed import seal, unseal
+from lakepond.lake.format.sealed import seal, unseal
 
 STEPS = 24
 damage = st.lists(

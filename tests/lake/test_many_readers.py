@@ -12,14 +12,16 @@ from test_lake import agrees, record, spec_of
 
 import lakepond as lp
 from lakepond.flow import pond_to_lake
-from lakepond.lake import reader, shard_writer, writer
+from lakepond.lake.format import shard_writer
+from lakepond.lake.read import reader
+from lakepond.lake.write import writer
 
 READERS = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 import numpy as np
 import lakepond as lp
-from lakepond.lake import reader
+from lakepond.lake.read import reader
 sys.path.insert(0, {tests!r})
 from test_lake import agrees
 reader.HELD_BYTES = 0
@@ -50,7 +52,7 @@ def test_twenty_readers_of_a_lake_of_many_files_keep_few_open(tmp_path, monkeypa
     with lp.Replay.open(path, spec_of(world), capacity=1000, codec=codec) as replay:
         record(replay, world, 0, 200)
     with lp.Lake.open(path) as lake:
-        assert len(lake.commit.rows) > 200
+        assert len(list(lake.reader.row_files(0))) > 200
     code = READERS.format(tests=str(Path(__file__).parent), path=str(path), world=world)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300
@@ -111,7 +113,7 @@ def test_a_lake_of_many_files_opens_each_once(tmp_path, monkeypatch, rng):
         monkeypatch.setattr(reader, "OPEN_BLOCKS", bound)
         opened.clear()
         with lp.Lake.open(path) as lake:
-            files = len(lake.commit.rows)
+            files = len(list(lake.reader.row_files(0)))
             assert files >= 80
             for _ in range(3):
                 batch = lake.sample(400, rng=rng)

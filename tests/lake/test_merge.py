@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_lake import agrees, record, same_batch, spec_of
+from test_lake import agrees, record, same_batch, settle, spec_of
 
 import lakepond as lp
-from lakepond.lake import commits, merge
-from lakepond.lake.writer import LakeWriter
+from lakepond.lake.format import commits
+from lakepond.lake.format.entries import Segment
+from lakepond.lake.format.steps import StepsInfo
+from lakepond.lake.write import maintenance, merge
+from lakepond.lake.write.writer import LakeWriter
 
 
 def write(path: Path, world: str, commits_: int, each: int, **how: object) -> None:
@@ -20,10 +23,8 @@ def write(path: Path, world: str, commits_: int, each: int, **how: object) -> No
             replay.commit(note={"k": k})
 
 
-def wait_for_merges(replay: lp.Replay) -> None:
-    work = replay._outflow.background.writer._merging._work
-    if work is not None:
-        work.result(timeout=60)
+def step_files(lake: lp.Lake) -> int:
+    return len(list(lake.reader.stored()))
 
 
 def all_there(lake: lp.Lake, world: str, start: int, stop: int) -> None:
@@ -42,11 +43,11 @@ def test_compact_keeps_every_step_and_leaves_few_files(tmp_path, world, codec):
     path = tmp_path / "lake"
     write(path, world, 20, 9, codec=codec, merge_after=None)
     with lp.Lake.open(path) as lake:
-        assert len(lake.commit.segments) == 20
+        assert len(list(lake.reader.stored())) == 20
         before, lately = lake.steps(0, 180), lake.commit
         lake.compact()
-        assert len(lake.commit.segments) <= 2  # steps from before the row axis was known stay apart
-        assert len(lake.commit.rows) <= 2 * len(lake.commit.next_rows)
+        assert len(list(lake.reader.stored())) <= 2  # steps from before the row axis was known stay apart
+        assert sum(map(len, lake.commit.rows)) <= 2 * len(lake.commit.next_rows)
         assert lake.commit.number == lately.number + 1
         assert lake.commit.note == lately.note
         assert same_batch(lake.steps(0, 180), before)
@@ -88,61 +89,70 @@ def test_a_growing_lake_merges_by_itself(tmp_path):
             record(replay, world, 5 * k, 5 * k + 5)
             commit = replay.commit()
             if k % 10 == 9:
-                wait_for_merges(replay)
-            most = max(most, len(commit.segments))
-        wait_for_merges(replay)
+                settle(replay)
+            most = max(most, commit.totals.files)
+        settle(replay)
         replay.commit()
-    assert most <= 40
+    assert most <= 80
     with lp.Lake.open(path) as lake:
         all_there(lake, world, 0, 500)
+        assert step_files(lake) <= 20
+        assert len(list(lake.reader.row_files(0))) <= 20
         assert len(list((path / "segments").iterdir())) <= 80
         sizes = [file.stat().st_size for file in (path / "commits").iterdir()]
         assert max(sizes) < 480 * 60
 
 
-def test_while_all_commits_are_kept_only_the_tiniest_files_are_merged(tmp_path):
-    """A copy must cost less than naming the small files again and again."""
+def test_while_all_commits_are_kept_a_byte_is_copied_once(tmp_path, monkeypatch):
+    """Merged files stay on the disk: merging waits for many files, or for enough bytes for one large file."""
     path = tmp_path / "lake"
-    with lp.Replay.open(path, spec_of("vector"), capacity=50, merge_after=8) as replay:
-        for k in range(30):
+    with lp.Replay.open(path, spec_of("vector"), capacity=50, merge_after=2) as replay:
+        for k in range(80):
             record(replay, "vector", k, k + 1)
             commit = replay.commit()
-            wait_for_merges(replay)
-        assert len(commit.segments) < 30
-    before = commits.read(path / "commits", 3)
-    with lp.Lake.open(path, commit=3) as lake:
-        all_there(lake, "vector", 0, before.recorded)
+            settle(replay)
+    with lp.Lake.open(path) as lake:
+        assert step_files(lake) == 80 - 2 * 31  # two merges of 16 * 2 files
+        all_there(lake, "vector", 0, 80)
+        written = sum(file.stat().st_size for file in (path / "segments").glob("*.steps"))
+        with lp.Lake.open(path, commit=3) as old:
+            all_there(old, "vector", 0, old.commit.recorded)
+            each = old.stats().bytes_on_disk / 4
+        assert written < 2 * 80 * each
+    monkeypatch.setattr(merge, "SMALL_BYTES", 100_000)
+    monkeypatch.setattr(merge, "COPIED_BYTES", 10_000)
     wide = tmp_path / "wide"
-    with lp.Replay.open(wide, spec_of("noise"), capacity=5000, merge_after=8) as replay:
+    with lp.Replay.open(wide, spec_of("noise"), capacity=5000, merge_after=4) as replay:
         for k in range(20):
             record(replay, "noise", 40 * k, 40 * k + 40)
             commit = replay.commit()
-            wait_for_merges(replay)
-        assert len(commit.rows) == 20
-        assert len(commit.segments) < 20  # of some hundred bytes
+            settle(replay)
+        assert len(commit.rows[0]) == 20  # each is larger than a file that is worth a copy
+        assert min(file.bytes for file in commit.rows[0]) > 10_000
 
 
 def test_an_older_file_joins_when_it_is_no_larger_than_the_newer_ones():
-    def segment(first: int, size: int) -> commits.Segment:
-        return commits.Segment(first, lp.lake.steps.StepsInfo(1, size, f"{first:040x}"), ())
+    def segment(first: int, size: int) -> Segment:
+        return Segment(first, StepsInfo(1, size, f"{first:040x}"), ())
 
-    def commit(sizes: list[int]) -> commits.Commit:
-        segments = tuple(segment(i, size) for i, size in enumerate(sizes))
-        return commits.Commit(0, None, "", {}, 0, len(sizes), segments, (), ())
-
-    def merged(sizes: list[int]) -> list[list[int]]:
-        found = merge.newest_small(commit(sizes), 4, free=True)
-        return [[file.first for file in group] for group in found]
+    def merged(sizes: list[int], *, keeps_all: bool = False) -> list[int]:
+        newest_first = [segment(i, size) for i, size in enumerate(sizes)][::-1]
+        return [file.first for file in merge.newest_small(newest_first, 4, keeps_all=keeps_all)]
 
     kb = 1 << 10
     assert merged([kb] * 3) == []
-    assert merged([kb] * 4) == [[0, 1, 2, 3]]
-    assert merged([4 * kb, kb, kb, kb, kb]) == [[0, 1, 2, 3, 4]]
-    assert merged([9 * kb, kb, kb, kb, kb]) == [[1, 2, 3, 4]]
-    assert merged([8 * kb, 4 * kb, kb, kb, kb, kb]) == [[0, 1, 2, 3, 4, 5]]
-    assert merged([9 << 20, kb, kb, kb, kb]) == [[1, 2, 3, 4]]
+    assert merged([kb] * 4) == [0, 1, 2, 3]
+    assert merged([4 * kb, kb, kb, kb, kb]) == [0, 1, 2, 3, 4]
+    assert merged([9 * kb, kb, kb, kb, kb]) == [1, 2, 3, 4]
+    assert merged([8 * kb, 4 * kb, kb, kb, kb, kb]) == [0, 1, 2, 3, 4, 5]
+    assert merged([9 << 20, kb, kb, kb, kb]) == [1, 2, 3, 4]
     assert merged([kb, kb, kb, 9 << 20]) == []
-    assert [len(group) for group in merged([7 << 20] * 12)] == [9]  # up to 64 MB
+    assert merged([7 << 20] * 12) == list(range(3, 12))  # up to 64 MB
+    assert merged([kb] * 63, keeps_all=True) == []
+    assert merged([kb] * 64, keeps_all=True) == list(range(64))
+    assert merged([500 * kb] * 17, keeps_all=True) == list(range(17))  # 8 MB together
+    assert merged([500 * kb] * 16, keeps_all=True) == []
+    assert merged([2 << 20] * 20, keeps_all=True) == []  # a copy of each is too expensive
 
 
 def test_every_nth_commit_is_kept_for_ever(tmp_path):
@@ -162,19 +172,22 @@ def test_every_nth_commit_is_kept_for_ever(tmp_path):
 
 
 def test_a_reader_that_is_open_across_a_merge(tmp_path):
-    """Its commit is kept: it reads on. It is let go of: what it has open goes on, and else it is told."""
+    """Its commit is kept with all its small files until it is closed, whether it has read them or not."""
     world, path = "frames first", tmp_path / "lake"
     write(path, world, 12, 10)
     with lp.Lake.open(path) as reader, lp.Lake.open(path) as late, lp.Lake.open(path) as other:
+        before = other.commit.number
         other.compact()
         agrees(reader.steps(0, 120), 119, world)
         other.compact(keep_last=1)
-        all_there(other, world, 0, 120)
-        batch = reader.steps(0, 120)
-        for i in range(120):
-            agrees(batch, i, world)
-        with pytest.raises(lp.LakeCorrupt, match="open the lake again"):
-            late.steps(0, 120)
+        assert other.commits() == [before, before + 1]
+        for each in (other, reader, late):
+            all_there(each, world, 0, 120)
+    with lp.Lake.open(path) as lake:
+        lake.compact(keep_last=1)
+        assert lake.commits() == [before + 1]
+        assert {file.name for file in (path / "segments").iterdir()} == dict(lake.files()).keys()
+        all_there(lake, world, 0, 120)
 
 
 def test_compacting_what_is_being_written_or_is_broken(tmp_path):
@@ -182,8 +195,10 @@ def test_compacting_what_is_being_written_or_is_broken(tmp_path):
     with lp.Replay.open(path, spec_of("vector"), capacity=50) as replay:
         record(replay, "vector", 0, 5)
         replay.commit()
-        with lp.Lake.open(path) as lake, pytest.raises(lp.LakeLocked):
-            lake.compact()
+        with lp.Lake.open(path) as lake:
+            with pytest.raises(lp.LakeLocked):
+                lake.compact()
+            all_there(lake, "vector", 0, 5)  # it goes on reading
     stray = path / "segments" / f"{'0' * 40}.steps"
     stray.write_bytes(b"nobody names me")
     with lp.Lake.open(path) as lake:
@@ -200,30 +215,27 @@ def test_compacting_what_is_being_written_or_is_broken(tmp_path):
 
 
 def test_a_merge_that_fails_leaves_all_as_it_was(tmp_path, monkeypatch, caplog):
-    from lakepond.lake import merging
-
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     world, path = "frames first", tmp_path / "lake"
     with lp.Replay.open(path, spec_of(world), capacity=50, keep_last=2, merge_after=4) as replay:
-        monkeypatch.setattr(merging, "merge", full)
+        monkeypatch.setattr(maintenance, "merge", full)
         for k in range(8):
             record(replay, world, 5 * k, 5 * k + 5)
             replay.commit()
-            work = replay._outflow.background.writer._merging._work
-            if work is not None:
-                with pytest.raises(OSError, match="No space"):
-                    work.result(timeout=60)
-        assert "could not be merged" in caplog.text
+            settle(replay)
+        assert replay._outflow.background.writer.maintenance.failures == 5
+        assert caplog.text.count("could not be merged") == 1
         monkeypatch.undo()
         for k in range(8, 16):
             record(replay, world, 5 * k, 5 * k + 5)
             commit = replay.commit()
-            wait_for_merges(replay)
+            settle(replay)
         assert len(commit.segments) < 10
     with lp.Lake.open(path) as lake:
         all_there(lake, world, 0, 80)
+        assert not list((path / "segments").glob("*.aside"))
 
 
 def test_a_commit_that_fails_takes_the_merged_files_up_again(tmp_path, monkeypatch):
@@ -232,7 +244,7 @@ def test_a_commit_that_fails_takes_the_merged_files_up_again(tmp_path, monkeypat
     for k in range(4):
         record(replay, world, 5 * k, 5 * k + 5)
         replay.commit()
-    wait_for_merges(replay)
+    settle(replay)
 
     def full(self: LakeWriter, *_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -256,9 +268,11 @@ def test_a_file_that_is_of_no_use_any_more_is_deleted(tmp_path):
         for k in range(4):
             record(replay, world, 5 * k, 5 * k + 5)
             replay.commit()
-        wait_for_merges(replay)
+        settle(replay)
         record(replay, world, 20, 40)
-        commit = replay.commit()
-        assert {file.name for file in (path / "segments").iterdir()} == set(commit.files())
+        replay.commit()
+        settle(replay)
+        with replay.lake() as lake:
+            assert {file.name for file in (path / "segments").iterdir()} == dict(lake.files()).keys()
     with lp.Lake.open(path) as lake:
         all_there(lake, world, 20, 40)

@@ -18,7 +18,7 @@ from test_lake import agrees, record, spec_of
 
 import lakepond as lp
 from lakepond.adapters import trading
-from lakepond.lake import writer
+from lakepond.lake.write import writer
 
 
 def test_a_clock_that_goes_backwards_changes_no_order(tmp_path, monkeypatch):
@@ -125,7 +125,7 @@ with lp.Replay.open({path!r}, spec, capacity=4000) as replay:
 with lp.Lake.open({path!r}) as lake:
     print(lake.stats().bytes_plain // 10**9)
     big = lp.Replay(spec, 10_000)
-    lake.fill(big, 10_000, rng=rng)
+    big.fill_from(lake, 10_000, rng=rng)
     batch = big.sample(8, rng=rng)
     same = lake.steps(int(batch.reward[0]), int(batch.reward[0]) + 1)
     print(same.obs.tobytes() == batch.obs[0].tobytes())

@@ -5,21 +5,20 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from test_lake import agrees, record, spec_of
-from test_merge import wait_for_merges
+from test_lake import agrees, record, settle, spec_of
 
 import lakepond as lp
-from lakepond.lake import commits, merging
-from lakepond.lake.background import Background
-from lakepond.lake.files import WriterLock
-from lakepond.lake.guard import DiskGuard
-from lakepond.lake.handover import HandOver
-from lakepond.lake.merging import Merging
-from lakepond.lake.writer import LakeWriter
+from lakepond.lake.format import commits
+from lakepond.lake.lock import WriterLock
+from lakepond.lake.write import maintenance, packing
+from lakepond.lake.write.commit_queue import Background
+from lakepond.lake.write.disk_guard import DiskGuard
+from lakepond.lake.write.handover import HandOver
+from lakepond.lake.write.maintenance import Maintenance
+from lakepond.lake.write.retention import Retention
 
 WORLD = "frames first"
 
@@ -41,8 +40,8 @@ def all_there(path, count: int) -> None:
     ("where", "name"),
     [
         (DiskGuard, "written"),
-        (LakeWriter, "_apply_retention"),
-        (Merging, "begin"),
+        (Retention, "apply"),
+        (Maintenance, "start"),
         (HandOver, "release"),
     ],
 )
@@ -75,20 +74,18 @@ def test_a_merge_that_fails_is_dropped_and_reported_once(tmp_path, monkeypatch, 
 
     path = tmp_path / "lake"
     with lp.Replay.open(path, spec_of(WORLD), capacity=200, keep_last=2, merge_after=4) as replay:
-        monkeypatch.setattr(merging, "merge", fails)
+        monkeypatch.setattr(maintenance, "merge", fails)
         for k in range(16):
             record(replay, WORLD, 5 * k, 5 * k + 5)
             replay.commit()
-            with suppress(type(error)):
-                wait_for_merges(replay)
+            settle(replay)
         monkeypatch.undo()
         said = [r.getMessage() for r in caplog.records if "could not be merged" in r.getMessage()]
         assert len(said) == 1
         for k in range(16, 22):
             record(replay, WORLD, 5 * k, 5 * k + 5)
             commit = replay.commit()
-            with suppress(type(error)):  # the last one that failed
-                wait_for_merges(replay)
+            settle(replay)
         assert len(commit.segments) < 10  # merging works again
     all_there(path, 110)
 
@@ -97,13 +94,17 @@ def test_files_that_cannot_replace_the_small_ones_fail_no_commit(tmp_path, monke
     """The merge succeeds, and taking up its result does not."""
     path = tmp_path / "lake"
     with lp.Replay.open(path, spec_of(WORLD), capacity=200, keep_last=2, merge_after=4) as replay:
-        monkeypatch.setattr(merging, "replaced", broken)
+        monkeypatch.setattr(packing, "spliced", broken)
         for k in range(10):
             record(replay, WORLD, 5 * k, 5 * k + 5)
             assert replay.commit().recorded == 5 * k + 5
-            wait_for_merges(replay)
-    assert caplog.text.count("could not be merged") == 1
+            settle(replay)
+        assert replay._outflow.background.writer.maintenance.failures > 1
+    assert caplog.text.count("could not be replaced") == 1
     all_there(path, 50)
+    with lp.Lake.open(path) as lake:
+        kept = {name for n in lake.commits() for name, _ in lp.Lake.open(path, n).files()}
+        assert {file.name for file in (path / "segments").iterdir()} == kept
 
 
 def test_a_commit_that_is_visible_but_not_durable_uses_up_its_number(tmp_path, monkeypatch):

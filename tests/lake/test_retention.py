@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import json
-import logging
 import os
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_lake import agrees, record, spec_of
+from test_lake import agrees, record, settle, spec_of
 
 import lakepond as lp
 from lakepond.cli import main
-from lakepond.lake import commits, names, retention, writers
+from lakepond.lake.elsewhere import Segments
+from lakepond.lake.format import commits, description, manifests, names
+from lakepond.lake.read import lake as lake_module
+from lakepond.lake.write import packing, retention
+from lakepond.lake.writers import home
 
 WORLD = "frames first"
 
@@ -75,7 +80,7 @@ def test_commits_that_checkpoints_name_are_kept_by_keep_last_compact_and_gc_alik
     assert readable(compacted / "lake") == kept
     write(run / "lake", [20], keep_last=1, keep_every=keep_every)
     assert readable(run / "lake") == [*(n for n in kept if n != 7), 8]
-    named = {name for n in readable(run / "lake") for name in lp.Lake.open(run / "lake", n).commit.files()}
+    named = {name for n in readable(run / "lake") for name, _ in lp.Lake.open(run / "lake", n).files()}
     assert names.segment_files(run / "lake" / "segments").keys() == named
 
 
@@ -171,7 +176,11 @@ def test_busy_writers_in_several_processes_keep_little_more_than_they_need(tmp_p
             for process in processes:
                 assert process.stdout is not None
                 assert process.stdout.readline().strip() == word
-        busy = sum(each.st_size for each in names.segment_files(path / "segments").values())
+        busy = sum(
+            each.st_size
+            for folder in path.glob("writers/*/segments")
+            for each in names.segment_files(folder).values()
+        )
         for process in processes:
             process.communicate("\n")
             assert process.returncode == 0
@@ -186,121 +195,243 @@ def test_busy_writers_in_several_processes_keep_little_more_than_they_need(tmp_p
         assert np.asarray(lake.column("reward")).tolist() == 10 * list(range(700, 800))
         for name in lake.heads:
             assert len(lake.commits(name)) == 1
-        named = {name for head in lake.heads.values() for name in head.files()}
     assert busy < 3 * needed
-    assert names.segment_files(path / "segments").keys() == named  # closing deletes the rest
+    for name in lake.heads:  # closing deletes the rest
+        with lp.Lake.open(path, writer=name) as lake:
+            there = names.segment_files(path / "writers" / name / "segments")
+            assert there.keys() == dict(lake.files()).keys()
 
 
-def test_one_that_waits_to_delete_gets_in_though_others_always_write(tmp_path):
-    path = tmp_path / "lake"
-    write(path, [20])
-    stop = threading.Event()
-    inside: list[int] = []
+STOPPED = """
+import os, signal, sys, lakepond as lp
+sys.path.insert(0, {tests!r})
+from test_lake import record, spec_of
+from lakepond.lake.format import commits
+replay = lp.Replay.open({path!r}, spec_of("frames first"), capacity=20, writer="stopped")
+record(replay, "frames first", 0, 20)
 
-    def share(k: int) -> None:
-        while not stop.is_set():
-            with writers.sharing(path):
-                inside.append(k)
-                time.sleep(0.01)
-                inside.remove(k)
+def stop(*_, **__):
+    print("stopped", flush=True)
+    sys.stdin.readline()
 
-    threads = [threading.Thread(target=share, args=(k,)) for k in range(6)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(5):
-            with writers.alone(path, wait=60) as alone:
-                assert alone
-                assert inside == []
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+commits.write = stop
+replay.commit()
+"""
 
 
-def test_a_writer_that_is_stopped_in_a_commit_delays_the_others_and_blocks_none(
-    tmp_path, monkeypatch, caplog
-):
-    monkeypatch.setattr(retention, "TRIES", 2)
-    monkeypatch.setattr(retention, "WAIT_SECONDS", 0.05)
+def test_a_writer_that_is_stopped_or_killed_in_a_commit_does_not_hold_back_the_others(tmp_path):
     path = tmp_path / "lake"
     write(path, [20], writer="a")
-    code = "import sys; from pathlib import Path; from lakepond.lake import writers\n"
-    code += f"with writers.sharing(Path({str(path)!r})): print('holds', flush=True); sys.stdin.readline()"
+    code = STOPPED.format(tests=str(Path(__file__).parent), path=str(path))
     stopped = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         assert stopped.stdout is not None
-        assert stopped.stdout.readline().strip() == "holds"
-        caplog.set_level(logging.WARNING)
-        write(path, [20] * 20, writer="a", keep_last=1)
-        waits = [each for each in caplog.records if "other writers were busy" in each.getMessage()]
-        assert 1 < len(waits) < 8  # each wait in vain doubles the time to the next
-        assert len(commits.numbers(path / "writers" / "a" / "commits")) == 21
+        assert stopped.stdout.readline().strip() == "stopped"  # its files are written, its commit is not
+        for _ in range(2):
+            write(path, [20] * 5, writer="a", keep_last=1)
+            with lp.Lake.open(path, writer="a") as lake:
+                assert lake.commits() == [lake.commit.number]
+                there = names.segment_files(path / "writers" / "a" / "segments")
+                assert there.keys() == dict(lake.files()).keys()
+            if stopped.poll() is None:
+                stopped.kill()
+                stopped.communicate()
     finally:
-        stopped.kill()  # and its lock ends with it
+        stopped.kill()
         stopped.communicate()
-    write(path, [20], writer="a", keep_last=1)
-    with lp.Lake.open(path, writer="a") as lake:
+    write(path, [20], writer="stopped", keep_last=1)
+    with lp.Lake.open(path, writer="stopped") as lake:
         lake.verify()
-        assert lake.commits() == [21]
-        assert names.segment_files(path / "segments").keys() == lake.commit.files().keys()
+        assert lake.steps(0, 20).reward.tolist() == list(range(20))
 
 
-def test_a_killed_writer_that_waited_to_delete_does_not_hold_the_others_back(tmp_path):
+# --- commits that are read ---------------------------------------------------------------------------
+
+READER = """
+import sys, lakepond as lp
+with lp.Lake.open(sys.argv[1]) as lake:
+    print(lake.commit.number, flush=True)
+    sys.stdin.readline()
+    lake.verify()
+    print(lake.steps(0, 20).reward.tolist(), flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_reader_in_another_process_keeps_its_commit(tmp_path, end):
     path = tmp_path / "lake"
     write(path, [20])
-    code = "import sys; from pathlib import Path; from lakepond.lake import writers\n"
-    code += f"print('waits', flush=True)\nwith writers.alone(Path({str(path)!r}), wait=600): pass"
-    with writers.sharing(path):
-        waiting = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        assert waiting.stdout is not None
-        assert waiting.stdout.readline().strip() == "waits"
-        while not (path / writers.TURNSTILE).exists():
-            time.sleep(0.01)
-    waiting.kill()
-    waiting.communicate()
-    write(path, [20])
+    reader = subprocess.Popen(
+        [sys.executable, "-c", READER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert reader.stdin is not None
+    assert reader.stdout is not None
+    try:
+        assert reader.stdout.readline().strip() == "0"
+        write(path, [20] * 5, keep_last=1)
+        with lp.Lake.open(path) as lake:
+            lake.compact(keep_last=1)
+        assert commits.numbers(path / "commits") == [0, 5]
+        reader.stdin.write("read\n")
+        reader.stdin.flush()
+        assert json.loads(reader.stdout.readline()) == list(range(20))
+        assert readable(path) == [0, 5]
+    finally:
+        if end == "kill":
+            reader.kill()
+        reader.communicate("end\n" if end == "close" else None)
+    write(path, [20], keep_last=1)
+    assert readable(path) == [6]
     with lp.Lake.open(path) as lake:
-        assert lake.steps(20, 40).reward.tolist() == list(range(20, 40))
+        assert names.segment_files(path / "segments").keys() == dict(lake.files()).keys()
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, if another test loaded it
-def test_a_forked_child_does_not_release_the_lock_of_its_parent(tmp_path):
+def test_a_forked_child_does_not_release_the_commit_that_its_parent_reads(tmp_path):
     path = tmp_path / "lake"
     write(path, [20])
-    holding = writers.sharing(path)
-    holding.__enter__()
-    child = os.fork()
-    if child == 0:
-        holding.__exit__(None, None, None)
-        os._exit(0)
-    os.waitpid(child, 0)
-    with writers.alone(path) as alone:
-        assert not alone
-    holding.__exit__(None, None, None)
-    with writers.alone(path) as alone:
-        assert alone
-
-
-def test_a_merge_lets_one_in_that_waits_to_delete_after_every_file(tmp_path, monkeypatch):
-    path = tmp_path / "lake"
-    write(path, [20])
-    held: list[bool] = []
-
-    def merge(*_: object) -> None:
-        with writers.alone(path) as alone:
-            held.append(not alone)
-
-    from lakepond.lake import merging
-
-    monkeypatch.setattr(merging, "merge", merge)
     with lp.Lake.open(path) as lake:
-        groups = [[segment] for segment in lake.commit.segments] * 2
-    entered = writers.sharing
-    counted: list[Path] = []
-    monkeypatch.setattr(merging, "sharing", lambda lake: (counted.append(lake), entered(lake))[1])
-    assert merging._merge_groups(path / "segments", groups, lambda: False) == []
-    assert held == [True, True]
-    assert counted == [path, path]
+        child = os.fork()
+        if child == 0:
+            lake.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        write(path, [20, 20], keep_last=1)
+        assert commits.numbers(path / "commits") == [0, 2]
+        assert lake.steps(0, 20).reward.tolist() == list(range(20))
+
+
+def test_a_reader_that_is_dropped_without_close_releases_its_commit(tmp_path):
+    path = tmp_path / "lake"
+    write(path, [20])
+    lake = lp.Lake.open(path)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    del lake
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) < descriptors
+    write(path, [20, 20], keep_last=1)
+    assert readable(path) == [2]
+
+
+def test_opening_a_lake_in_vain_keeps_no_descriptor(tmp_path):
+    path = tmp_path / "lake"
+    write(path, [20])
+    write(path, [20], writer="a")
+    one = description.read(path)
+    two = lp.Spec(obs=(one.obs, one.obs), action=one.action, extras=one.extras)
+    heads = {name: commits.read(home(path, name) / "commits", 0) for name in ("", "a")}
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(lp.LakeCorrupt, match=r"restore lake\.json"):
+        lp.Lake(path, two, heads)
+    (path / "writers" / "a" / "commits" / commits.file_name(0)).unlink()
+    with pytest.raises(FileNotFoundError):
+        lp.Lake(path, one, heads)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_readers_that_open_while_commits_are_deleted_find_one(tmp_path):
+    """A commit may be deleted between its number and its lock: then there is a newer one."""
+    path = tmp_path / "lake"
+    write(path, [20])
+    failed: list[BaseException] = []
+    opened: list[int] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        try:
+            while not stop.is_set():
+                with lp.Lake.open(path) as lake:
+                    first = lake.commit.oldest
+                    assert lake.steps(first, first + 20).reward.tolist() == list(range(first, first + 20))
+                    opened.append(lake.commit.number)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        write(path, [20] * 60, keep_last=1)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+    assert len(set(opened)) > 5
+    write(path, [20], keep_last=1)
+    assert readable(path) == [61]
+
+
+def test_a_commit_by_number_that_is_deleted_while_it_is_opened_is_not_found(tmp_path, monkeypatch):
+    path = tmp_path / "lake"
+    write(path, [20, 20])
+    check = lake_module.check_files
+
+    def late(*args: object) -> None:
+        check(*args)
+        (path / "commits" / commits.file_name(0)).unlink()
+
+    monkeypatch.setattr(lake_module, "check_files", late)
+    with pytest.raises(lp.LakeNotFound, match="no commit 0; it has 1"):
+        lp.Lake.open(path, 0)
+
+
+def test_retention_knows_a_commit_that_is_published_while_the_others_are_listed(tmp_path, monkeypatch):
+    """Otherwise its files could be deleted, or a commit that should be kept."""
+    path = tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(WORLD), capacity=20, max_steps=20) as replay:
+        for k in range(4):
+            record(replay, WORLD, 20 * k, 20 * k + 20)
+            replay.commit()
+    keeper = retention.Retention(path, "", Segments(path), keep_last=2)
+    third, fourth = (commits.read(path / "commits", number) for number in (2, 3))
+    numbers, during = commits.numbers, []
+
+    def publishes(seen: bool, folder: Path) -> list[int]:
+        found = numbers(folder)
+        if not during:
+            during.append(threading.Thread(target=keeper.published, args=(fourth, [])))
+            during[0].start()
+            time.sleep(0.05)
+        return found if seen else [number for number in found if number < 3]
+
+    for seen in (True, False):  # whether its file is there when the folder is listed
+        during.clear()
+        keeper = retention.Retention(path, "", Segments(path), keep_last=2)
+        monkeypatch.setattr(commits, "numbers", partial(publishes, seen))
+        assert keeper._deletable(third) == [0]
+        during[0].join()
+        monkeypatch.undo()
+        assert keeper._numbers == [0, 1, 2, 3]
+        assert keeper._deletable(fourth) == [0, 1]
+
+
+def test_no_file_is_deleted_while_a_manifest_of_a_kept_commit_cannot_be_read(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(packing, "LOOSE", 2)
+    path = tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(WORLD), capacity=20, max_steps=20, keep_last=10) as replay:
+
+        def commit(start: int, stop: int) -> None:
+            for n in range(start, stop):
+                record(replay, WORLD, n, n + 1)
+                replay.commit()
+            settle(replay)
+
+        commit(0, 40)
+        damaged = {file: file.read_bytes() for file in (path / "segments").glob("*.manifest")}
+        for file, data in damaged.items():
+            file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        monkeypatch.setattr(manifests, "_kept", manifests._Kept())
+        before = names.segment_files(path / "segments").keys()
+        commit(40, 45)  # goes on, though it cannot read what it needs for cleaning up
+        said = [each.getMessage() for each in caplog.records if "could not be deleted" in each.getMessage()]
+        assert 1 <= len(said) == len(set(said))  # each reason once
+        assert replay._outflow.background.writer.maintenance.failures > 1
+        assert before <= names.segment_files(path / "segments").keys()
+        for file, data in damaged.items():
+            file.write_bytes(data)
+        commit(45, 50)
+    assert readable(path) == list(range(40, 50))

@@ -10,9 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakepond.errors import LakepondError, SpecError
-from lakepond.lake import shard as shard_module
-from lakepond.lake.checksum import crc32c
-from lakepond.lake.shard import LakeCorrupt, Shard, ShardInfo, block_rows_for, write_shard, zarr_metadata
+from lakepond.lake.format import shard as shard_module
+from lakepond.lake.format.checksum import crc32c
+from lakepond.lake.format.shard import (
+    LakeCorrupt,
+    Shard,
+    ShardInfo,
+    block_rows_for,
+    write_shard,
+    zarr_metadata,
+)
 
 
 def telling_rows(count: int, row_bytes: int) -> np.ndarray:

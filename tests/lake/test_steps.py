@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakepond.errors import SpecError
-from lakepond.lake.blocks import LakeCorrupt
-from lakepond.lake.checksum import digest_of
-from lakepond.lake.steps import StepsInfo, read_steps, write_steps
+from lakepond.lake.format.blocks import LakeCorrupt
+from lakepond.lake.format.checksum import digest_of
+from lakepond.lake.format.steps import StepsInfo, read_steps, write_steps
 
 DTYPES = ["?", "i1", "<i2", "<i4", "<i8", "u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", ">f4", ">i8", "<c8",
           "<c16", "M8[us]", "m8[s]", "S5", "<U3", "V7", "g"]  # fmt: skip
@@ -204,7 +204,10 @@ def test_what_cannot_be_is_refused():
 
 
 def test_importing_the_lake_does_not_import_arrow():
-    code = "import sys, lakepond.lake.steps, lakepond.lake.shard; sys.exit('pyarrow' in sys.modules)"
+    code = (
+        "import sys, lakepond.lake.format.steps, lakepond.lake.format.shard\n"
+        "sys.exit('pyarrow' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

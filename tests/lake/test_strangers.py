@@ -13,8 +13,9 @@ from test_lake import agrees, record, spec_of
 
 import lakepond as lp
 from lakepond.cli import main
-from lakepond.lake import commits, names, writers
+from lakepond.lake import writers
 from lakepond.lake.elsewhere import Elsewhere, Segments
+from lakepond.lake.format import commits, names
 from lakepond.report.view.opened import OpenedLake
 from lakepond.report.view.uploads import tell_uploads
 
@@ -103,7 +104,7 @@ def test_strangers_are_ignored_by_everything_and_deleted_by_nothing(tmp_path, ca
     assert main(["compact", str(path), "--keep-last", "1"]) == 0, capsys.readouterr()
     intact(path, 50)
     with lp.Lake.open(path) as lake:
-        assert names.segment_files(path / "segments").keys() == lake.commit.files().keys()
+        assert names.segment_files(path / "segments").keys() == dict(lake.files()).keys()
     assert lp.repair(path).quarantined == ()
     assert lp.push(path, cloud).done
     Segments(path, budget=0, safe=Elsewhere(path, cloud)).make_room()
@@ -175,7 +176,7 @@ def test_segments_on_another_disk_are_written_compacted_and_repaired_and_the_res
     write(path, [10], keep_last=1)
     with lp.Lake.open(path) as lake:
         lake.compact(keep_last=1)
-        named = lake.commit.files()
+        named = dict(lake.files())
         broken = other_disk / lake.commit.segments[0].name
     intact(path, 30)
     assert {file.name for file in other_disk.iterdir()} == {*named, "thesis.tex", "lost+found"}
@@ -217,10 +218,14 @@ def test_files_of_a_writer_whose_commits_cannot_be_read_are_not_deleted(caplog):
         path = Path(folder) / "lake"
         write(path, [20, 20], writer="private")
         write(path, [20, 20, 20], max_steps=60)  # the same steps, so the same files
+        private = path / "writers" / "private"
+        for file in (private / "segments").iterdir():  # as in format 1: all writers share one folder
+            file.replace(path / "segments" / file.name)
+        (private / "segments").rmdir()
         before = set(os.listdir(path / "segments"))
         for file in (path, *path.rglob("*")):
             os.chown(file, 12345, 12345)
-        (path / "writers" / "private" / "commits").chmod(0)
+        (private / "commits").chmod(0)
         os.seteuid(12345)
         try:
             write(path, [60, 20], max_steps=60, keep_last=1)  # names none of the first files any more

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_lake import agrees, record, same_batch, spec_of, step_of
+from test_lake import agrees, item, record, same_batch, settle, spec_of, step_of
 
 import lakepond as lp
 from lakepond.cli import main
-from lakepond.lake import commits, writers
-from lakepond.lake.description import describe
-from lakepond.lake.writer import create
+from lakepond.lake import writers
+from lakepond.lake.format import commits
+from lakepond.lake.format.description import describe
+from lakepond.lake.write.writer import create
 from lakepond.testing import same_bytes
 
 WORLD = "frames first"
@@ -58,11 +60,11 @@ def all_there(lake: lp.Lake, expected: list[tuple[str, int, int]], world: str = 
         first += stop - start
     assert lake.query(stream=1).tolist() == np.flatnonzero(wanted % 3 == 1).tolist()
     pond = lp.Replay(lake.spec, len(lake))
-    lake.fill(pond, len(lake), rng=np.random.default_rng(1))
+    pond.fill_from(lake, len(lake), rng=np.random.default_rng(1))
     filled = pond.recent(len(lake))
     assert sorted(filled.reward.tolist()) == sorted(float(n) for n in wanted)
     for i in range(0, len(lake), 7):
-        assert same_bytes(filled.obs[i], step_of(world, int(filled.reward[i]))["obs"])
+        assert same_bytes(item(filled.obs, i), step_of(world, int(filled.reward[i]))["obs"])
     assert np.asarray(lake.column("reward")).tolist() == wanted.tolist()
 
 
@@ -128,7 +130,7 @@ def test_the_only_writer_of_a_lake_has_it_as_ever(tmp_path):
     write(tmp_path / "two", "worker", [10, 10])
     with lp.Lake.open(tmp_path / "one") as one, lp.Lake.open(tmp_path / "two") as two:
         assert same_batch(one.steps(0, 20), two.steps(0, 20))
-        assert one.commit.files() == two.commit.files()
+        assert dict(one.files()) == dict(two.files())
         assert two.commits() == [0, 1]
         assert two.query(since_commit=0).tolist() == list(range(10, 20))
 
@@ -165,29 +167,44 @@ def test_each_writer_goes_on_where_it_stopped(tmp_path):
         all_there(lake, [("a", 0, 40), ("b", 0, 50)])
 
 
-def test_what_one_lets_go_of_another_keeps(tmp_path):
-    """Two that record the same have the same files: they stay while a commit of either names them."""
+def segment_files(path: Path, writer: str = "") -> set[str]:
+    return {file.name for file in (writers.home(path, writer) / "segments").iterdir()}
+
+
+def kept_files(path: Path, writer: str = "") -> set[str]:
+    """The files that all commits of a writer name, every byte of each checked."""
+    found: set[str] = set()
+    for number in commits.numbers(writers.home(path, writer) / "commits"):
+        with lp.Lake.open(path, number, writer=writer) as lake:
+            lake.verify()
+            found |= dict(lake.files()).keys()
+    return found
+
+
+def test_no_writer_deletes_a_file_of_another(tmp_path):
+    """Two that record the same have files of the same names, each in its own folder."""
     path = tmp_path / "lake"
     write(path, "a", [20, 20, 20])
     write(path, "b", [20, 20, 20])
-    with lp.Lake.open(path) as lake:
-        assert lake.stats().files == lp.Lake.open(path, writer="a").stats().files
+    write(path, "", [20, 20, 20])
+    assert segment_files(path, "a") == segment_files(path, "b") == segment_files(path)
     write(path, "b", [60, 60], max_steps=60, keep_last=1)
     with lp.Lake.open(path) as lake:
-        all_there(lake, [("a", 0, 60), ("b", 120, 180)])
+        all_there(lake, [("", 0, 60), ("a", 0, 60), ("b", 120, 180)])
         lake.compact(keep_last=1)
-        all_there(lake, [("a", 0, 60), ("b", 120, 180)])
-        assert lake.commits("a") == [3]
-        named = {name for head in lake.heads.values() for name in head.files()}
-        assert {file.name for file in (path / "segments").iterdir()} == named
+        all_there(lake, [("", 0, 60), ("a", 0, 60), ("b", 120, 180)])
+        assert [lake.commits(name) for name in lake.heads] == [[3], [3], [4]]
+    for writer in ("", "a", "b"):
+        assert segment_files(path, writer) == kept_files(path, writer)
     with lp.Lake.open(path, writer="a") as lake:
         lake.compact(keep_last=1)
+    shutil.rmtree(path / "writers" / "a")
     with lp.Lake.open(path) as lake:
-        all_there(lake, [("a", 0, 60), ("b", 120, 180)])
+        all_there(lake, [("", 0, 60), ("b", 120, 180)])
 
 
-def test_a_file_is_not_deleted_between_its_writing_and_its_commit(tmp_path, monkeypatch):
-    """b writes what a has already; before b names it, a lets go of it. It stays, for b's commit."""
+def test_one_deletes_while_another_is_between_its_files_and_their_commit(tmp_path, monkeypatch):
+    """b writes what a has as well; before b names it, a deletes its own copy."""
     path = tmp_path / "lake"
     a = lp.Replay.open(path, spec_of(WORLD), capacity=20, max_steps=20, keep_last=1, writer="a")
     b = lp.Replay.open(path, spec_of(WORLD), capacity=20, writer="b")
@@ -199,7 +216,8 @@ def test_a_file_is_not_deleted_between_its_writing_and_its_commit(tmp_path, monk
 
     def late(folder: Path, commit: commits.Commit, *, segments: Path) -> None:
         if folder.parent.name == "b" and not done:
-            done.append(a.commit())  # and would delete what its first commit named
+            done.append(a.commit())
+            settle(a)
         publish(folder, commit, segments=segments)
 
     monkeypatch.setattr(commits, "write", late)
@@ -207,43 +225,131 @@ def test_a_file_is_not_deleted_between_its_writing_and_its_commit(tmp_path, monk
     assert done[0].oldest == 20
     with lp.Lake.open(path) as lake:
         all_there(lake, [("a", 20, 40), ("b", 0, 20)])
-    assert lp.Lake.open(path, writer="a").commits() == [0, 1]
-    a.close()  # tidies up what it could not then
+        assert lake.commits("a") == [1]
+    assert segment_files(path, "a") == kept_files(path, "a")
+    a.close()
     b.close()
     with lp.Lake.open(path) as lake:
         all_there(lake, [("a", 20, 40), ("b", 0, 20)])
-        assert lake.commits("a") == [1]
-        named = {name for head in lake.heads.values() for name in head.files()}
-        assert {file.name for file in (path / "segments").iterdir()} == named
 
 
-def test_a_merged_file_that_another_deleted_is_not_named(tmp_path):
+def test_merged_files_that_wait_for_their_commit_are_not_deleted(tmp_path):
     path = tmp_path / "lake"
     a = lp.Replay.open(path, spec_of(WORLD), capacity=60, keep_last=2, merge_after=4, writer="a")
     for k in range(4):
         record(a, WORLD, 5 * k, 5 * k + 5)
         a.commit()
-    a._outflow.background.writer._merging._work.result(timeout=60)
+    settle(a)
     write(path, "b", [5])
     with lp.Lake.open(path, writer="b") as lake:
-        lake.compact()  # deletes what nobody names, and nobody names what a has merged yet
+        lake.compact()
     record(a, WORLD, 20, 25)
-    assert len(a.commit().segments) == 5
+    assert len(a.commit().segments) == 2
     a.close()
     with lp.Lake.open(path) as lake:
         all_there(lake, [("a", 0, 25), ("b", 0, 5)])
+    assert segment_files(path, "a") == kept_files(path, "a")
 
 
-def test_opening_leaves_alone_what_another_is_writing(tmp_path):
+def test_opening_leaves_alone_what_another_thread_or_process_is_writing(tmp_path):
     path = tmp_path / "lake"
     write(path, "a", [5])
-    temporary = path / "segments" / "1-00000000.aside"
-    temporary.write_bytes(b"half")
-    with writers.sharing(path):
+    folder = path / "writers" / "a" / "segments"
+    left, held = folder / "1-00000000.aside", folder / "1-00000001.aside"
+    left.write_bytes(b"of a process that was killed")
+    with held.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as every file that is being written
+        write(path, "a", [5])
+        assert held.exists()
+        assert not left.exists()
         write(path, "b", [5])
-        assert temporary.exists()
     write(path, "b", [5])
-    assert not temporary.exists()  # its process was killed
+    assert held.exists()  # of another writer
+    write(path, "a", [5])
+    assert not held.exists()
+
+
+def like_format_1(path: Path, *names: str) -> None:
+    """The golden lake of format 1 with its commits given to some writers; all segments are in one folder."""
+    golden = Path(__file__).parent / "golden" / "v1"
+    shutil.copytree(golden, path)
+    for name in names:
+        shutil.copytree(golden / "commits", path / "writers" / name / "commits")
+
+
+GOLDEN = "dict and tuple"
+
+
+def test_a_lake_of_format_1_with_several_writers_is_read_and_continued(tmp_path):
+    path = tmp_path / "lake"
+    like_format_1(path, "a", "b")
+    with lp.Lake.open(path) as lake:
+        assert list(lake.heads) == ["", "a", "b"]
+        all_there(lake, [(name, 0, 120) for name in lake.heads], GOLDEN)
+    before = segment_files(path)
+    write(path, "a", [10], GOLDEN, alpha=0.6)
+    assert before <= segment_files(path, "a")
+    assert all((path / "writers" / "a" / "segments" / name).stat().st_nlink == 2 for name in before)
+    with lp.Lake.open(path) as lake:
+        all_there(lake, [("", 0, 120), ("a", 0, 130), ("b", 0, 120)], GOLDEN)
+    for number in range(4):  # its older commits as well
+        with lp.Lake.open(path, number, writer="a") as lake:
+            lake.verify()
+    with pytest.raises(FileNotFoundError):
+        (path / "writers" / "b" / "segments").stat()
+
+
+@pytest.mark.parametrize("keep_last", [1, None])
+def test_files_that_writers_of_format_1_share_stay_while_one_needs_them(tmp_path, keep_last):
+    path = tmp_path / "lake"
+    like_format_1(path, "a", "b")
+    before = segment_files(path)
+    write(path, "", [60, 60], GOLDEN, alpha=0.6, max_steps=60, keep_last=1)
+    with lp.Lake.open(path, writer="") as lake:
+        lake.compact(keep_last=1)
+        assert lake.commits() == [lake.commit.number]
+    assert before <= segment_files(path)
+    write(path, "a", [10], GOLDEN, alpha=0.6)
+    assert before <= segment_files(path)  # b needs them
+    write(path, "b", [10], GOLDEN, alpha=0.6)
+    with lp.Lake.open(path, writer="") as lake:
+        lake.compact(keep_last=keep_last)
+        assert segment_files(path) == dict(lake.files()).keys()
+    with lp.Lake.open(path) as lake:
+        all_there(lake, [("", 180, 240), ("a", 0, 130), ("b", 0, 130)], GOLDEN)
+    for writer, number in itertools.product("ab", range(5)):  # also those that were never continued
+        with lp.Lake.open(path, number, writer=writer) as lake:
+            lake.verify()
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_writer_that_is_interrupted_while_it_takes_over_its_files_loses_none(tmp_path, monkeypatch, links):
+    path = tmp_path / "lake"
+    like_format_1(path, "a")
+    before, link, done = segment_files(path), os.link, []
+
+    def stops(source: Path, target: Path) -> None:
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(target)
+        if not links:
+            raise PermissionError("no links here")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", stops)
+    with pytest.raises(KeyboardInterrupt):
+        lp.Replay.open(path, capacity=60, writer="a")
+    monkeypatch.undo()
+    with lp.Lake.open(path, writer="") as lake:
+        lake.compact(keep_last=1)
+    assert before <= segment_files(path)
+    with lp.Replay.open(path, capacity=60, writer="a", commit=1, alpha=0.6) as replay:
+        assert replay.stats().recorded == 50
+    with lp.Lake.open(path, writer="") as lake:
+        lake.compact(keep_last=1)
+    assert segment_files(path, "a") == kept_files(path, "a")
+    with lp.Lake.open(path, 3, writer="a") as lake:
+        all_there(lake, [("a", 0, 120)], GOLDEN)
 
 
 def test_repair_mends_every_writer_and_touches_no_file_of_another(tmp_path):
@@ -315,10 +421,9 @@ def test_three_processes_write_one_is_killed_and_a_reader_reads(tmp_path):
                 assert all(ends[name] >= durable[name] for name in names)
                 newest = np.concatenate([lake.query(writer=name)[-20:] for name in names])
                 wanted = [n for name in names for n in range(max(0, ends[name] - 20), ends[name])]
-                with suppress(lp.LakeCorrupt):  # a commit may have been let go of meanwhile, with keep_last=2
-                    for i, n in zip(newest, wanted, strict=True):
-                        agrees(lake.steps(int(i), int(i) + 1)._replace(step_id=np.array([n])), 0, WORLD)
-                        read += 1
+                for i, n in zip(newest, wanted, strict=True):  # all commits are kept while they are read
+                    agrees(lake.steps(int(i), int(i) + 1)._replace(step_id=np.array([n])), 0, WORLD)
+                    read += 1
     finally:
         for process in processes.values():
             process.send_signal(signal.SIGKILL)
@@ -333,6 +438,9 @@ def test_three_processes_write_one_is_killed_and_a_reader_reads(tmp_path):
         all_there(lake, [(name, 0, ends[name]) for name in names])
     for name in names:
         write(path, name, [10], keep_last=2)
+        with lp.Lake.open(path, writer=name) as lake:
+            lake.compact(keep_last=2)
+        assert segment_files(path, name) == kept_files(path, name)  # also those of the one that was killed
     shutil.copytree(path, tmp_path / "copy")
     with lp.Lake.open(tmp_path / "copy") as lake:
         all_there(lake, [(name, 0, ends[name] + 10) for name in names])
@@ -361,7 +469,7 @@ def test_lakepond_verify_checks_every_writer(tmp_path, capsys):
         "commit 1 of b",
     ]
     with lp.Lake.open(path, writer="b") as lake:
-        file = path / "segments" / lake.commit.segments[-1].name
+        file = path / "writers" / "b" / "segments" / lake.commit.segments[-1].name
     data = bytearray(file.read_bytes())
     data[300] ^= 1
     file.write_bytes(bytes(data))
@@ -388,7 +496,7 @@ def test_a_fill_with_steps_of_before_their_row_axis_was_known_overwrites_no_row(
     record_all("c", *noise[1])
     with lp.Lake.open(tmp_path / "lake") as lake:
         replay = lp.Replay(spec, 5000)
-        lp.fill(lake, replay, len(lake), rng=rng)
+        replay.fill_from(lake, len(lake), rng=rng)
         filled = {(o.tobytes(), n.tobytes()) for o, n in zip(*_both(replay.recent(len(lake))), strict=True)}
     wanted = [
         *zip(*noise[0], strict=True),

@@ -136,7 +136,7 @@ def test_steps_that_were_filled_in_at_random_belong_to_their_stream_and_follow_n
             record(replay, VECTOR, 1, t % 6, reward=float(t))
     filled = lp.Replay(lp.Spec(obs=VECTOR), 50)
     with lp.Lake.open(tmp_path / "lake") as lake:
-        lake.fill(filled, 20, rng=rng)
+        filled.fill_from(lake, 20, rng=rng)
     assert filled.recent(3, stream=0).stream.tolist() == [0, 0, 0]
     assert (filled.sample(50, rng=rng, n_step=5, gamma=0.9).num_steps == 1).all()
     with pytest.raises(lp.TooFewSteps):

@@ -42,7 +42,7 @@ def erl(folder: Path, *, seed: int = 0, generations: int = 6, name: str = "<b>bo
                     "validation_best": 7.0,
                     "bytes_plain": 1_000_000 * g,
                     "bytes_held": 10_000 * g,
-                    "lake_bytes": sum(commit.files().values()),
+                    "lake_bytes": commit.totals.bytes,
                     "held_seconds": 0.001 * g,
                     "held_seconds_total": 0.001 * g * (g + 1) / 2,
                     "train_seconds_total": 10.0 * g,

@@ -181,7 +181,7 @@ def test_a_run_without_a_line_gets_a_page_that_says_so(runs, tmp_path):
 def test_uploads_and_the_last_push_are_told(tmp_path):
     run = report_runs.erl(tmp_path / "run", generations=2)
     with lp.Lake.open(run / "lake") as lake:
-        sizes = lake.commit.files()
+        sizes = dict(lake.reader.heads[0].catalog.files())
     away = list(sizes)[:1]
     Elsewhere(run / "lake", "gs://bucket/run/lake").add(away)
     note = {"url": "gs://bucket/run", "time": 1.7e9, "last_error": "no <network>"}

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import lakepond as lp
-from lakepond.lake.commits import Start
+from lakepond.lake.format.commits import Start
 from lakepond.runs import Run
 from lakepond.runs.resume import Resume
 

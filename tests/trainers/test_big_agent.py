@@ -11,7 +11,7 @@ import pytest
 from lakepond.agents.pqn import PQNSettings
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.pond.device_load import load
 from lakepond.trainers import big_agent, mixture, programs
 from lakepond.types import Field, Spec

@@ -14,12 +14,13 @@ from tiny_market import TINY
 from faults.training import fingerprint
 from lakepond.cli import main
 from lakepond.cli.train import Erl, _line
+from lakepond.cli.train_games import Mixture
 from lakepond.envs.market import Panel, Rules, functional, synthetic
 from lakepond.envs.market.functional import Result
 from lakepond.envs.market.history import History
 from lakepond.envs.market_rules import REASONS
 from lakepond.errors import ConfigError, MarketDataError, RunMismatch
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.report.view.api import Api
 from lakepond.runs import Run
 from lakepond.trainers import erl, evaluate_market, market_stage
@@ -269,6 +270,26 @@ def test_an_interrupt_names_a_run_to_resume_only_if_there_is_one(run, tmp_path):
     assert Erl(out=tmp_path / "new").interrupted() == (
         f"Nothing was saved in {tmp_path / 'new'} yet; start the run again."
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "resumes"),
+    [
+        (Erl, "erl-demo-2", "lakepond train erl --resume --out runs/erl-demo-2"),
+        (
+            Mixture,
+            "mixture-breakout-1",
+            "the same command with --out runs/mixture-breakout-1 resumes the run.",
+        ),
+    ],
+)
+def test_an_interrupt_without_out_names_the_folder_of_the_run(command, name, resumes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("runs/erl-demo-1").mkdir(parents=True)
+    asked = command()
+    assert asked.folder == Path("runs") / name
+    (asked.folder / "checkpoints").mkdir(parents=True)  # as training does; the folder stays the same
+    assert asked.interrupted().endswith(resumes)
 
 
 def test_the_line_of_a_generation_fits_the_terminal():

@@ -12,7 +12,7 @@ from tiny_market import TINY
 import lakepond as lp
 from faults.training import fingerprint
 from lakepond.cli import main
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.runs import Run, copies
 from lakepond.trainers import erl, pushing
 

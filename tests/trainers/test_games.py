@@ -19,7 +19,7 @@ from faults.training import fingerprint
 from lakepond.agents.pqn import PQNSettings
 from lakepond.errors import ConfigError, RunMismatch, SpecError, UnknownStream
 from lakepond.guards import METRICS
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.report.video import save_gif
 from lakepond.runs import Run
 from lakepond.trainers import arena, big_agent, erl, live, mixture, single
@@ -354,7 +354,7 @@ def test_what_cannot_be_is_told_in_a_sentence(tmp_path, whole):
         live.run(replace(LIVE, big_pond=10**10, frames=3_200), tmp_path / "g")
     with pytest.raises(SpecError, match="room for"):  # the BigPond, which is needed only later
         mixture.run(replace(MIXTURE, big_pond=10**10, frames=10**10), tmp_path / "h")
-    with pytest.raises(ConfigError, match=r"of \(4,\) are no pictures"):
+    with pytest.raises(ConfigError, match=r"of shape \(4,\) are not images"):
         save_gif(np.zeros((3, 4), np.float32), tmp_path / "out.gif")
     assert not any((tmp_path / name / "config.json").exists() for name in "abcdefgh")
 

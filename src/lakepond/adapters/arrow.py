@@ -18,11 +18,11 @@ from lakepond.adapters.episodes import Imported, Progress, recording
 from lakepond.adapters.staging import new_lake, refuse_existing
 from lakepond.arrow_sizes import check_ipc, check_parquet
 from lakepond.errors import SpecError
-from lakepond.lake import description
-from lakepond.lake.columns import Column
-from lakepond.lake.episodes import episode_ids
 from lakepond.lake.files import write_path
-from lakepond.lake.lake import Lake
+from lakepond.lake.format import description
+from lakepond.lake.format.columns import Column
+from lakepond.lake.read.episodes import episode_ids
+from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, Batch, Spec, leaves, rebuild
 
 BATCH_BYTES = 16 << 20

@@ -1,4 +1,4 @@
-"""Upload and download files, folders and buffers, with the interface of the trading project's class.
+"""Upload and download files, folders and buffers, with the interface of the trading project eigen2.
 
 Unchanged files are not uploaded again, and temporary files never are. A buffer is a lake and is uploaded as
 one: each segment once.

@@ -22,11 +22,11 @@ from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import BasicTrajectorySlicer, BasicTransitionPicker, Signature, Transition
 
 from lakepond.errors import SpecError, TooFewSteps
-from lakepond.lake.assemble import PART_STEPS
-from lakepond.lake.episodes import Episode, episode_of
-from lakepond.lake.lake import Lake
-from lakepond.lake.loaded import LoadedSteps, views
-from lakepond.lake.sequences import episodes_of
+from lakepond.lake.read.assemble import PART_STEPS
+from lakepond.lake.read.episodes import Episode, episode_of
+from lakepond.lake.read.lake import Lake
+from lakepond.lake.read.loaded import LoadedSteps, views
+from lakepond.lake.read.sequences import episodes_of
 from lakepond.types import Array, Field, Tree
 
 CACHE_BYTES = 256 << 20

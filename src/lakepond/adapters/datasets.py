@@ -25,10 +25,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from lakepond.adapters.epochs import Epoch, Position
 from lakepond.adapters.torch import to_torch
 from lakepond.errors import SampleError, TooFewSteps
-from lakepond.lake.lake import Lake, open_commits
-from lakepond.lake.loaded import LoadedSteps, Place, views
-from lakepond.lake.sequences import Sequences
-from lakepond.types import Array, Batch, Tree, leaves, rebuild
+from lakepond.lake.read.lake import Lake, open_commits
+from lakepond.lake.read.loaded import LoadedSteps, Place, views
+from lakepond.lake.read.sequences import Sequences
+from lakepond.types import Array, Batch, Field, Tree, leaves, rebuild
 
 BUFFER_BYTES = 64 << 20
 """decoded steps that an iterator keeps in memory, about"""
@@ -378,9 +378,14 @@ _WORLD = (("RANK", "0"), ("WORLD_SIZE", "1"))
 def _sizes(lake: Lake, buffer_bytes: int, sequences: Sequences | None, replace: bool) -> tuple[int, int]:
     """Units of a block, and units of a group that take about `buffer_bytes`."""
     spec = lake.spec
-    window = sum(leaf.nbytes for _, leaf in leaves(spec.obs))
+    fields: list[Field] = [field for _, field in leaves(spec.obs)]
+    window = sum(field.nbytes for field in fields)
     columns = spec.step_nbytes - 2 * window
-    rows = lake.reader.stored_row_bytes() / len(lake) or 2 * window  # of a step among its neighbours
+    stored = sum(
+        lake.reader.rows_count(leaf) * (field.nbytes if layout is None else layout.row_bytes)
+        for leaf, (field, layout) in enumerate(zip(fields, lake.reader.layouts(), strict=True))
+    )
+    rows = stored / len(lake) or 2 * window  # of a step among its neighbours
     steps = 1 if sequences is None else sequences.length + sequences.burn_in
     block = max(1, BLOCK_STEPS // steps)
     unit = steps * (columns + rows) + (window if replace else window / block)

@@ -11,7 +11,7 @@ import numpy as np
 
 from lakepond.adapters.staging import new_lake
 from lakepond.errors import SpecError
-from lakepond.lake.episodes import Episode
+from lakepond.lake.read.episodes import Episode
 from lakepond.replay import Replay
 from lakepond.types import Array, Field, Spec, Tree, leaves, rebuild
 
@@ -85,7 +85,7 @@ class Recorder:
         assert self.replay is not None
         commit = self.replay.commit(note)
         plain = commit.recorded * self.replay.spec.step_nbytes
-        return Imported(episodes, commit.recorded, sum(commit.files().values()), plain)
+        return Imported(episodes, commit.recorded, commit.totals.bytes, plain)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The trading project's replay files: read and written transition by transition, in bounded memory.
+"""Pickled deques of dicts, as eigen2 wrote them: read and written one transition at a time.
 
 The content, plain or gzip (determined by the first two bytes)::
 
@@ -86,7 +86,7 @@ def _opened(path: PathLike) -> Iterator[Unpickler]:
 def write_legacy(
     path: PathLike, transitions: Iterable[Transition], *, capacity: int, compress: bool = True
 ) -> Written:
-    """Write transitions so that `pickle.load` in the old project reads them, one at a time; atomic."""
+    """Write transitions so that `pickle.load` reads them as a deque of dicts, one at a time; atomic."""
     if isinstance(capacity, bool) or capacity < 0:
         raise LegacyPickleError(f"a capacity of {capacity} is not a number of transitions")
     written: list[int] = []
@@ -119,8 +119,8 @@ class _Streamed:
         for transition in self._transitions:
             if self.count == self._capacity:
                 raise LegacyPickleError(
-                    f"there are more transitions than the capacity of {self._capacity}: the old project would"
-                    " drop the oldest on loading; write the newest, or set a larger capacity"
+                    f"there are more transitions than the capacity of {self._capacity}, so loading the file"
+                    " would drop the oldest; write the newest, or set a larger capacity"
                 )
             fields = dict(zip(Transition._fields, transition, strict=True))
             for key, value in fields.items():

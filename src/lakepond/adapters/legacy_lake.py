@@ -1,4 +1,4 @@
-"""Old pickles of the trading project into a lake, and a lake into one; a transition at a time."""
+"""Pickled deques of dicts into a lake, and a lake into one; one transition at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakepond.adapters.legacy import (
 )
 from lakepond.adapters.staging import new_lake, refuse_existing
 from lakepond.errors import SpecError
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, Field, Spec
 
 Progress = Callable[[int, int], None]
@@ -83,7 +83,7 @@ def export_legacy(
     """
     for name in ("obs", "action"):
         if not isinstance(getattr(lake.spec, name), Field):
-            raise SpecError(f"an old pickle holds one array as {name}; export this lake in another form.")
+            raise SpecError(f"this pickle has one array as {name}; export the lake in another format.")
     if Path(path).exists():
         raise SpecError(f"{path} already exists; name another file.")
     capacity = int(lake.commit.note.get("capacity", len(lake)))

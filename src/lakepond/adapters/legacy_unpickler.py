@@ -1,4 +1,4 @@
-"""An unpickler for the trading project's replay files, which emits each transition and then forgets it.
+"""An unpickler for pickled deques of dicts, which emits each transition and then forgets it.
 
 A subclass of the standard library's Python unpickler. It executes the opcodes that a replay file needs
 (protocols 2 to 5) and refuses all others. `find_class` knows eight names and maps each to an object of

@@ -28,9 +28,9 @@ from lakepond.adapters.episodes import Episode, Imported, Progress, import_episo
 from lakepond.adapters.staging import refuse_existing
 from lakepond.arrow_sizes import check_parquet
 from lakepond.errors import SpecError
-from lakepond.lake import description
 from lakepond.lake.files import write_path
-from lakepond.lake.lake import Lake
+from lakepond.lake.format import description
+from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, Field, Spec, Tree, leaves, rebuild
 
 FILE_BYTES = 100 << 20

@@ -29,7 +29,7 @@ from lakepond.adapters.minari_hdf5 import read_hdf5
 from lakepond.adapters.staging import refuse_existing
 from lakepond.arrow_sizes import check_ipc, check_parquet
 from lakepond.errors import SpecError
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, Field, Spec, Tree, leaves
 
 VERSION = "0.5.4"

@@ -19,7 +19,7 @@ from lakepond.adapters.episodes import Episode, Imported, Progress, import_episo
 from lakepond.adapters.staging import refuse_existing
 from lakepond.errors import SpecError
 from lakepond.lake.files import write_path
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, Tree, leaves
 
 KEY = r"\[(?:'([^']*)'|(\d+))\]"

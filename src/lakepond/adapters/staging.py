@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lakepond.errors import SpecError
 from lakepond.lake.files import ASIDE, make_folders, sync_folder
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 
 
 def refuse_existing(target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Drop-in replacements for the trading project's replay buffers and cloud sync.
+"""Drop-in replacements for the replay buffers and the cloud sync of eigen2, a trading trainer in PyTorch.
 
     from lakepond.adapters.trading import ReplayBuffer, get_cloud_sync_from_env
 
@@ -20,7 +20,7 @@ from lakepond.adapters import progress
 from lakepond.adapters.cloud_sync import CloudSync
 from lakepond.adapters.legacy import legacy_capacity, read_legacy
 from lakepond.errors import RecordError, SpecError, TooFewSteps
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import Array, Batch, Field, Spec
 
@@ -63,7 +63,7 @@ class SavedBuffer(NamedTuple):
 
 
 class ReplayBuffer:
-    """A replay buffer with the interface of the trading project's class, shared by a population of agents."""
+    """A replay buffer with the interface of eigen2's class, shared by a population of agents."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class ReplayBuffer:
             path.rename(old)
             log.warning("%s was renamed to %s; delete it when you no longer need it.", path, old)
         commit = self.replay.save(path, codec="zstd" if compress else "none")
-        saved = SavedBuffer(len(self), sum(commit.files().values()), len(self) * self.replay.spec.step_nbytes)
+        saved = SavedBuffer(len(self), commit.totals.bytes, len(self) * self.replay.spec.step_nbytes)
         progress.say(f"saved to {file_path}: {saved}")
         return saved
 

@@ -22,7 +22,7 @@ from lakepond.envs.market_rules import Rules
 
 
 class Settings(NamedTuple):
-    """What the learner is told; hashable, so that it can be static under jit."""
+    """Settings of the learner; hashable, so that they can be static under jit."""
 
     rules: Rules
     critics: int = 2

@@ -73,11 +73,11 @@ class Epsilon:
         return jnp.clip(value, 0.0, 1.0)
 
     def advance(self, state: EpsilonState, frames: int | jax.Array) -> EpsilonState:
-        """After so many more of the agent's own frames."""
+        """The schedule after `frames` more frames of the agent."""
         return state._replace(age=state.age + frames)
 
     def reset(self, state: EpsilonState, to: float | None) -> EpsilonState:
-        """Start anew from that value (1.0: a full restart); None: go on as if nothing had happened."""
+        """Restart at that value (1.0: a full restart); None: continue unchanged."""
         if to is None:
             return state
         if not 0 <= to <= 1:

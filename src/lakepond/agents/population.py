@@ -62,7 +62,7 @@ def ranking(fitness: Array) -> Array:
 
 
 def tournament(key: Array, fitness: Array, rounds: int, k: int = 3) -> Array:
-    """The winners of so many tournaments, each the fittest of k drawn with replacement."""
+    """The winners of `rounds` tournaments, each the fittest of k drawn with replacement."""
     drawn = jax.random.randint(key, (rounds, k), 0, len(fitness))
     known = jnp.where(jnp.isnan(fitness), -jnp.inf, fitness)
     return drawn[jnp.arange(rounds), jnp.argmax(known[drawn], axis=1)]

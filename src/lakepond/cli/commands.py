@@ -86,12 +86,12 @@ COMMANDS: dict[str, Entry] = {
     "import": Entry(
         MOVE,
         "import_:Import",
-        "Make a lake of a Minari dataset, .npz files, an old pickle, or what `lakepond export` wrote.",
+        "Make a lake of a Minari dataset, .npz files, a pickled buffer, or what `lakepond export` wrote.",
     ),
     "export": Entry(
         MOVE,
         "export:Export",
-        "Write a lake's steps as Parquet, Arrow, .npz, Minari, LeRobot, or the trading project's pickle.",
+        "Write a lake's steps as Parquet, Arrow, .npz, Minari, LeRobot, or a pickled deque of dicts.",
     ),
     "train": Entry(TRAIN, "", "Train agents: erl on a market; single, mixture and live on games."),
     "evaluate": Entry(

@@ -40,19 +40,19 @@ class Compact:
     def run(self) -> None:
         """Merge, then print the sizes before and after."""
         retention(self.keep_last, self.keep_every)
-        from lakepond.lake.lake import Lake
+        from lakepond.lake.read.lake import Lake
 
         folder = where.lake_folder(self.path)
         before = _on_disk(folder)
         with Lake.open(folder) as lake:
-            files = len(lake.commit.files())
+            files = lake.stats().files
             lake.compact(keep_last=self.keep_last, keep_every=self.keep_every)
             after = _on_disk(folder)
             told: dict[str, Any] = {
                 "lake": folder,
                 "commit": lake.commit.number,
                 "files_before": files,
-                "files": len(lake.commit.files()),
+                "files": lake.stats().files,
                 "bytes_before": before,
                 "bytes": after,
             }
@@ -72,6 +72,8 @@ class Compact:
 
 
 def _on_disk(folder: Path) -> int:
-    from lakepond.lake.names import segment_files
+    from lakepond.lake import writers
+    from lakepond.lake.format.names import segment_files
 
-    return sum(status.st_size for status in segment_files(folder / "segments").values())
+    folders = [writers.home(folder, name) / "segments" for name in writers.names(folder)]
+    return sum(status.st_size for each in folders for status in segment_files(each).values())

@@ -15,7 +15,7 @@ from lakepond.cli.flag import Flag
 from lakepond.errors import SpecError
 
 if TYPE_CHECKING:
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.read.lake import Lake
 
 Form = Literal["parquet", "arrow", "npz", "minari", "lerobot", "pickle"]
 FORMS: dict[str, Form] = {
@@ -30,16 +30,16 @@ FORMS: dict[str, Form] = {
 
 @dataclass(frozen=True)
 class Export:
-    """Write a lake's steps as Parquet, Arrow, .npz, Minari, LeRobot, or the trading project's pickle.
+    """Write a lake's steps as Parquet, Arrow, .npz, Minari, LeRobot, or a pickled deque of dicts.
 
     Example: lakepond export runs/demo steps.parquet
 
     Example: lakepond export runs/demo old/replay_buffer.pkl --commit 17
     """
 
-    path: Positional[Path]
+    path: Annotated[Positional[Path], arg(metavar="LAKE")]
     """a lake, or a run"""
-    target: Positional[Path]
+    target: Annotated[Positional[Path], arg(metavar="TARGET")]
     """a new file, or a new folder for npz, minari and lerobot"""
     form: Annotated[
         Form | None,
@@ -54,13 +54,13 @@ class Export:
     next_obs: Literal["yes", "no"] = "yes"
     """parquet and arrow: whether each row also has the observation that followed"""
     compress: Literal["yes", "no"] = "yes"
-    """pickle: gzip it, as the trading project did"""
+    """pickle: whether to compress it with gzip"""
     json: Flag = False
     """print JSON instead of a line"""
 
     def run(self) -> None:
-        """Write in pieces, tell."""
-        from lakepond.lake.lake import Lake
+        """Write in pieces and print the result."""
+        from lakepond.lake.read.lake import Lake
 
         form = self.form or FORMS.get(self.target.suffix)
         if form is None:

@@ -22,7 +22,7 @@ Form = Literal["parquet", "arrow", "npz", "minari", "lerobot", "pickle"]
 
 @dataclass(frozen=True)
 class Import:
-    """Make a lake of a Minari dataset, .npz files, an old pickle, or what `lakepond export` wrote.
+    """Make a lake of a Minari dataset, .npz files, a pickled buffer, or what `lakepond export` wrote.
 
     The lake appears when all of it is imported and verified; an import that fails leaves nothing behind.
 
@@ -31,10 +31,10 @@ class Import:
     Example: lakepond import ~/.minari/datasets/D4RL/door/human-v2 runs/door/lake
     """
 
-    source: Positional[Path]
-    """a Minari dataset; a folder of .npz episodes; the trading project's replay_buffer.pkl, plain or gzip; a
-    Parquet or Arrow file or a LeRobot folder that lakepond exported"""
-    lake: Positional[Path]
+    source: Annotated[Positional[Path], arg(metavar="SOURCE")]
+    """a Minari dataset; a folder of .npz episodes; what `lakepond export` wrote; or a pickled deque of dicts
+    (state, action, reward, next_state, done), uncompressed or gzip"""
+    lake: Annotated[Positional[Path], arg(metavar="LAKE")]
     """a new folder for the lake"""
     form: Annotated[
         Form | None,
@@ -45,7 +45,7 @@ class Import:
     """print JSON instead of a line"""
 
     def run(self) -> None:
-        """Read in pieces, record, tell."""
+        """Import in pieces and print the result."""
         from lakepond.adapters.arrow import import_arrow
         from lakepond.adapters.legacy_lake import import_legacy
         from lakepond.adapters.lerobot import import_lerobot

@@ -50,7 +50,7 @@ class Ls:
         if self.json:
             words.print_json({"path": self.path, "found": found})
         elif not found:
-            words.talk(f"There is no lake and no run below {self.path}; `lakepond train` creates one.")
+            words.talk(f"{self.path} has no lakes and no runs; `lakepond train` creates a run.")
         else:
             rows = [
                 (
@@ -68,7 +68,7 @@ class Ls:
 
     def _commits(self, folder: Path) -> None:
         from lakepond.errors import LakeCorrupt
-        from lakepond.lake import commits, description
+        from lakepond.lake.format import commits, description
 
         description.read(folder)
         numbers = commits.numbers(folder / "commits")
@@ -87,7 +87,7 @@ class Ls:
                     "steps": commit.recorded - commit.oldest,
                     "recorded": commit.recorded,
                     "bytes_written": commit.bytes_written,
-                    "bytes_on_disk": sum(commit.files().values()),
+                    "bytes_on_disk": commit.totals.bytes,
                     "seconds": commit.seconds,
                     "note": commit.note,
                     "problem": None,
@@ -145,7 +145,7 @@ def _below(path: Path) -> Iterator[Path]:
 
 def _summary(folder: Path) -> dict[str, Any]:
     from lakepond.errors import LakeError
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.read.lake import Lake
     from lakepond.runs import Run
 
     run = Run.open(folder) if where.is_run(folder) and not (folder / where.LAKE).exists() else None

@@ -38,7 +38,7 @@ class PlanRun:
         Literal["eigen2", "gpu", "gravitar"] | None,
         arg(metavar="eigen2|gpu|gravitar", help_behavior_hint=ONE),
     ] = None
-    """eigen2, gpu: the market run of 16 agents and 25 generations; gravitar: Atari, a million steps"""
+    """eigen2, gpu: 16 trading agents, windows of 504 days x 108 instruments; gravitar: 1M steps of Atari"""
     obs: Annotated[str | None, arg(metavar="SHAPE:DTYPE", help_behavior_hint=ONE)] = None
     """shape and dtype of one observation, like 504,108,9:float32"""
     action: Annotated[str | None, arg(metavar="SHAPE:DTYPE", help_behavior_hint="(default: :int64)")] = None
@@ -88,7 +88,7 @@ class PlanRun:
         """Make the plan, print it, and compare it with the machine."""
         at_least(0, play=self.play)
         from lakepond.cli import plan_tables
-        from lakepond.lake.guard import parse_bytes
+        from lakepond.lake.write.disk_guard import parse_bytes
         from lakepond.machine import free_disk, memory
         from lakepond.plan.measured import written
         from lakepond.plan.needs import judge, make_plan
@@ -139,7 +139,7 @@ class PlanRun:
         return Measured(so_far.size(), so_far.rows, run.parts(), run.process, run.checkpoint)
 
     def _workload(self, so_far: Written | None, run: Beside | None) -> Workload:
-        from lakepond.lake.guard import parse_bytes
+        from lakepond.lake.write.disk_guard import parse_bytes
         from lakepond.plan.measured import play
         from lakepond.plan.presets import PRESETS
         from lakepond.plan.workload import Workload, parse_field, shares_for

@@ -25,23 +25,22 @@ COLOURS = {"fits": "green", "tight": "yellow", "no": "red"}
 
 
 def tables(plan: Plan, so_far: Written | None, disk: int, *, story: bool) -> Iterator[RenderableType]:
-    """Everything a plan says, top to bottom; `story`: with the sizes that the trading project reported."""
+    """Everything a plan says, top to bottom; `story`: with the sizes that eigen2 reported."""
     step = plan.workload.spec.step_nbytes
     yield f"One transition is {step:,} B ({step / 2**20:.2f} MiB) uncompressed.\n"
     if so_far is not None:
-        yield f"{_forecast_text(so_far, disk)}\n"
+        yield words.paragraph(_forecast_text(so_far, disk))
     yield _growth(plan, story, 0 if so_far is None else so_far.steps)
     yield _beside(plan)
     yield _totals(plan)
     yield _offers(plan)
-    yield words.styled((f"{_assumptions(plan, so_far)}\n", "dim"))
+    yield words.styled((words.paragraph(_assumptions(plan, so_far)), "dim"))
     if story:
         note = (
-            "Reported: the sizes in the trading project's own table, which counted 3.74 MiB per transition "
-            "and 1,000 MiB per GB. That project uploaded its whole folder at every generation, about 900 GB "
-            "in total, where 250 GB were intended. GB here are 10^9 bytes, as disks are sold.\n"
+            "Reported: calculated for pickles by the trading project eigen2, the model for this preset, in "
+            "units of 1,000 MiB. In all other columns a GB is 10^9 bytes, as disks are sold."
         )
-        yield words.styled((note, "dim"))
+        yield words.styled((words.paragraph(note), "dim"))
 
 
 def as_json(plan: Plan, verdict: Verdict, store: str, so_far: Written | None, disk: int) -> dict[str, Any]:
@@ -156,7 +155,10 @@ def _assumptions(plan: Plan, so_far: Written | None) -> str:
         last = work.distinct_rows(work.steps)
         many = f"{last:,} distinct rows in {work.steps:,} steps"
         moved = "a new array" if work.rows == "whole" else f"obs shifted along its {work.rows} axis"
-        parts.insert(0, f"Assumed: {many}, because next_obs is {moved} (--rows, --pool)")
+        why = f"{many}, because next_obs is {moved} (--rows, --pool)"
+        parts.insert(
+            0, f"Assumed: {why if last else 'observations this small are stored without deduplication'}"
+        )
         parts[1] = parts[1].replace("Assumed: ", "")
     else:
         del parts[1:4]  # measured
@@ -170,8 +172,8 @@ def _installed(plan: Plan) -> Range:
 
 
 def _share(shares: Range) -> str:
-    low, high = (f"{100 * share:.{2 if share < 0.1 else 3}g} %" for share in shares)
-    return f"{low} to {high}"
+    low, high = (f"{100 * share:.{2 if share < 0.1 else 3}g}" for share in shares)
+    return f"{low} %" if low == high else f"{low}–{high} %"
 
 
 def _steps_left(so_far: Written, disk: int) -> int | None:

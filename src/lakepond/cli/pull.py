@@ -38,7 +38,7 @@ class Pull:
         """Download, then print a summary."""
         from lakepond.cloud.place import Cloud
         from lakepond.flow.cloud_to_lake import pull
-        from lakepond.lake.lake import Lake
+        from lakepond.lake.read.lake import Lake
         from lakepond.runs.copies import is_run_in_cloud, pull_run
 
         place = Cloud.of(self.url)

@@ -28,7 +28,7 @@ class Push:
     """a lake or a run; another process may be writing it"""
     url: Annotated[
         Positional[str | None],
-        arg(metavar="URL", help_behavior_hint="(default: the bucket in CLOUD_BUCKET)"),
+        arg(metavar="[URL]", help_behavior_hint="(default: the bucket in CLOUD_BUCKET)"),
     ] = None
     """gs://bucket/prefix, s3://, az:// or file:///folder; the lake of a run goes to lake/ below it"""
     timeout: float = 3600.0
@@ -43,6 +43,7 @@ class Push:
         from lakepond.runs.copies import push_run
 
         place = where.cloud_for(self.path, self.url)
+        where.check_bucket(place)
         if where.is_run(self.path):
             told = push_run(self.path, place, timeout=self.timeout)
         else:

@@ -16,7 +16,7 @@ from lakepond.cli.flag import Flag
 from lakepond.cli.ls import note_text
 
 if TYPE_CHECKING:
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.read.lake import Lake
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Show:
 
     def run(self) -> None:
         """Open the lake and print its summary."""
-        from lakepond.lake.lake import Lake
+        from lakepond.lake.read.lake import Lake
 
         with Lake.open(where.lake_folder(self.path), self.commit) as lake:
             told = _summary(lake)
@@ -59,7 +59,7 @@ class Show:
                 f"other columns {formats.size(told['bytes_on_disk'] - told['bytes_of_rows'])}",
             ),
             (
-                "without sharing",
+                "without deduplication",
                 f"{formats.size(told['bytes_plain'])}, {formats.ratio(told['ratio'])} as much",
             ),
             ("this commit", f"{formats.size(told['bytes_written'])} in {formats.duration(told['seconds'])}"),
@@ -69,6 +69,7 @@ class Show:
 
 
 def _summary(lake: Lake) -> dict[str, Any]:
+    from lakepond.lake.format.entries import Manifest
     from lakepond.types import leaves
 
     stats, commit, spec = lake.stats(), lake.commit, lake.spec
@@ -76,18 +77,26 @@ def _summary(lake: Lake) -> dict[str, Any]:
         path: str(field) for name in ("obs", "action") for path, field in leaves(getattr(spec, name), name)
     }
     extras = {name: str(field) for name, field in spec.extras.items()}
-    rows = {file.name: file.shard.bytes for head in lake.heads.values() for file in head.rows}
+    live = [
+        (leaf, entry)
+        for head in lake.reader.heads
+        for leaf, listed in head.commit.lists()
+        for entry, whole in head.catalog.live(leaf, listed)
+        if whole or not isinstance(entry, Manifest)
+    ]
     return {
         "lake": str(lake.path),
         **asdict(stats),
         "ratio": stats.ratio,
-        "bytes_of_rows": sum(rows.values()),
-        "commits_kept": len(lake.commits()),
+        "bytes_of_rows": sum(entry.bytes for leaf, entry in live if leaf is not None),
+        "commits_kept": sum(len(lake.commits(writer)) for writer in lake.heads),
         "parent": commit.parent,
         "time": commit.time,
         "note": commit.note,
         "oldest": commit.oldest,
-        "segments": len(commit.segments),
+        "segments": sum(
+            entry.files if isinstance(entry, Manifest) else 1 for leaf, entry in live if leaf is None
+        ),
         "bytes_written": commit.bytes_written,
         "seconds": commit.seconds,
         "spec": {**fields, "reward": str(spec.reward), **extras},

@@ -99,7 +99,7 @@ def _progress(told: Told) -> str | Text:
     left = (
         f", {formats.duration(told.eta_seconds)} left" if told.eta_seconds and told.state == "running" else ""
     )
-    text = f" {formats.count(told.done)} of {formats.count(told.total)}, {share:.0%}{left}"
+    text = f" {formats.count(told.done)} of {formats.count(told.total)}, {100 * share:.0f} %{left}"
     return words.styled(("━" * full, COLOURS[told.state]), ("━" * (BAR - full), "dim"), text)
 
 
@@ -129,7 +129,7 @@ def _lake(lake: LakeTold, now: float) -> list[tuple[str, str]]:
     held, plain = formats.size(lake.bytes_on_disk), formats.size(lake.bytes_plain)
     kept, ratio = formats.count(lake.commits_kept), formats.ratio(lake.ratio)
     return [
-        ("lake", f"{formats.counted(lake.steps, 'step')} in {held} (without sharing {plain}, {ratio})"),
+        ("lake", f"{formats.counted(lake.steps, 'step')} in {held} (without deduplication {plain}, {ratio})"),
         ("commit", f"{lake.commit}, {formats.age(lake.committed, now)}; {kept} kept"),
     ]
 

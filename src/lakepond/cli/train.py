@@ -6,13 +6,14 @@ import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
 from lakepond import formats
-from lakepond.cli import words
+from lakepond.cli import where, words
 from lakepond.cli.flag import Flag
 from lakepond.cli.limits import at_least
 from lakepond.cli.settings import given, options_of, with_options
@@ -41,7 +42,7 @@ class Erl:
     """
 
     preset: Literal["demo", "eigen2", "gpu"] = "demo"
-    """demo: about a minute; eigen2: 504 days x 108 instruments; gpu: eigen2 with larger networks"""
+    """demo: about a minute; eigen2: 16 agents, windows of 504 days x 108 instruments; gpu: larger networks"""
     out: Annotated[
         Path | None, arg(metavar="PATH", help_behavior_hint="(default: the next runs/erl-<preset>-<n>)")
     ] = None
@@ -75,7 +76,7 @@ class Erl:
         resumes = self.resume or self.resume_from is not None
         if resumes and self.out is None:
             raise ConfigError("--resume needs --out: lakepond train erl --resume --out runs/NAME.")
-        folder = self.out or _next_free(self.preset)
+        folder = self.folder
         base = _settings_there(folder, given(self.settings, "push_to")) if resumes else PRESETS[self.preset]
         config = with_options(base, self.settings)
         if config.push_to == NOWHERE:
@@ -101,10 +102,13 @@ class Erl:
 
     def interrupted(self) -> str:
         """How to continue after an interrupt."""
-        if self.out is not None and not (self.out / "checkpoints").exists():
-            return f"Nothing was saved in {self.out} yet; start the run again."
-        out = self.out or "runs/NAME"
-        return f"Everything up to the last checkpoint is saved: lakepond train erl --resume --out {out}"
+        resume = f"lakepond train erl --resume --out {self.folder}"
+        return where.nothing_saved(self.folder) or f"Everything up to the last checkpoint is saved: {resume}"
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return self.out or where.next_run(f"erl-{self.preset}")
 
 
 def _settings_there(folder: Path, push_to: str | None) -> Config:
@@ -131,13 +135,6 @@ def _settings_there(folder: Path, push_to: str | None) -> Config:
     return config  # training warns
 
 
-def _next_free(preset: str) -> Path:
-    number = 1
-    while (folder := Path("runs") / f"erl-{preset}-{number}").exists():
-        number += 1
-    return folder
-
-
 def _line(told: dict[str, Any], generations: int, width: int) -> str:
     """One generation as a line; where that does not fit `width` columns, without mean, rows and RAM."""
     start = f"generation {told['generation']:>3}/{generations}  best {told['fitness_best']:6.1f}"
@@ -153,8 +150,8 @@ def _line(told: dict[str, Any], generations: int, width: int) -> str:
 def _tell(folder: Path, last: dict[str, Any], seconds: float, part: str, *, as_json: bool) -> None:
     """Print memory, disk and time of the run, and the champion with its baselines."""
     from lakepond.cli.evaluate import compared, comparison
-    from lakepond.lake import commits
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.format import commits
+    from lakepond.lake.read.lake import Lake
     from lakepond.report.page import write_report
 
     with Lake.open(folder / "lake") as lake:
@@ -188,7 +185,7 @@ def summary(told: dict[str, Any], found: Evaluation | None) -> Iterator[Renderab
     from lakepond.cli.evaluate import table
 
     share = told["blocked_on_saving_seconds"] / max(told["training_seconds"], 1e-9)
-    blocked = f"{formats.duration(told['blocked_on_saving_seconds'])}, {share:.2%} of the time"
+    blocked = f"{formats.duration(told['blocked_on_saving_seconds'])}, {100 * share:.2f} % of the time"
     yield words.facts(
         [
             (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from tyro.conf import arg
 
-from lakepond.cli import words
+from lakepond.cli import where, words
 from lakepond.cli.flag import Flag
 from lakepond.cli.settings import options_of, with_options
 from lakepond.trainers import game_settings
@@ -33,128 +34,95 @@ NO_SINGLE, NO_MIXTURE, NO_LIVE = SingleOptions(), MixtureOptions(), LiveOptions(
 
 
 @dataclass(frozen=True)
-class Single:
+class _Game:
+    """The options that the trainers of games have in common."""
+
+    trainer: ClassVar[str]
+    preset: Preset = "minatar"
+    """minatar: minutes; published: the authors' network, 10M frames; atari; tiny: seconds, checks for NaN"""
+    out: Out = None
+    """folder of the run; an existing run is resumed"""
+    start_over: Flag = False
+    """move the contents of --out to a folder old-<time> in it and start a new run; nothing is deleted"""
+    log: Log = ()
+    """also log to these; wandb stays offline without an API key"""
+    json: Flag = False
+    """print JSON instead of a table"""
+    settings: Any = None
+
+    def run(self) -> None:
+        """Train and print the result."""
+        import jax
+
+        from lakepond.trainers import programs
+
+        programs.prepare_jax()
+        if not self.json:
+            words.talk(f"Training in {self.folder}; compiling takes a while at first.")
+        began = time.perf_counter()
+        checks = jax.debug_nans(True) if self.preset == "tiny" else nullcontext()
+        with checks:
+            result = import_module(f"lakepond.trainers.{self.trainer}").run(
+                self.config,
+                self.folder,
+                loggers=self.log,
+                start_over=self.start_over,
+                tell=(lambda _: None) if self.json else words.talk,
+            )
+        if self.json:
+            seconds = time.perf_counter() - began
+            words.print_json({"folder": str(self.folder), "seconds": seconds, **result})
+            return
+        rows = [("evaluation", f"{result['evaluation']:.2f}")] if "evaluation" in result else []
+        words.console().print(words.facts([*rows, ("run", str(self.folder))]))
+
+    def interrupted(self) -> str:
+        """How to continue after an interrupt."""
+        same = "the same command" if self.out else f"the same command with --out {self.folder}"
+        return where.nothing_saved(self.folder) or (
+            f"Everything up to the last checkpoint is saved; {same} resumes the run."
+        )
+
+    @cached_property
+    def config(self) -> Any:
+        """The settings of the preset with those that were given."""
+        return with_options(getattr(game_settings, self.trainer.upper())[self.preset], self.settings)
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        game = "".join(each if each.isalnum() or each in "-_" else "-" for each in self.config.game.lower())
+        return self.out or where.next_run(f"{self.trainer}-{game}")
+
+
+@dataclass(frozen=True)
+class Single(_Game):
     """Train one agent on a game with PQN; started again with the same --out it resumes exactly.
 
     Example: lakepond train single --game breakout --frames 1000000 --out runs/single
     """
 
-    preset: Preset = "minatar"
-    """minatar: minutes; published: the authors' network, 10M frames; atari; tiny: seconds, checks for NaN"""
-    out: Out = None
-    """folder of the run; an existing run is resumed"""
-    start_over: Flag = False
-    """move the contents of --out to a folder old-<time> in it and start a new run; nothing is deleted"""
-    log: Log = ()
-    """also log to these; wandb stays offline without an API key"""
-    json: Flag = False
-    """print JSON instead of a table"""
+    trainer: ClassVar[str] = "single"
     settings: Annotated[SingleOptions, arg(name="")] = NO_SINGLE
-
-    def run(self) -> None:
-        """Train and print the result."""
-        _train("single", self)
-
-    def interrupted(self) -> str:
-        """How to continue after an interrupt."""
-        return _hint("single", self.out)
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(_Game):
     """Train four agents that are periodically replaced by one that learned from all of them.
 
     Example: lakepond train mixture --game breakout --frames 1000000 --portion 249856 --out runs/mixture-1
     """
 
-    preset: Preset = "minatar"
-    """minatar: minutes; published: the authors' network, 10M frames; atari; tiny: seconds, checks for NaN"""
-    out: Out = None
-    """folder of the run; an existing run is resumed"""
-    start_over: Flag = False
-    """move the contents of --out to a folder old-<time> in it and start a new run; nothing is deleted"""
-    log: Log = ()
-    """also log to these; wandb stays offline without an API key"""
-    json: Flag = False
-    """print JSON instead of a table"""
+    trainer: ClassVar[str] = "mixture"
     settings: Annotated[MixtureOptions, arg(name="")] = NO_MIXTURE
-
-    def run(self) -> None:
-        """Train and print the result."""
-        _train("mixture", self)
-
-    def interrupted(self) -> str:
-        """How to continue after an interrupt."""
-        return _hint("mixture", self.out)
 
 
 @dataclass(frozen=True)
-class Live:
+class Live(_Game):
     """Train four agents and a fifth, larger one that learns from their steps while they train.
 
     Example: lakepond train live --game breakout --frames 1000000 --out runs/live
     """
 
-    preset: Preset = "minatar"
-    """minatar: minutes; published: the authors' network, 10M frames; atari; tiny: seconds, checks for NaN"""
-    out: Out = None
-    """folder of the run; an existing run is resumed"""
-    start_over: Flag = False
-    """move the contents of --out to a folder old-<time> in it and start a new run; nothing is deleted"""
-    log: Log = ()
-    """also log to these; wandb stays offline without an API key"""
-    json: Flag = False
-    """print JSON instead of a table"""
+    trainer: ClassVar[str] = "live"
     settings: Annotated[LiveOptions, arg(name="")] = NO_LIVE
-
-    def run(self) -> None:
-        """Train and print the result."""
-        _train("live", self)
-
-    def interrupted(self) -> str:
-        """How to continue after an interrupt."""
-        return _hint("live", self.out)
-
-
-def _train(name: str, asked: Single | Mixture | Live) -> None:
-    import jax
-
-    from lakepond.trainers import programs
-
-    programs.prepare_jax()
-    trainer = import_module(f"lakepond.trainers.{name}")
-    config = with_options(trainer.PRESETS[asked.preset], asked.settings)
-    folder = asked.out or _next_free(name, config.game)
-    if not asked.json:
-        words.talk(f"Training in {folder}; compiling takes a while at first.")
-    began = time.perf_counter()
-    checks = jax.debug_nans(True) if asked.preset == "tiny" else nullcontext()
-    with checks:
-        told = trainer.run(
-            config,
-            folder,
-            loggers=asked.log,
-            start_over=asked.start_over,
-            tell=(lambda _: None) if asked.json else words.talk,
-        )
-    found = {"folder": str(folder), "seconds": time.perf_counter() - began, **told}
-    if asked.json:
-        words.print_json(found)
-        return
-    rows = [("evaluation", f"{told['evaluation']:.2f}")] if "evaluation" in told else []
-    words.console().print(words.facts([*rows, ("run", str(folder))]))
-
-
-def _next_free(trainer: str, game: str) -> Path:
-    number = 1
-    plain = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in game.lower())
-    while (folder := Path("runs") / f"{trainer}-{plain}-{number}").exists():
-        number += 1
-    return folder
-
-
-def _hint(trainer: str, out: Path | None) -> str:
-    return (
-        "Everything up to the last checkpoint is saved; the same command resumes the run "
-        f"(lakepond train {trainer} --out {out or 'runs/NAME'} ...)."
-    )

@@ -34,7 +34,8 @@ class Verify:
     def run(self) -> int:
         """Check all chosen commits, also after a damaged one."""
         from lakepond.errors import LakeNotFound
-        from lakepond.lake import commits, writers
+        from lakepond.lake import writers
+        from lakepond.lake.format import commits
 
         folder = where.lake_folder(self.path)
         known = {
@@ -72,13 +73,13 @@ class Verify:
 
 def _check(folder: Path, number: int, writer: str, progress: Callable[[int, int], None]) -> dict[str, Any]:
     from lakepond.errors import LakeCorrupt
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.read.lake import Lake
 
     began, which = time.perf_counter(), {"writer": writer} if writer else {}
     try:
         with Lake.open(folder, number, writer=writer) as lake:
             lake.verify(progress=progress)
-            files = lake.commit.files()
+            stats = lake.stats()
     except LakeCorrupt as error:
         return {**which, "number": number, "intact": False, "why": str(error)}
     return {
@@ -86,7 +87,7 @@ def _check(folder: Path, number: int, writer: str, progress: Callable[[int, int]
         "number": number,
         "intact": True,
         "why": None,
-        "files": len(files),
-        "bytes": sum(files.values()),
+        "files": stats.files,
+        "bytes": stats.bytes_on_disk,
         "seconds": time.perf_counter() - began,
     }

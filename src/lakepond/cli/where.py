@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakepond.errors import LakeNotFound, SpecError
+from lakepond.errors import CloudUnreachable, LakeNotFound, SpecError
 
 if TYPE_CHECKING:
     from lakepond.cloud.place import Cloud
@@ -26,7 +27,9 @@ def lake_folder(path: str | Path) -> Path:
     for folder in (path, path / "lake"):
         if (folder / LAKE).is_file():
             return folder
-    raise LakeNotFound(f"there is no lake at {path} (no {LAKE}); `lakepond ls {path}` lists those below it.")
+    raise LakeNotFound(
+        f"{path} is not a lake: it has no {LAKE}; `lakepond ls {path}` lists the lakes below it."
+    )
 
 
 def is_run(path: Path) -> bool:
@@ -60,3 +63,30 @@ def cloud_for(path: Path, url: str | None) -> Cloud:
             f"lakepond push {path} {named}"
         )
     raise SpecError(f"give the URL to push {path} to, like gs://my-bucket/{path.resolve().name}.")
+
+
+def check_bucket(place: Cloud) -> None:
+    """Raise `CloudError` if credentials are missing or rejected, or if the bucket does not exist.
+
+    A server that does not answer is not an error here: uploads wait for it.
+    """
+    from lakepond.cloud.bucket import Unlistable
+    from lakepond.cloud.store import Store
+
+    with suppress(CloudUnreachable, Unlistable):
+        Store(place).list("leases")  # the folder with the fewest objects
+
+
+def next_run(name: str) -> Path:
+    """The first folder runs/NAME-1, runs/NAME-2, ... that does not exist."""
+    number = 1
+    while (folder := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return folder
+
+
+def nothing_saved(folder: Path) -> str | None:
+    """What to say after an interrupt if a run has no checkpoint to resume from."""
+    if (folder / "checkpoints").exists():
+        return None
+    return f"Nothing was saved in {folder} yet; start the run again."

@@ -11,11 +11,13 @@ import errno
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,6 +74,12 @@ def console() -> Console:
 
     wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 140
     return Console(highlight=False, markup=False, emoji=False, width=wide)
+
+
+def paragraph(text: str) -> str:
+    """A text wrapped to the console's width, with an empty line after it; numbers stay with their units."""
+    joined = re.sub(r"(?<=\d) (?=(?:[kMGT]?B|MiB|steps)\b|%)", "\0", text)
+    return "\n".join(wrap(joined, console().width, break_on_hyphens=False)).replace("\0", " ") + "\n"
 
 
 @contextmanager

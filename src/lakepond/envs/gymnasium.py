@@ -1,10 +1,10 @@
 """Any Gymnasium environment with discrete actions: its copies live on the host and are stepped inside `jit`.
 
     Gymnasium("CartPole-v1")       any id that is registered; "module:Id" imports the module first
-    Gymnasium(MyVectorEnv)         a function that makes a vector environment of so many copies
+    Gymnasium(MyVectorEnv)         a function that makes a vector environment of n copies
     Gymnasium(MyVectorEnv(32))     one that is there: for one agent, with as many copies
 
-An id makes copies that begin anew within the step that ends an episode, so that its true last observation is
+An id makes copies that reset within the step that ends an episode, so that its true last observation is
 seen. Other vector environments do it as their `autoreset_mode` says. With NEXT_STEP a new episode begins with
 a step of its own, whose action does nothing: it is reported as what it is worth, from an episode's last
 observation to the same, reward 0, and counts as no episode.
@@ -33,7 +33,7 @@ from lakepond.errors import ConfigError
 from lakepond.types import Array, Field
 
 Maker = Callable[[int], Any]
-"""a vector environment of so many copies"""
+"""makes a vector environment of that many copies"""
 
 
 class Gymnasium:
@@ -82,7 +82,7 @@ class Gymnasium:
         seen = self._observations(count)
         flags = [_told((count,), "bool")] * 3
         told = _told((), "int32"), seen, seen, _told((count,), "float32"), *flags
-        # what is told hangs on the number that the step before gave back, so steps keep their order
+        # the callback depends on the number that the previous step returned, so steps keep their order
         number, obs, next_obs, reward, terminated, truncated, over = io_callback(
             self._step, told, state.inner, action + self._first_action
         )
@@ -107,7 +107,7 @@ class Gymnasium:
 
 
 class _Copies:
-    """A vector environment, whatever way its episodes begin anew."""
+    """A vector environment with any autoreset mode."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], dtype: Any) -> None:
         told = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)

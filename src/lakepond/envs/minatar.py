@@ -67,7 +67,7 @@ class MinAtar:
         return EnvState(inner, obs.astype(jnp.uint8), jnp.zeros(count, jnp.int32), jnp.zeros(count))
 
     def step(self, state: EnvState, action: jax.Array, key: jax.Array) -> tuple[EnvState, EnvStep]:
-        """One step of every copy; those that end begin anew."""
+        """One step of every copy; those whose episode ends are reset."""
         count = action.shape[0]
         key_sticky, key_step = jax.random.split(key)
         repeats = jax.random.uniform(key_sticky, (count,)) < self.sticky

@@ -3,7 +3,7 @@
     state = env.reset(key, count)
     state, step = env.step(state, action, key)
 
-An episode that ends begins anew by itself: `step.obs` is then the first observation of the next episode
+An episode that ends is reset automatically: `step.obs` is then the first observation of the next episode
 and `step.next_obs` the true last one of this. `terminated` (the game is over) and `truncated` (the time
 is) stay apart: a value is bootstrapped behind the second, never behind the first.
 """

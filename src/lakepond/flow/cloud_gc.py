@@ -25,12 +25,14 @@ from lakepond.cloud.status import in_words
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt, SpecError
 from lakepond.flow import leases
-from lakepond.flow.cloud_to_lake import Remote, look
+from lakepond.flow.cloud_to_lake import CloudSegments, Remote, look
 from lakepond.flow.layout import LEASES, commit_name
-from lakepond.lake import commits
-from lakepond.lake.commits import Commit
-from lakepond.lake.names import SEGMENT
-from lakepond.lake.retention import CHECKPOINT, checkpointed, commit_of_state, deletable
+from lakepond.lake.elsewhere import Segments
+from lakepond.lake.format import commits
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.names import SEGMENT
+from lakepond.lake.read.catalog import Catalog, new_files
+from lakepond.lake.write.retention import CHECKPOINT, checkpointed, commit_of_state, deletable
 
 log = logging.getLogger("lakepond")
 DAY = 24 * 3600.0
@@ -94,7 +96,10 @@ def gc(
     named = valid.segments | _named(store, [number for number in remote.numbers if number not in going])
     if lake is not None:
         folder = Path(lake) / "commits"
-        named |= {name for n in commits.numbers(folder) for name in commits.read(folder, n).files()}
+        here: dict[str, int] = {}
+        for number in commits.numbers(folder):
+            new_files(Catalog(commits.read(folder, number), Segments(Path(lake))), here)
+        named |= here.keys()
     loose = _loose(remote.listed, named)
     old = {name: found for name, found in loose.items() if now - found.modified > older_than}
     if not dry_run:
@@ -150,17 +155,18 @@ def _around(cloud: Cloud) -> Cloud | None:
 
 def _named(store: Store, numbers: list[int]) -> set[str]:
     """All files that these commits refer to; raises if a commit is unreadable."""
-    found: set[str] = set()
+    found: dict[str, int] = {}
     for number in numbers:
         try:
-            found |= set(Commit.from_json(store.read(commit_name(number)), commits.file_name(number)).files())
+            commit = Commit.from_json(store.read(commit_name(number)), commits.file_name(number))
+            new_files(Catalog(commit, CloudSegments(store)), found)
         except LakeCorrupt as error:
             raise CloudCorrupt(
                 f"commit {number} of {store.cloud} cannot be read, so it is not known which files it "
                 "uses; nothing is "
                 "deleted. Delete that commit by hand if it is not needed."
             ) from error
-    return found
+    return set(found)
 
 
 def _loose(listed: dict[str, Listed], named: set[str]) -> dict[str, Listed]:

@@ -28,13 +28,15 @@ from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorr
 from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
 from lakepond.flow.leases import Lease
 from lakepond.formats import ranges
-from lakepond.lake import commits, description
-from lakepond.lake.checksum import Digest
-from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import FOLDER, Elsewhere, Segments
-from lakepond.lake.files import WriterLock, make_folders, write_bytes, write_whole
-from lakepond.lake.lake import Lake
+from lakepond.lake.files import make_folders, write_bytes, write_whole
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.checksum import Digest
+from lakepond.lake.format.commits import Commit
 from lakepond.lake.links import check_folders
+from lakepond.lake.lock import WriterLock
+from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.read.lake import Lake
 
 log = logging.getLogger("lakepond")
 TRIES = 3
@@ -99,6 +101,19 @@ class Fetcher:
 
         check_folders(self._folder)
         write_whole(self._folder, fill, lambda _: name)
+
+
+class CloudSegments:
+    """The manifests of a lake in the cloud, or on this disk if they are there."""
+
+    def __init__(self, store: Store, path: Path | None = None) -> None:
+        self._store, self._folder = store, None if path is None else path / "segments"
+
+    def data(self, name: str, most: int) -> bytes:
+        """The bytes of a manifest; `CloudNotFound` if it does not exist."""
+        if self._folder is not None and (self._folder / name).is_file():
+            return (self._folder / name).read_bytes()[: most + 1]
+        return _read(self._store, f"segments/{name}")[: most + 1]
 
 
 @dataclass(frozen=True)
@@ -191,7 +206,7 @@ def _check_pushed(
         pushed = file.read_bytes() == _read(store, commit_name(here))
     else:
         try:
-            pushed = all(name in elsewhere for name in commits.read(file.parent, here).files())
+            pushed = all(name in elsewhere for name in commits.read(file.parent, here).named())
         except LakeCorrupt:
             pushed = False
     if not pushed:
@@ -219,7 +234,8 @@ def _bring_commit(
         )
     try:
         commit = Commit.from_json(data, name)
-        for segment, size in commit.files().items():
+        files = dict(Catalog(commit, CloudSegments(store, path)).files())
+        for segment, size in files.items():
             found = remote.listed.get(f"segments/{segment}")
             if found is None or found.size != size:
                 raise CloudCorrupt(
@@ -230,13 +246,13 @@ def _bring_commit(
             make_folders(path / "quarantine")
             write_bytes(path / "quarantine", name, data)
         raise
-    if ahead and not file.exists() and not all(segment in elsewhere for segment in commit.files()):
+    if ahead and not file.exists() and not all(segment in elsewhere for segment in files):
         raise CloudConflict(
             f"another machine has published commit {number} in {store.cloud}, which does not exist at "
             f"{path}, and there are newer commits here that were never pushed: pull to a fresh folder to "
             "continue from that one, or push this one to another place."
         )
-    elsewhere.add(commit.files())
+    elsewhere.add(files)
     if not file.exists():
         write_bytes(path / "commits", name, data)
     return commit
@@ -244,7 +260,8 @@ def _bring_commit(
 
 def bring_segments(path: Path, commit: Commit, fetcher: Fetcher, cloud: Cloud) -> None:
     """Download all segments of a commit, several in parallel."""
-    missing = {n: size for n, size in commit.files().items() if not (path / "segments" / n).exists()}
+    files = Catalog(commit, Segments(path, bring=fetcher)).files()
+    missing = {name: size for name, size in files if not (path / "segments" / name).exists()}
     needed, free = sum(missing.values()), shutil.disk_usage(path).free
     if needed > free:
         raise LakeFull(

@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.store import Store
@@ -25,28 +26,49 @@ from lakepond.errors import (
 )
 from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
 from lakepond.formats import ranges
-from lakepond.lake import commits, description, writers
-from lakepond.lake.checksum import Digest
-from lakepond.lake.commits import Commit
-from lakepond.lake.elsewhere import Elsewhere, known
+from lakepond.lake import writers
+from lakepond.lake.elsewhere import Elsewhere, Segments, known
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.checksum import Digest
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.sealed import unseal
 from lakepond.lake.links import check_folders, read_regular
-from lakepond.lake.sealed import unseal
+from lakepond.lake.read.catalog import Catalog, new_files
 
 log = logging.getLogger("lakepond")
+MOST_COMMITS = 1000
+"""commits that are planned together: bounds the memory of a first push"""
 CONFIRMED_SECONDS = 600.0
 """how long a file that a LIST has shown in the cloud may leave the disk without another LIST"""
 
 
+class Planned(NamedTuple):
+    """A commit on this disk that should be in the cloud."""
+
+    commit: Commit
+    data: bytes
+    """its file"""
+    files: dict[str, int]
+    """the files that it needs and no commit before it in the plan, with their sizes"""
+
+
 @dataclass(frozen=True)
 class Plan:
-    """The commits on this disk that should be in the cloud."""
+    """The oldest commits on this disk that should be in the cloud."""
 
-    commits: dict[int, tuple[Commit, bytes]]
-    """by number: the commit, and its file's bytes"""
+    commits: dict[int, Planned]
+    """by number, sorted"""
+    newest: int | None
+    """the newest commit on this disk"""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether there are no later ones."""
+        return not self.commits or max(self.commits) == self.newest
 
     def files(self) -> dict[str, int]:
         """All files that the commits refer to, with their sizes."""
-        return {name: size for commit, _ in self.commits.values() for name, size in commit.files().items()}
+        return {name: size for planned in self.commits.values() for name, size in planned.files.items()}
 
 
 class Changed(Exception):
@@ -87,6 +109,11 @@ class Copier:
                 "cannot store such a lake; nothing was uploaded: keep this lake on its disk."
             )
         check_folders(self.path / "commits", self.path / "segments")
+        while not self._some_commits():
+            pass
+
+    def _some_commits(self) -> bool:
+        """Upload the oldest commits that are not there yet; returns whether these were all."""
         plan = self._plan()
         listed = self._list()
         if lost := {number for number in self._published if commit_name(number) not in listed}:
@@ -101,6 +128,7 @@ class Copier:
             listed = self._list()  # what is really in the cloud, not what was sent
             self._compare(plan, listed)  # another machine may have published in the meantime
         self._publish(plan, listed)
+        return plan.is_last
 
     def stop(self) -> None:
         """Stop waiting for uploads."""
@@ -120,20 +148,25 @@ class Copier:
         self._unsure.discard(name)
 
     def _plan(self) -> Plan:
-        found: dict[int, tuple[Commit, bytes]] = {}
-        folder = self.path / "commits"
+        found: dict[int, Planned] = {}
+        folder, segments = self.path / "commits", Segments(self.path)
         numbers = commits.numbers(folder)
+        seen: dict[str, int] = {}
         for number in numbers:
             if number in self._published and number != numbers[-1]:
                 continue
+            if len(found) == MOST_COMMITS:
+                break
             try:
                 data = read_regular(folder / commits.file_name(number))
-                found[number] = (Commit.from_json(data, commits.file_name(number)), data)
+                commit = Commit.from_json(data, commits.file_name(number))
+                files = new_files(Catalog(commit, segments), seen)
+                found[number] = Planned(commit, data, files)
             except FileNotFoundError:
                 raise Changed from None
             except LakeCorrupt as error:
                 log.warning("%s: commit %d is not pushed: %s", self.cloud, number, error)
-        plan = Plan(found)
+        plan = Plan(found, numbers[-1] if numbers else None)
         with self._change:
             self.to_go = {name: size for name, size in plan.files().items() if name not in self._elsewhere}
         return plan
@@ -172,7 +205,7 @@ class Copier:
                 )
             self._same_lake = True
         for number in plan.commits.keys() & set(there) - self._compared:
-            if not self._holds(commit_name(number), plan.commits[number][1], listed):
+            if not self._holds(commit_name(number), plan.commits[number].data, listed):
                 raise self._published_by_another(number, "with different content from the one at")
             self._compared.add(number)
         there = commit_numbers(listed)
@@ -202,14 +235,14 @@ class Copier:
             if (self.path / "quarantine" / name).is_file():  # it was pulled, but a file of it was missing
                 return (self.path / "quarantine" / name).read_bytes() == data
             mine = known(self.path)  # every file that a process on this disk has sent or pulled
-            return all(file in mine for file in Commit.from_json(data, name).files())
+            return all(file in mine for file in Commit.from_json(data, name).named())
         except LakeCorrupt:
             return False
 
     def _was_there(self, commit: Commit) -> bool:
         """Whether all files of a commit were at this place once."""
         listed = Elsewhere(self.path, self._elsewhere.url)  # as it is on disk now
-        return all(file in listed for file in commit.files())
+        return all(file in listed for file in commit.named())
 
     def _published_by_another(self, number: int, how: str) -> CloudConflict:
         return CloudConflict(
@@ -225,7 +258,7 @@ class Copier:
         """
         kept = commit_numbers(listed)
         deleted = [number for number in plan.commits if kept and number < kept[0]]
-        if deleted and deleted[-1] == max(plan.commits) and not self._was_there(plan.commits[deleted[-1]][0]):
+        if deleted and deleted[-1] == plan.newest and not self._was_there(plan.commits[deleted[-1]].commit):
             raise self._published_by_another(kept[-1], "which does not exist at")
         for number in deleted:
             del plan.commits[number]
@@ -239,19 +272,24 @@ class Copier:
 
     def _leave_out_lost(self, plan: Plan, listed: dict[str, Listed]) -> None:
         """Push without commits whose files are neither here nor there; not without the newest."""
-        for number, (commit, _) in list(plan.commits.items()):
-            for name, size in commit.files().items():
+        lost: set[str] = set()
+        for number, planned in list(plan.commits.items()):
+            for name, size in planned.files.items():
                 found = listed.get(f"segments/{name}")
                 if (self.path / "segments" / name).exists() or (found is not None and found.size == size):
                     continue
                 if not (self.path / "commits" / commits.file_name(number)).exists():
                     raise Changed
-                lost = f"commit {number} needs {name}, which is neither at {self.path} nor in {self.cloud}"
-                if number == max(plan.commits):
-                    raise LakeCorrupt(f"{lost}; run `lakepond repair`.")
-                self._leave_out([number], lost)
+                lost.add(name)
+            needs = Catalog(planned.commit, Segments(self.path)).files() if lost else ()
+            missing = next((name for name, _ in needs if name in lost), None)
+            if missing is not None:
+                why = f"commit {number} needs {missing}, which is neither at {self.path} nor in {self.cloud}"
+                if number == plan.newest:
+                    raise LakeCorrupt(f"{why}; run `lakepond repair`.")
+                self._leave_out([number], why)
                 del plan.commits[number]
-                break
+                self._published.add(number)  # it is not planned again
 
     def _send(self, plan: Plan, listed: dict[str, Listed]) -> bool:
         """Send every file that is not there, or not known to be right; whether there was any."""
@@ -312,8 +350,8 @@ class Copier:
         new = [number for number in plan.commits if commit_name(number) not in listed]
         if new:
             self._put_description(listed)
-        for number, (commit, data) in sorted(plan.commits.items()):
-            self._check_arrived(commit, listed)
+        for number, (_, data, files) in sorted(plan.commits.items()):
+            self._check_arrived(files, listed)
             if number not in new:
                 self._published.add(number)
                 self.pushed = number
@@ -327,10 +365,10 @@ class Copier:
         if new:
             log.info("%s: commit %d is complete in the cloud", self.cloud, new[-1])
 
-    def _check_arrived(self, commit: Commit, listed: dict[str, Listed]) -> None:
+    def _check_arrived(self, files: dict[str, int], listed: dict[str, Listed]) -> None:
         lost = [
             name
-            for name, size in commit.files().items()
+            for name, size in files.items()
             if (found := listed.get(f"segments/{name}")) is None or found.size != size
         ]
         if lost:

@@ -20,13 +20,14 @@ import numpy as np
 
 from lakepond.closing import close_after
 from lakepond.errors import SpecError
-from lakepond.lake import description
-from lakepond.lake import writer as lake_writer
-from lakepond.lake.assemble import batch_of
-from lakepond.lake.background import Background
-from lakepond.lake.commits import Commit, Start
-from lakepond.lake.handover import HandOver, Layout, Windows
-from lakepond.lake.lake import Lake, commit_to_follow
+from lakepond.lake.format import description
+from lakepond.lake.format.commits import Commit, Start
+from lakepond.lake.format.tracks import Layout
+from lakepond.lake.read.assemble import batch_of
+from lakepond.lake.read.lake import Lake, commit_to_follow
+from lakepond.lake.write import writer as lake_writer
+from lakepond.lake.write.commit_queue import Background
+from lakepond.lake.write.handover import HandOver, Windows
 from lakepond.types import Array, Spec
 
 PIECE_BYTES = 8 << 20
@@ -208,9 +209,9 @@ def _last_observations(path: Path, spec: Spec, commit: Commit) -> dict[int, tupl
     """The id and next_obs of the last step of each stream that has not ended, in the newest segment."""
     if not commit.segments:
         return {}
-    newest = commit.segments[-1]
     with Lake(path, spec, commit) as lake:
-        ids = np.arange(max(newest.first, commit.oldest), newest.stop)
+        (newest,) = lake.reader.stored(commit.recorded - 1)
+        ids = np.arange(newest.start, newest.stop)
         streams = lake.reader.read(newest, ids).columns["stream"]
         last = ids[len(ids) - 1 - np.unique(streams[::-1], return_index=True)[1]]
         batch = batch_of(lake.reader, spec, last)

@@ -13,13 +13,14 @@ from typing import Literal
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.status import UploadStatus
 from lakepond.cloud.store import Store
-from lakepond.errors import CloudConflict, CloudError, CloudUnreachable, LakeCorrupt, SpecError
+from lakepond.errors import CloudConflict, CloudError, CloudUnreachable, LakeError, SpecError
 from lakepond.flow.cloud_to_lake import Fetcher, Remote, bring_commits, bring_segments, look
 from lakepond.flow.lake_to_cloud import Pusher
 from lakepond.flow.leases import Lease
-from lakepond.lake import commits, description
-from lakepond.lake.commits import Commit
 from lakepond.lake.elsewhere import Segments
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.read.catalog import Catalog
 
 log = logging.getLogger("lakepond")
 HELLO_SECONDS = 2.0
@@ -117,7 +118,7 @@ class CloudCopy:
 
     def continue_from(self, commit: Commit) -> None:
         """Protect a commit from `gc` until `close`, because later commits share its segments."""
-        self._unpin = self.segments.pin(commit)
+        self._unpin = self.segments.pin(commit, (name for name, _ in Catalog(commit, self.segments).files()))
         weakref.finalize(self, self._unpin, 0.0).atexit = False  # if the replay is dropped without `close`
 
     # --- while it runs ---------------------------------------------------------------------------
@@ -157,10 +158,13 @@ class CloudCopy:
         self._unpin(HELLO_SECONDS)
 
 
-def _newest(path: Path) -> Commit | None:
-    """The newest commit on this disk; None if it cannot be read."""
-    folder = path / "commits"
+def _newest(path: Path) -> tuple[int, frozenset[str]] | None:
+    """The number and the files of the newest commit on this disk; None if it cannot be read."""
     try:
-        return commits.read(folder, commits.numbers(folder)[-1])
-    except (LakeCorrupt, OSError, IndexError):
+        number = commits.newest(path / "commits")
+        if number is None:
+            return None
+        catalog = Catalog(commits.read(path / "commits", number), Segments(path))
+        return number, frozenset(name for name, _ in catalog.files())
+    except (LakeError, OSError):
         return None

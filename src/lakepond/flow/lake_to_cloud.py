@@ -23,8 +23,8 @@ from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Uploader
 from lakepond.errors import CloudConflict, CloudError, CloudForked
 from lakepond.flow.copying import Changed, Copier
-from lakepond.lake import description
 from lakepond.lake.elsewhere import Elsewhere, Segments
+from lakepond.lake.format import description
 
 log = logging.getLogger("lakepond")
 CLOSE_SECONDS = 30.0
@@ -51,6 +51,8 @@ class Pusher:
         self._stop = False
         self._error: str | None = None
         self._failed = False
+        self.failures = 0
+        """rounds that failed"""
 
     # --- asking ----------------------------------------------------------------------------------
 
@@ -154,6 +156,7 @@ class Pusher:
             except (CloudConflict, CloudForked) as error:
                 self._give_up(asked, str(error))
             except CloudError as error:
+                self.failures += 1
                 if self._error is None:
                     log.warning("%s: waiting to retry: %s", self.cloud, error)
                 with self._change:
@@ -170,6 +173,7 @@ class Pusher:
             backoff = Backoff(self.cloud.retry_cap)
 
     def _give_up(self, asked: int, error: str) -> None:
+        self.failures += 1
         log.error("%s: the push stopped; push again to continue: %s", self.cloud, error)
         with self._change:
             self._error, self._failed, self._served = error, True, max(self._served, asked)

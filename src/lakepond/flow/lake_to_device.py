@@ -30,11 +30,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lakepond.errors import SpecError, TooFewSteps
-from lakepond.lake.commits import Segment
-from lakepond.lake.handover import Layout
-from lakepond.lake.lake import Lake
-from lakepond.lake.reader import LeafPart
-from lakepond.lake.tracks import Track, distinct
+from lakepond.lake.format.tracks import Layout, Track, distinct
+from lakepond.lake.read.lake import Lake
+from lakepond.lake.read.reader import LeafPart, Stored
 from lakepond.types import Array
 
 BLOCK = 32
@@ -98,14 +96,13 @@ def plan(lake: Lake, count: int, *, rng: np.random.Generator, block: int = BLOCK
             f"{lake.path} has observations or actions of several arrays; a device pond takes one of each."
         )
     phase = int(rng.integers(block))
-    oldest = lake.commit.oldest
-    live = [segment for segment in lake.commit.segments if segment.stop > oldest]
+    live = list(lake.reader.stored())
     sizes = [_block_sizes(_order(_streams(lake, segment))[1], block, phase) for segment in live]
     chosen = _choose(np.concatenate(sizes), count, rng)
     parts: list[_Part] = []
     rows = stop = 0
     for segment in live:
-        start, stop = stop, stop + segment.stop - max(segment.first, oldest)
+        start, stop = stop, stop + segment.stop - segment.start
         low, high = np.searchsorted(chosen, [start, stop])
         if low < high:
             parts.append(_read(lake, segment, chosen[low:high] - start, rows))
@@ -123,10 +120,9 @@ def plan(lake: Lake, count: int, *, rng: np.random.Generator, block: int = BLOCK
     )
 
 
-def _streams(lake: Lake, segment: Segment) -> Array:
+def _streams(lake: Lake, segment: Stored) -> Array:
     """The stream of each live step of a segment."""
-    ids = np.arange(max(segment.first, lake.commit.oldest), segment.stop)
-    return lake.reader.read(segment, ids).columns["stream"]
+    return lake.reader.read(segment, np.arange(segment.start, segment.stop)).columns["stream"]
 
 
 def _order(stream: Array) -> tuple[Array, Array]:
@@ -167,10 +163,9 @@ class _Part(NamedTuple):
     row_numbers: Array
 
 
-def _read(lake: Lake, segment: Segment, chosen: Array, rows_before: int) -> _Part:
+def _read(lake: Lake, segment: Stored, chosen: Array, rows_before: int) -> _Part:
     """The steps with these numbers in the order of `_order`, and the rows they need."""
-    first = max(segment.first, lake.commit.oldest)
-    part = lake.reader.read(segment, np.arange(first, segment.stop))
+    part = lake.reader.read(segment, np.arange(segment.start, segment.stop))
     leaf = part.leaves[0]
     if not isinstance(leaf, LeafPart) or leaf.layout.axis not in (0, None):
         raise SpecError(
@@ -196,7 +191,7 @@ def _read(lake: Lake, segment: Segment, chosen: Array, rows_before: int) -> _Par
             "at": newest[:, 0],
             "next_at": newest[:, 1],
             **{name: columns[name] for name in ("action", "reward", "terminated", "truncated")},
-            "step_id": first + step,
+            "step_id": segment.start + step,
         },
         leaf.track[positions],
     )

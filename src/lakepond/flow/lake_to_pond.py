@@ -9,11 +9,11 @@ import numpy as np
 
 from lakepond.errors import LakeCorrupt
 from lakepond.flow.link_notes import are_alone
-from lakepond.lake.assemble import PART_STEPS
-from lakepond.lake.lake import PART_BYTES, Lake
-from lakepond.lake.reader import LeafPart, Part
-from lakepond.lake.tracks import covered, distinct
-from lakepond.lake.weights import read_weights
+from lakepond.lake.format.tracks import covered, distinct
+from lakepond.lake.read.assemble import PART_STEPS
+from lakepond.lake.read.lake import PART_BYTES, Lake
+from lakepond.lake.read.reader import LeafPart, Part
+from lakepond.lake.read.weights import read_weights
 from lakepond.pond import Pond, SlotWindows, column_fields
 from lakepond.sampling.links import ALONE, CONTINUES, STARTS
 from lakepond.types import Array, RowLayout
@@ -84,7 +84,7 @@ def _restore_priorities(lake: Lake, pond: Pond) -> None:
     """Set the priorities of the steps in a pond to those stored in the commit."""
     if pond.priorities is None or not lake.commit.weights:
         return
-    ids, weight = read_weights(lake.commit, lake.reader.segments)
+    ids, weight = read_weights(lake.commit, lake.reader.heads[0].segments)
     live = (ids >= pond.oldest) & (ids < pond.recorded)
     ids, weight = ids[live], weight[live]
     alpha = lake.commit.alpha
@@ -160,25 +160,19 @@ class _Rows:
     def __init__(self, lake: Lake, pond: Pond, *, ours: bool) -> None:
         """`ours`: the pond is poured into this lake, so rows keep their numbers and repeats are found."""
         self._lake, self._pond, self._ours = lake, pond, ours
-        # a row of an earlier part is found by its place; it is referenced by steps, or pinned
-        self._places = [lake.reader.row_places(i) for i in range(len(pond.leaves))]
-        try:  # slot + 1 of each row, 0 if it is not loaded yet: zeros take no memory until they are used
-            self._slots = [np.zeros(places.count, np.int32) for places in self._places]
-        except (MemoryError, ValueError) as error:
-            raise LakeCorrupt(
-                f"{lake.path} declares more rows than there is memory for: {error}; run `lakepond repair`."
-            ) from error
+        # a row of an earlier part is found by its number; it is referenced by steps, or pinned
+        self._slots = [_Slots() for _ in pond.leaves]
         self.straight = not ours and not pond.size
         """the pond is empty, so rows need not be looked up: they are decoded into their slots"""
         self._scratch = np.empty(0 if self.straight else PART_BYTES, np.uint8)
 
     def make_room(self, steps: int) -> None:
         """Grow the pond once, for the largest number of rows that these steps can need."""
-        for i, known in enumerate(self._slots):
-            store = self._pond.leaves[i].store
-            if store is not None:
-                with suppress(MemoryError):  # it may well need less
-                    self._pond.make_room(i, min(len(known), steps * (store.length + 1)))
+        for i, leaf in enumerate(self._pond.leaves):
+            if leaf.store is not None:
+                most = min(self._lake.reader.rows_count(i), steps * (leaf.store.length + 1))
+                with suppress(MemoryError):  # it may need less
+                    self._pond.make_room(i, most)
 
     def hold(self, part: Part) -> Held:
         """Load the rows of a part into the pond, pinned."""
@@ -200,14 +194,8 @@ class _Rows:
             return np.stack([self._lake.observations(i, leaf, which) for which in (0, 1)], axis=1)
         positions = covered(leaf.starts, layout.length)
         numbers, place = distinct(leaf.track[positions])
-        known = self._slots[i]
-        try:
-            places = self._places[i].of(numbers)
-        except LookupError:
-            raise LakeCorrupt(
-                f"a window of {self._lake.path} names a row that is in no file; run `lakepond repair`."
-            ) from None
-        missing = known[places] == 0
+        slots = self._slots[i].of(numbers)
+        missing = slots < 0
         new = numbers[missing]
         reader, size = self._lake.reader, layout.row_bytes
         if self.straight:
@@ -215,6 +203,40 @@ class _Rows:
         else:
             rows = reader.rows(i, new, size, self._scratch)
             held = self._pond.load_rows(i, rows, new if self._ours else None)
-        known[places[missing]] = held + 1
-        slots = known[places] - 1
+        self._slots[i].add(new, held)
+        slots[missing] = held
         return SlotWindows(slots[place], np.searchsorted(positions, leaf.starts), held)
+
+
+class _Slots:
+    """The slots of loaded rows by row number. Memory: 12 bytes per loaded row, whatever the lake holds.
+
+    Sorted arrays: new numbers go to a small one, which is joined with the large one when it has grown.
+    """
+
+    def __init__(self) -> None:
+        none = np.zeros(0, np.int64), np.zeros(0, np.int32)
+        self._parts: list[tuple[Array, Array]] = [none, none]  # numbers and slots: large, small
+
+    def of(self, numbers: Array) -> Array:
+        """The slot of each row, -1 if it is not loaded."""
+        found = np.full(len(numbers), -1, np.int32)
+        for known, slots in self._parts:
+            if len(known):
+                at = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+                here = known[at] == numbers
+                found[here] = slots[at[here]]
+        return found
+
+    def add(self, numbers: Array, slots: Array) -> None:
+        """Note rows that are loaded; `numbers` are sorted, and none is known."""
+        large, small = self._parts
+        small = _merged(small, (numbers, slots.astype(np.int32)))
+        if 4 * len(small[0]) > len(large[0]):
+            large, small = _merged(large, small), (small[0][:0], small[1][:0])
+        self._parts = [large, small]
+
+
+def _merged(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
+    at = np.searchsorted(one[0], other[0])
+    return np.insert(one[0], at, other[0]), np.insert(one[1], at, other[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from lakepond.lake import commits, description
+from lakepond.lake.format import commits, description
 
 LEASES = "leases/"
 KNOWN = (description.NAME, "commits/", "segments/", LEASES)

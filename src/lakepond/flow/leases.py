@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudError, CloudRefused
 from lakepond.flow.layout import LEASES
-from lakepond.lake.commits import Commit
-from lakepond.lake.names import SEGMENT
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.names import SEGMENT
 
 log = logging.getLogger("lakepond")
 SECONDS = 24 * 3600.0
@@ -57,24 +57,26 @@ def parse(data: bytes) -> Needs:
 class Lease:
     """The lease of one reader. Thread-safe. Errors are logged once and not raised."""
 
-    def __init__(self, store: Store, *, newest: Callable[[], Commit | None] = lambda: None) -> None:
-        """`newest`: the newest commit on this disk; its segments may be only in the cloud."""
+    def __init__(
+        self, store: Store, *, newest: Callable[[], tuple[int, frozenset[str]] | None] = lambda: None
+    ) -> None:
+        """`newest`: the newest commit on this disk, and its files, which may be only in the cloud."""
         self.store, self._newest = store, newest
         self.name = f"{LEASES}{os.urandom(8).hex()}.json"
         self._pid = os.getpid()
         self._change = threading.Condition()
-        self._pinned: dict[object, Commit] = {}
+        self._pinned: dict[object, tuple[int, frozenset[str]]] = {}
         self._asked = self._served = 0
         self._thread: threading.Thread | None = None
         self._logged = False
 
-    def pin(self, commit: Commit) -> Callable[[float], None]:
+    def pin(self, commit: Commit, names: frozenset[str]) -> Callable[[float], None]:
         """Protect a commit and its segments; returns a function that ends it, given a timeout in seconds."""
         if os.getpid() != self._pid:  # a forked child has no thread, and the client refuses to work there
             return lambda _: None
         key = object()
         with self._change:
-            self._pinned[key] = commit
+            self._pinned[key] = (commit.number, names)
             self._asked += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="lakepond-lease", daemon=True)
@@ -114,13 +116,13 @@ class Lease:
                 wait = RENEW_SECONDS if done else RETRY_SECONDS
                 self._change.wait_for(lambda: self._asked != asked, wait)  # noqa: B023
 
-    def _write(self, pinned: list[Commit]) -> bool:
+    def _write(self, pinned: list[tuple[int, frozenset[str]]]) -> bool:
         newest = self._newest()
         needed = pinned if newest is None else [*pinned, newest]
         lease = {
             "seconds": SECONDS,
-            "commits": sorted({commit.number for commit in needed}),
-            "segments": sorted({name for commit in needed for name in commit.files()}),
+            "commits": sorted({number for number, _ in needed}),
+            "segments": sorted({name for _, names in needed for name in names}),
         }
         return self._try(lambda: self.store.replace(self.name, json.dumps(lease).encode()))
 

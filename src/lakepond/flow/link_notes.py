@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lakepond.errors import LakeCorrupt
-from lakepond.lake.commits import Commit
+from lakepond.lake.format.commits import Commit
 from lakepond.pond import Pond
 from lakepond.sampling.links import ALONE
 from lakepond.types import STREAM_MAX, Array

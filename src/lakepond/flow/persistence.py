@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from lakepond.cloud.status import UploadStatus
     from lakepond.flow.lake_and_cloud import CloudCopy
     from lakepond.flow.pond_and_lake import Outflow
-    from lakepond.lake.commits import Commit
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.format.commits import Commit
+    from lakepond.lake.read.lake import Lake
 
 MERGE_AFTER = 32
 """number of small files of a lake after which they are merged in the background"""
@@ -34,6 +34,11 @@ class Persistent(Sampler):
         self._refused: tuple[type[LakepondError], str] | None = None  # why nothing can be recorded
         self._outflow: Outflow | None = None  # to the lake, if there is one
         self._cloud: CloudCopy | None = None
+
+    def _background_failures(self) -> int:
+        """Failed merges, deletions of old files and pushes."""
+        found = 0 if self._outflow is None else self._outflow.background.background_failures
+        return found + (0 if self._cloud is None else self._cloud.pusher.failures)
 
     # --- on disk -----------------------------------------------------------------------------------
 

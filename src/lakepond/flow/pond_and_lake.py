@@ -16,13 +16,14 @@ from lakepond.errors import LakeCorrupt, RecordError, SpecError
 from lakepond.flow import lake_to_pond
 from lakepond.flow.link_notes import cut_streams, link_note
 from lakepond.flow.pond_to_lake import Handed, copy_of, hand_over
-from lakepond.lake import commits, description, writers
-from lakepond.lake.background import Background
-from lakepond.lake.commits import Commit, Start
+from lakepond.lake import writers
 from lakepond.lake.files import ASIDE
-from lakepond.lake.guard import parse_bytes
-from lakepond.lake.lake import Lake, commit_to_follow
-from lakepond.lake.writer import LakeWriter, create
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.commits import Commit, Start
+from lakepond.lake.read.lake import Lake, commit_to_follow
+from lakepond.lake.write.commit_queue import Background
+from lakepond.lake.write.disk_guard import parse_bytes
+from lakepond.lake.write.writer import LakeWriter, create
 from lakepond.pond import Pond
 from lakepond.sampling.generators import set_state
 from lakepond.types import Spec
@@ -208,7 +209,7 @@ def continue_lake(
             writer.go_on_from(last)
             if cloud is not None:
                 cloud.continue_from(last)
-            with Lake(path, pond.spec, last, None if cloud is None else cloud.segments) as lake:
+            with Lake(path, pond.spec, {name: last}, None if cloud is None else cloud.segments) as lake:
                 lake_to_pond.resume(lake, pond)
             pond.cut(cut_streams(last))
             if last.generator is not None:

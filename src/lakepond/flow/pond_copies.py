@@ -10,9 +10,9 @@ from lakepond.errors import LakepondError, LakeReadOnly
 from lakepond.flow import lake_to_pond
 from lakepond.flow.pond_and_lake import Outflow
 from lakepond.flow.pond_to_lake import copy_of
-from lakepond.lake.handover import Windows
-from lakepond.lake.lake import Lake
-from lakepond.lake.tracks import Track
+from lakepond.lake.format.tracks import Track
+from lakepond.lake.read.lake import Lake
+from lakepond.lake.write.handover import Windows
 from lakepond.pond import Pond, SlotWindows, column_fields
 from lakepond.types import Array, RowLayout
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from lakepond.lake.background import Background
-from lakepond.lake.commits import Commit
-from lakepond.lake.handover import HandOver, Layout, Windows
-from lakepond.lake.tracks import covered, runs_of
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.tracks import Layout, covered, runs_of
+from lakepond.lake.write.commit_queue import Background
+from lakepond.lake.write.handover import HandOver, Windows
 from lakepond.pond import Pond
 from lakepond.pond.observations import Observations
 from lakepond.rows import RowStore

@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING
 
 from lakepond import forks
 from lakepond.errors import LakeCorrupt
-from lakepond.lake.checksum import Digest
-from lakepond.lake.files import FileLock, make_folders, write_all, write_bytes
-from lakepond.lake.names import PLACE, SEGMENT, delete, delete_temporary, entries, segment_files
+from lakepond.lake.files import make_folders, write_all, write_bytes
+from lakepond.lake.format.checksum import Digest
+from lakepond.lake.format.names import PLACE, SEGMENT, delete, delete_temporary, entries, segment_files
+from lakepond.lake.lock import FileLock
+from lakepond.lake.writers import home
 
 if TYPE_CHECKING:
-    from lakepond.lake.commits import Commit
+    from lakepond.lake.format.commits import Commit
 
 FOLDER = "elsewhere"
 BROUGHT_AT_A_TIME = 4
@@ -154,19 +156,21 @@ class Segments:
     def __init__(
         self,
         lake: Path,
+        writer: str = "",
         *,
         bring: Callable[[str], None] | None = None,
         budget: int | None = None,
         safe: Elsewhere | None = None,
-        pin: Callable[[Commit], Callable[[float], None]] | None = None,
+        pin: Callable[[Commit, frozenset[str]], Callable[[float], None]] | None = None,
         confirm: Callable[[bool], bool] = lambda ask: True,
     ) -> None:
-        """`bring` fetches a file. `budget`: bytes on this disk; what is `safe` elsewhere may leave.
+        """`bring` fetches a file. `budget`: bytes on this disk; files that are `safe` elsewhere are deleted.
 
-        `pin` keeps a commit's files where they are, until what it returns is called with seconds to wait.
-        `confirm` returns whether `safe` is up to date; with True it may ask the other place.
+        `writer`: whose files. `pin` keeps a commit and its files at the other place, until what it returns is
+        called with seconds to wait. `confirm` returns whether `safe` is up to date; with True it may ask the
+        other place.
         """
-        self._lake, self.folder = lake, lake / "segments"
+        self._lake, self.folder = lake, home(lake, writer) / "segments"
         self._bring, self.budget, self._safe = bring, budget, safe
         self._pin, self._confirm = pin, confirm
         self._used: dict[str, int] = {}
@@ -186,22 +190,36 @@ class Segments:
 
     def reachable(self, name: str) -> bool:
         """Whether it can be had, or has to be here and is lost; False only if it is elsewhere."""
-        here = self._bring is not None or (self.folder / name).exists()
+        here = self._bring is not None or self.local(name) is not None
         return here or name not in known(self._lake)
 
-    def pin(self, commit: Commit) -> Callable[[float], None]:
-        """Keep the files of a commit where they are while it is read, if it needs any from elsewhere."""
-        if self._pin is None or (
-            self.budget is None and all((self.folder / name).exists() for name in commit.files())
-        ):
+    @property
+    def fetches(self) -> bool:
+        """Whether files are fetched ahead: from elsewhere, and without a budget to keep to."""
+        return self._bring is not None and self.budget is None
+
+    def local(self, name: str) -> Path | None:
+        """Where a file is on this disk; None if it is not."""
+        file = self.folder / name
+        if file.exists():
+            return file
+        shared = self._lake / "segments" / name  # of other writers, in lakes of format 1
+        return shared if shared != file and shared.exists() else None
+
+    def pin(self, commit: Commit, names: Iterable[str]) -> Callable[[float], None]:
+        """Keep a commit and its files elsewhere while it is read, if it needs any from there."""
+        if self._pin is None:
             return lambda _: None
-        return self._pin(commit)
+        names = frozenset(names)
+        if self.budget is None and all((self.folder / name).exists() for name in names):
+            return lambda _: None
+        return self._pin(commit, names)
 
     def expect(self, names: Iterable[str]) -> None:
         """Have files here that are touched together, brought some at a time; not with a budget to keep to."""
-        if self._bring is None or self.budget is not None:
+        if not self.fetches or self._bring is None:
             return
-        missing = [name for name in dict.fromkeys(names) if not (self.folder / name).exists()]
+        missing = [name for name in dict.fromkeys(names) if self.local(name) is None]
         if len(missing) > 1:
             with ThreadPoolExecutor(BROUGHT_AT_A_TIME, "lakepond-bring") as pool:
                 try:
@@ -217,15 +235,23 @@ class Segments:
             self._clock += 1
             self._used[name] = self._clock
         try:
-            file = self.folder / name
-            if not file.exists():
+            file = self.local(name)
+            if file is None:
                 if self._bring is None:
                     raise self._missing(name)
                 self._bring(name)
-            return file
+            return file or self.folder / name
         except BaseException:
             self.release(name)
             raise
+
+    def data(self, name: str, most: int) -> bytes:
+        """The bytes of a small file; `LakeCorrupt` if it has more than `most`."""
+        with self.using(name) as file, file.open("rb") as opened:
+            data = opened.read(most + 1)
+        if len(data) > most:
+            raise LakeCorrupt(f"{file} has more than {most:,} bytes; run `lakepond repair`.")
+        return data
 
     def release(self, name: str) -> None:
         """A file that was held may leave."""
@@ -284,6 +310,8 @@ class Segments:
             for name in sorted(here, key=lambda name: (self._used.get(name, 0), here[name].st_mtime)):
                 if over <= 0:
                     break
+                if name.endswith(".manifest"):
+                    continue  # small, and needed to find all others
                 if name in safe and name not in self._held and delete(self.folder / name):
                     over -= here[name].st_size
         return max(0, over)

@@ -2,7 +2,7 @@
 
     workload   what is recorded: a spec and a schedule            presets   eigen2, gpu, gravitar
     needs      what that takes: uncompressed, gzip, lakepond      offers    disks that providers rent
-    measured   measurements: of random steps, or of a run         story     the trading project's own table
+    measured   measurements: of random steps, or of a run         story     what eigen2 reported
 
 Sizes are bytes; a size that depends on the data is a range, from the best case to the worst.
 """

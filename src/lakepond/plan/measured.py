@@ -17,11 +17,11 @@ from lakepond import formats
 from lakepond.errors import SpecError, TooFewSteps
 from lakepond.plan.needs import Part, step_bytes
 from lakepond.plan.workload import Range, RowAxis, Shares, Workload, shares_for
-from lakepond.types import Spec
+from lakepond.types import Field, Spec, leaves
 
 if TYPE_CHECKING:
-    from lakepond.lake.commits import Commit
-    from lakepond.lake.handover import Layout
+    from lakepond.lake.format.commits import Commit
+    from lakepond.lake.format.tracks import Layout
 
 PICKLED_BYTES = 64_000_000
 """bytes of pickled steps that are compressed with gzip, at most, to measure its ratio"""
@@ -67,7 +67,7 @@ def _make(name: str) -> Any:
 
 
 def _weigh(env: Any, name: str, spec: Spec, steps: int, folder: Path) -> Played:
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.read.lake import Lake
     from lakepond.replay import Replay
 
     seen: list[dict[str, Any]] = []
@@ -84,7 +84,8 @@ def _weigh(env: Any, name: str, spec: Spec, steps: int, folder: Path) -> Played:
             obs = env.reset()[0] if terminated or truncated else after
     pickled = pickle.dumps(seen)
     with Lake.open(folder) as lake:
-        files, segments = lake.commit.rows, lake.commit.segments
+        files = [file for leaf in range(len(lake.commit.rows)) for _, file in lake.reader.row_files(leaf)]
+        steps_bytes = sum(stored.segment.bytes for stored in lake.reader.stored())
         layouts = lake.reader.layouts()
     plain_rows = sum(file.shard.rows * file.shard.row_bytes for file in files)
     axis = _axis(layouts)
@@ -100,7 +101,7 @@ def _weigh(env: Any, name: str, spec: Spec, steps: int, folder: Path) -> Played:
         Shares(
             gzip=_range(len(gzip.compress(pickled, 6)) / (len(seen) * spec.step_nbytes)),
             rows=_range(sum(file.shard.bytes for file in files) / plain_rows if plain_rows else 1.0),
-            columns=_range(sum(segment.steps.bytes for segment in segments) / columns),
+            columns=_range(steps_bytes / columns),
             why=f"measured in {steps:,} random steps of {name}; at worst twice that",
         ),
     )
@@ -188,7 +189,7 @@ class Beside:
 
 def beside(folder: Path, so_far: Written) -> Beside:
     """Measure a run's folder, and read its settings; `RunNotFound` if it is not a run."""
-    from lakepond.lake.guard import parse_bytes
+    from lakepond.lake.write.disk_guard import parse_bytes
     from lakepond.runs import Run, status
 
     run, seen = Run.open(folder), status.look(folder)
@@ -244,15 +245,23 @@ def _bytes_below(path: Path) -> int:
 
 def written(folder: Path) -> Written:
     """Measure a lake from its commits; no step and no row is read."""
-    from lakepond.lake import commits
-    from lakepond.lake.lake import Lake
+    from lakepond.lake.format import commits
+    from lakepond.lake.read.lake import Lake
 
     with Lake.open(folder) as lake:
-        newest, spec = lake.commit, lake.spec
+        newest, spec, held, heads = lake.commit, lake.spec, lake.stats().bytes_on_disk, len(lake.heads)
+        fields: list[Field] = [field for _, field in leaves(spec.obs)]
+        sizes = [
+            field.nbytes if layout is None else layout.row_bytes
+            for field, layout in zip(fields, lake.reader.layouts(), strict=True)
+        ]
+        rows = sum(size * lake.reader.rows_count(leaf) for leaf, size in enumerate(sizes))
     if not newest.recorded:
         raise TooFewSteps(f"{folder} has no step yet; record some before planning from it.")
     earlier: Commit | None = None
     known = [number for number in commits.numbers(folder / "commits") if number < newest.number]
+    if heads > 1:  # the commits of one writer do not tell how a lake of several grows
+        known = []
     low, high = 0, len(known)
     while low < high:  # the first commit that has half of the steps
         middle = (low + high) // 2
@@ -261,13 +270,13 @@ def written(folder: Path) -> Written:
             low = middle + 1
         else:
             high = middle
-    held = sum(newest.files().values())
     if earlier is None or earlier.recorded >= newest.recorded:
         earlier = None
-    rows = _row_bytes(newest)
     new = newest.recorded - (0 if earlier is None else earlier.recorded)
-    grown = held - (0 if earlier is None else sum(earlier.files().values()))
-    rows_grown = rows - (0 if earlier is None else _row_bytes(earlier))
+    grown, rows_grown = held, rows
+    if earlier is not None:
+        grown = newest.totals.bytes - earlier.totals.bytes
+        rows_grown = _row_bytes(newest, sizes) - _row_bytes(earlier, sizes)
     return Written(
         spec,
         newest.number,
@@ -280,5 +289,10 @@ def written(folder: Path) -> Written:
     )
 
 
-def _row_bytes(commit: Commit) -> int:
-    return sum(file.shard.rows * file.shard.row_bytes for file in commit.rows)
+def _row_bytes(commit: Commit, sizes: list[int]) -> int:
+    """The distinct rows of a commit, uncompressed; `sizes` are those of a row of each leaf."""
+    from lakepond.lake.format.manifests import count
+
+    return sum(
+        size * count(entry) for size, listed in zip(sizes, commit.rows, strict=True) for entry in listed
+    )

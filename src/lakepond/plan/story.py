@@ -1,4 +1,4 @@
-"""The trading project's own table of sizes, in its own units, so that its numbers can be compared.
+"""The sizes that the trading project eigen2 calculated, in its own units, so that numbers can be compared.
 
 It took a transition as 3.74 MiB and 1,000 MiB as a GB: 187 GB are 196.0 GB of 10^9 bytes. Its uploads:
 

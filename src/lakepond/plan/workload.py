@@ -43,7 +43,7 @@ FLOATS = Shares(
     (0.33, 0.40),
     (0.85, 1.0),
     (0.85, 1.0),
-    "gzip as measured by the trading project, rows as measured on market data",
+    "gzip as reported for pickled market windows, rows as measured on market data",
 )
 IMAGES = Shares(
     (0.005, 0.10), (0.003, 0.10), (0.1, 1.0), "as measured on Atari games; noisier images compress less"

@@ -136,5 +136,5 @@ def as_json(drawing: Drawing) -> dict[str, Any]:
 
 
 def _json(values: Sequence[float]) -> list[float | None]:
-    """Six significant digits; null where there is no number."""
+    """Six significant digits; null for NaN."""
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]

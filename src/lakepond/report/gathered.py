@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from lakepond.errors import LakeError, LakepondError, RunCorrupt
-from lakepond.lake import commits, description
-from lakepond.lake.elsewhere import known
+from lakepond.lake.elsewhere import Segments, known
+from lakepond.lake.format import commits, description
+from lakepond.lake.read.catalog import Catalog
 from lakepond.runs import Run
 from lakepond.runs.metrics import LARGEST, is_number
 from lakepond.runs.status import UPLOAD
@@ -216,12 +217,13 @@ def _read_lake(found: RunFolder, lake: Path) -> None:
             continue
         newest = commit
         steps = commit.recorded - commit.oldest
-        size = sum(commit.files().values())
+        size = commit.totals.bytes
         plain = steps * spec.step_nbytes
         found.growth.append(Growth(number, steps, size, plain, commit.bytes_written, commit.seconds))
-    if newest is not None:
-        files = newest.files()
-        for name, url in known(lake).items():
+    there = known(lake)
+    if newest is not None and there:
+        files = dict(Catalog(newest, Segments(lake)).files())
+        for name, url in there.items():
             if name in files:
                 count, size, _ = found.uploads.get(url, (0, 0, 0))
                 found.uploads[url] = (count + 1, size + files[name], len(files))

@@ -1,7 +1,7 @@
 """Scores of many runs, summed up so that few seeds do not mislead (Agarwal et al. 2021, arXiv 2108.13264).
 
 `scores` are (seeds, games). The interquartile mean leaves out the best and the worst quarter of all runs; its
-interval comes from drawing seeds anew within each game, many times.
+interval comes from resampling the seeds within each game.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def chance_of_improvement(ours: Array, theirs: Array) -> float:
 
 
 def improvement(ours: Array, theirs: Array, *, draws: int = 2000, seed: int = 0) -> Interval:
-    """That chance with its interval; both are drawn anew, each by itself."""
+    """That probability with its interval; both samples are resampled independently."""
     rng = np.random.default_rng(seed)
 
     def again(scores: Array) -> Array:

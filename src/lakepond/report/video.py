@@ -20,7 +20,9 @@ def save_gif(observations: Array, path: Path, *, frames_per_second: int = 12) ->
 
     first = observations[0]
     if first.ndim != 3:
-        raise ConfigError(f"observations of {first.shape} are no pictures; there is no video of this game.")
+        raise ConfigError(
+            f"observations of shape {first.shape} are not images; no video can be made of them."
+        )
     board = first.ndim == 3 and first.shape[-1] <= 12 and first.shape[0] == first.shape[1]
     pictures = [paint(each) if board else np.repeat(each[-1][..., None], 3, axis=-1) for each in observations]
     scale = max(1, -(-SIDE // max(pictures[0].shape[:2])))

@@ -23,8 +23,8 @@ from lakepond.errors import CloudNotFound, LakepondError
 from lakepond.flow import layout
 from lakepond.flow.cloud_to_lake import pull
 from lakepond.flow.lake_to_cloud import push
-from lakepond.lake import description
 from lakepond.lake.files import write_bytes
+from lakepond.lake.format import description
 from lakepond.lake.links import check_folders, target_in
 from lakepond.runs.checkpoints import STATE
 from lakepond.runs.resume import OLD
@@ -78,7 +78,7 @@ def pull_run(folder: Path, cloud: Cloud, *, lazy: bool = False) -> Run:
     store = Store(cloud)
     listed = store.list(known=KNOWN)
     if CONFIG not in listed:
-        raise CloudNotFound(f"there is no run at {store.cloud} (no {CONFIG}); `lakepond push` uploads one.")
+        raise CloudNotFound(f"{store.cloud} has no run (no {CONFIG}); `lakepond push` uploads one.")
     sync = CloudSync(cloud=cloud)
     for name in sorted((name for name in listed if not name.startswith("lake/")), key=_order):
         sync.download_file(name, target_in(folder, name))

@@ -22,10 +22,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from lakepond.errors import ConfigError, LakeCorrupt, LakeError, LakeNotFound, RunCorrupt, RunNotFound
-from lakepond.lake import commits, description, elsewhere, writers
-from lakepond.lake.commits import Start
-from lakepond.lake.files import WriterLock, sync_folder
-from lakepond.lake.lake import Lake
+from lakepond.lake import elsewhere, writers
+from lakepond.lake.files import sync_folder
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.commits import Start
+from lakepond.lake.lock import WriterLock
+from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.read.lake import Lake
 from lakepond.runs.checkpoints import Checkpoint, Checkpoints
 from lakepond.runs.run import CONFIG, METRICS, Run
 
@@ -271,8 +274,20 @@ def _check_here(folder: Path, commit: int) -> None:
     """`LakeError` if files of a commit are only in the cloud: they are not lost, so nothing is skipped."""
     lake = folder / "lake"
     there = elsewhere.known(lake)
-    names = commits.read(lake / "commits", commit).files()
-    away = [name for name in names if not (lake / "segments" / name).exists() and name in there]
+    away: list[str] = []
+
+    def note_away(name: str) -> bool:
+        gone = name in there and not (lake / "segments" / name).exists()
+        away.extend([name] if gone else [])
+        return gone
+
+    found = commits.read(lake / "commits", commit)
+    catalog = Catalog(found, elsewhere.Segments(lake))
+    for leaf, listed in found.lists():
+        for name, _ in catalog.files_below(leaf, listed, skip=note_away):  # of a manifest that is here
+            note_away(name)
+    for info in found.weights:
+        note_away(f"{info.digest}.steps")
     if away:
         url = there[away[0]].removesuffix("/lake")
         raise LakeError(

@@ -1,4 +1,4 @@
-"""Run: the folder of one training run, created once, gone on with as often as needed."""
+"""Run: the folder of one training run, created once, resumed any number of times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from lakepond import machine, untrusted
 from lakepond.errors import LakeLocked, RunCorrupt, RunLocked, RunMismatch, RunNotFound
-from lakepond.lake.files import WriterLock, make_folders, sync_folder, write_bytes
+from lakepond.lake.files import make_folders, sync_folder, write_bytes
+from lakepond.lake.lock import WriterLock
 from lakepond.runs import metrics, session, settings
 from lakepond.runs.checkpoints import Checkpoint, Checkpoints
 from lakepond.runs.metrics import Logger, Metrics

@@ -1,7 +1,7 @@
 """A run at a glance: read from its folder, while it runs or long after (from a bucket: status_in_cloud).
 
-Only small things are read: config.json, the end of metrics.jsonl, two commits, the names of checkpoints. No
-step and no row is touched, so it takes the same time for a thousand steps and for many millions.
+Only small things are read: config.json, the end of metrics.jsonl, two commits, the names of checkpoints; of a
+lake that was pushed the names of all files. No step and no row is read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -17,9 +17,11 @@ from typing import Any, Literal
 
 from lakepond import machine, untrusted
 from lakepond.errors import LakeError, RunNotFound
-from lakepond.lake import commits, elsewhere
-from lakepond.lake.commits import Commit
-from lakepond.lake.lake import Lake
+from lakepond.lake import elsewhere
+from lakepond.lake.format import commits
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.manifests import count
+from lakepond.lake.read.lake import Lake
 from lakepond.runs import metrics
 from lakepond.runs.run import CONFIG, Run
 from lakepond.types import Spec
@@ -51,7 +53,7 @@ class LakeStatus:
 
     @property
     def ratio(self) -> float:
-        """How many times smaller it is than in plain form."""
+        """Ratio of the size without deduplication to the size on disk."""
         return self.bytes_plain / self.bytes_on_disk if self.bytes_on_disk else 1.0
 
 
@@ -111,10 +113,11 @@ def look(path: str | Path) -> Status:
             f"{folder} is neither a run nor a lake; `lakepond ls {folder}` lists those below it."
         )
     problems: list[str] = []
-    lake, newest = None, None
+    lake, upload = None, None
     if (lake_folder / "lake.json").is_file():
         try:
-            lake, newest = _lake(lake_folder)
+            with Lake.open(lake_folder) as opened:
+                lake, upload = _lake(opened), _upload(folder, opened)
         except LakeError as error:
             problems.append(str(error))
     lines = _tail(folder / "metrics.jsonl")
@@ -128,7 +131,7 @@ def look(path: str | Path) -> Status:
         lines=lines,
         checkpoint=known[-1] if known else None,
         lake=lake,
-        upload=_upload(folder, lake_folder, newest) if newest else None,
+        upload=upload,
         disk_free=machine.free_disk(folder),
         problems=problems,
     )
@@ -232,28 +235,29 @@ def parse_log(data: bytes) -> list[dict[str, Any]]:
     return found
 
 
-def _lake(folder: Path) -> tuple[LakeStatus, Commit]:
-    with Lake.open(folder) as lake:
-        newest, spec = lake.commit, lake.spec
-    numbers = commits.numbers(folder / "commits")
+def _lake(lake: Lake) -> LakeStatus:
+    newest, folder = lake.commit, lake.path / "commits"
+    numbers = commits.numbers(folder)
     older = [number for number in numbers if number < newest.number][-BACK:]
-    try:
-        before = commits.read(folder / "commits", older[0]) if older else newest
-    except (LakeError, FileNotFoundError):  # broken, or just let go of: the rate is not known then
-        before = newest
-    return lake_status(spec, newest, before, len(numbers)), newest
+    before = newest
+    if older and len(lake.heads) == 1:  # of several writers the rate is not known
+        with suppress(LakeError, FileNotFoundError):  # damaged, or just deleted: the rate is unknown
+            before = commits.read(folder, older[0])
+    stats = lake.stats()
+    status = lake_status(lake.spec, newest, before, len(numbers))
+    return replace(status, rows=stats.rows, bytes_on_disk=stats.bytes_on_disk)
 
 
 def lake_status(spec: Spec, newest: Commit, before: Commit, kept: int) -> LakeStatus:
     """What two commits tell, the newest and one before it."""
-    held, had = sum(newest.files().values()), sum(before.files().values())
+    held, had = newest.totals.bytes, before.totals.bytes
     moment, earlier = (datetime.fromisoformat(commit.time).timestamp() for commit in (newest, before))
     return LakeStatus(
         commit=newest.number,
         commits_kept=kept,
         steps=newest.recorded - newest.oldest,
         recorded=newest.recorded,
-        rows=sum(file.shard.rows for file in newest.rows),
+        rows=sum(count(entry) for listed in newest.rows for entry in listed),
         bytes_on_disk=held,
         bytes_plain=(newest.recorded - newest.oldest) * spec.step_nbytes,
         committed=moment,
@@ -261,17 +265,18 @@ def lake_status(spec: Spec, newest: Commit, before: Commit, kept: int) -> LakeSt
     )
 
 
-def _upload(folder: Path, lake: Path, newest: Commit) -> UploadStatus | None:
+def _upload(folder: Path, lake: Lake) -> UploadStatus | None:
     """What the lake's list of files that are elsewhere says, and the last push; None if there was none."""
     try:
         noted = untrusted.read_json(folder / UPLOAD)
     except (FileNotFoundError, ValueError):
         noted = {}
     noted = {name: value for name, value in noted.items() if isinstance(value, str)}
-    there = elsewhere.known(lake)
+    there = elsewhere.known(lake.path)
     if not there and not noted:
         return None
-    missing = {name: size for name, size in newest.files().items() if name not in there}
+    files = (file for head in lake.reader.heads for file in head.catalog.files())
+    missing = {name: size for name, size in files if name not in there}
     urls = sorted(set(there.values()))
     url = noted.get("url") or (urls[0] if urls else "an unknown place")
     return UploadStatus(url, len(missing), sum(missing.values()), noted.get("last_error"))

@@ -12,8 +12,8 @@ from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound
 from lakepond.flow.layout import commit_name, commit_numbers
-from lakepond.lake import commits, description
-from lakepond.lake.commits import Commit
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.commits import Commit
 from lakepond.runs.copies import KNOWN
 from lakepond.runs.run import CONFIG
 from lakepond.runs.status import BACK, LakeStatus, Status, judge, lake_status, parse_log

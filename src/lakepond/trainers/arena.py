@@ -63,7 +63,7 @@ def make_network(kind: str, env: Environment, hidden: Sequence[int], *, dueling:
 
 
 def make_epsilon(kind: Any, start: float, end: float, frames: int, offsets: Sequence[float] = ()) -> Epsilon:
-    """The schedule of an agent that will see so many frames until its epsilon is down."""
+    """The schedule of an agent whose epsilon reaches its end after `frames` frames."""
     return Epsilon(kind=kind, start=start, end=end, frames=max(1, frames), offsets=tuple(offsets))
 
 
@@ -142,14 +142,14 @@ def _make_evaluate(
 
 
 def evaluation_key(frames: int) -> jax.Array:
-    """The key of the evaluation after so many frames: the same for every run."""
+    """The key of the evaluation at `frames`: the same for every run."""
     return jax.random.fold_in(jax.random.PRNGKey(EVALUATION_SEED), frames // 1024)
 
 
 def evaluated(
     evaluate: Evaluate, params: Params, frames: int, *, greedy: bool, named: str = ""
 ) -> dict[str, float]:
-    """What is logged of the evaluations of one agent after so many frames."""
+    """The metrics of the evaluations of one agent at `frames`."""
     key = evaluation_key(frames)
     told = {f"evaluation{named}": float(evaluate(params, key).mean())}
     return told | ({f"evaluation_greedy{named}": float(evaluate(params, key, 0.0).mean())} if greedy else {})

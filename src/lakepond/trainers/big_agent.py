@@ -26,7 +26,7 @@ from lakepond.agents.networks import Network, Params
 from lakepond.agents.pqn import PQNState
 from lakepond.errors import ConfigError
 from lakepond.flow import lake_to_device
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.pond.device import DevicePond, PondState
 from lakepond.pond.device_load import load
 from lakepond.types import Field

@@ -35,7 +35,8 @@ from typing import Any
 from lakepond import stopping, untrusted
 from lakepond.agents.settings import PQNSettings
 from lakepond.errors import ConfigError, LakeLocked, RunCorrupt, RunLocked
-from lakepond.lake.files import WriterLock, write_bytes
+from lakepond.lake.files import write_bytes
+from lakepond.lake.lock import WriterLock
 from lakepond.runs import Run
 from lakepond.trainers import arena, game_settings, live, mixture, programs, single
 from lakepond.trainers.game_settings import ARMS, CompareConfig
@@ -198,7 +199,7 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
 
 
 def result_of(folder: Path) -> dict[str, Any]:
-    """What a finished run came to: curve, resets, and score, the mean of its last three evaluations.
+    """The result of a finished run: curve, resets, and score, the mean of its last three evaluations.
 
     A run that trained a BigAgent after its last frame ends with that one: the score is the mean of as many
     evaluations of it, and `agents_score` that of the agents before.
@@ -244,7 +245,7 @@ def _recovered(reset: dict[str, Any], curve: list[tuple[int, float]]) -> dict[st
 
 
 def results(folder: str | Path) -> Iterator[dict[str, Any]]:
-    """What the finished runs of a comparison came to."""
+    """The results of the finished runs of a comparison."""
     for file in sorted(Path(folder).glob(f"*/*/*/{RESULT}")):
         with untrusted.blaming(file, RunCorrupt, "delete it, and the run is made again"):
             result = untrusted.read_json(file)

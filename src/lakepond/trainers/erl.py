@@ -3,7 +3,7 @@
 One generation, after Khadka and Tumer 2018 (Evolution-Guided Policy Gradient in RL):
 
     explore    all agents play the same days, with noise; every step is recorded, windows by reference
-    commit     what is new goes to the lake, in the background
+    commit     new steps are written to the lake, in the background
     learn      gradient steps of the learner on batches from the replay, once it holds `learn_from` steps
     judge      all agents play other common days without noise: their fitness
     validate   the fittest play days that are never trained on; the best ever is the champion
@@ -35,7 +35,7 @@ from lakepond.agents import ddpg, population
 from lakepond.agents.market_network import Array, Params
 from lakepond.flow.pond_and_lake import MOST_WAITING
 from lakepond.guards import Guard
-from lakepond.lake.commits import Commit
+from lakepond.lake.format.commits import Commit
 from lakepond.replay import Replay
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger

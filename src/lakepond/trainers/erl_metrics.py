@@ -9,7 +9,7 @@ import numpy as np
 from lakepond import machine
 from lakepond.agents import population
 from lakepond.agents.market_network import Array
-from lakepond.lake.commits import Commit
+from lakepond.lake.format.commits import Commit
 from lakepond.replay import Replay
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def clock(
         "held_seconds_total": counters.held_seconds,
         "train_seconds_total": counters.train_seconds,
         "seconds_left": mean * (config.generations - counters.generation),
-        "lake_bytes": 0 if commit is None else sum(commit.files().values()),
+        "lake_bytes": 0 if commit is None else commit.totals.bytes,
         "distinct_rows": stats.rows,  # now and then one is held twice: docs/erl.md
         "bytes_held": stats.bytes_held,
         "rss_bytes": machine.resident(),

@@ -21,7 +21,7 @@ from lakepond import untrusted
 from lakepond.agents import ddpg, population
 from lakepond.agents.market_network import POSITION, Array, Params, init_actor
 from lakepond.errors import RunCorrupt
-from lakepond.lake.commits import Commit, Start
+from lakepond.lake.format.commits import Commit, Start
 from lakepond.replay import Replay
 from lakepond.runs import Run
 from lakepond.runs.resume import Resume
@@ -55,7 +55,7 @@ class Counters(NamedTuple):
 
 
 def learner_settings(config: Config) -> ddpg.Settings:
-    """What the learner is told."""
+    """Settings of the learner."""
     return ddpg.Settings(
         config.rules,
         config.critics,

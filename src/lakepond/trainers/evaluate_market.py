@@ -57,7 +57,7 @@ class Trade(NamedTuple):
 
 @dataclass(frozen=True)
 class Account:
-    """What an account came to."""
+    """The result of an account."""
 
     total_return: float
     """percent of the capital"""
@@ -181,7 +181,7 @@ def random_play(key: Array, count: int, start: int, world: World, rules: Rules) 
 def keep_account(
     history: History, rules: Rules, days: range, entry: npt.NDArray[Any], result: Result
 ) -> tuple[Curve, Account]:
-    """The equity of each day, and what it came to."""
+    """The equity of each day, and the result."""
     stake, cost = 1 / rules.max_holding, rules.cost / 100
     curve, invested = np.ones(len(days)), np.zeros(len(days))
     bought = np.flatnonzero(np.asarray(result.instrument) >= 0)

@@ -4,7 +4,7 @@
         four agents      a PQN update each                       their frames and updates are counted
         the big agent    acts a little itself, by its epsilon     its frames and updates are counted apart
         BigPond          takes all their steps; the oldest leave
-        the big agent    DQN on large batches, each step learned from so many times
+        the big agent    DQN on large batches, each step used several times
     between some of them:
         Lake             takes the new steps of the BigPond, in the background
 
@@ -34,7 +34,7 @@ from lakepond.envs.vector import EnvState
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
-from lakepond.lake.commits import Start
+from lakepond.lake.format.commits import Start
 from lakepond.pond.device import Added, DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
@@ -237,7 +237,7 @@ def _rows(stacked: bool, capacity: int) -> int:
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def train(live: Live, state: LiveState, iterations: jax.Array) -> tuple[LiveState, LiveMetrics]:
-    """A portion of so many iterations."""
+    """A portion of `iterations` iterations."""
 
     def iterate(_: int, carry: tuple[LiveState, LiveMetrics]) -> tuple[LiveState, LiveMetrics]:
         state, seen = live.iterate(carry[0])
@@ -340,7 +340,7 @@ def _open_lake(live: Live, kept: Run, commit: int | Start) -> DeviceLake | None:
 def _portion(
     live: Live, state: LiveState, iterations: int, lake: DeviceLake | None, saver: Saver
 ) -> tuple[LiveState, LiveMetrics]:
-    """So many iterations, in parts that the BigPond still holds when they are poured; waits for them."""
+    """Run the iterations in parts that the BigPond still holds when they are poured; waits for them."""
     rollout = live.config.pqn.rollout
     most = iterations if lake is None else max(1, live.pond.capacity // 2 // rollout)
     sums: Any = None

@@ -106,7 +106,7 @@ def memory_needed(config: Config, shape: tuple[int, int, int]) -> dict[str, int]
     days, instruments, width = shape
     inputs = width * (len(spans(config.rules.context)) + 1)
     agents, trading = config.sizes.total, config.rules.trading_days
-    step = instruments * 4 * (2 + 2 * POSITION) + 128  # action, both positions, and what tells where they are
+    step = instruments * 4 * (2 + 2 * POSITION) + 128  # action, both positions, and their indices
     played = agents * config.episodes * trading * instruments * 4 * (config.width + 2 + 2 * POSITION)
     judged = agents * config.fitness_episodes * trading * instruments * 4 * config.width
     attention = config.batch_size * instruments * (inputs + 8 * config.width + 3 * instruments)

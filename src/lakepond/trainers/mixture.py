@@ -7,7 +7,7 @@ The Lake is on disk; the agents' Pond is on the device, with one lane for each e
         2  when the Pond is full, it is poured into the Lake
         3  stop after a portion
         4  fill one BigPond from the Lake, uniformly
-        5  train one BigAgent on it with DQN, each transition so many times
+        5  train one BigAgent on it with DQN, each transition several times
         6  stop
         7  clone the agents from the BigAgent; reset their epsilon
 
@@ -37,8 +37,8 @@ from lakepond.agents.pqn import PQN, PQNMetrics, PQNState, Rollout
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
-from lakepond.lake.commits import Start
-from lakepond.lake.lake import Lake
+from lakepond.lake.format.commits import Start
+from lakepond.lake.read.lake import Lake
 from lakepond.pond.device import DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
@@ -316,7 +316,7 @@ class _Training:
         return {name: float(np.mean([each[name] for each in found])) for name in found[0]}
 
     def _reset(self, samples: float) -> None:
-        """Steps 4 to 7, each transition so many times."""
+        """Steps 4 to 7, each transition several times."""
         mixture, config = self.mixture, self.mixture.config
         assert self.ponds is not None
         began = time.perf_counter()

@@ -10,7 +10,7 @@ import numpy as np
 
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
-from lakepond.lake.commits import Commit, Start
+from lakepond.lake.format.commits import Commit, Start
 from lakepond.pond.device import DevicePond, PondState
 from lakepond.types import Field, Spec
 

@@ -25,7 +25,7 @@ class Pushing:
         if url is not None:
             from lakepond.cloud.place import Cloud
 
-            Cloud.of(url)  # refuse now what is no place
+            Cloud.of(url)  # refuse an invalid URL now
 
     def begin(self, ready: Callable[[], object]) -> bool:
         """Push once `ready` has returned; False, and nothing happens, while the last push is on its way."""

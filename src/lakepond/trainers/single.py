@@ -48,7 +48,7 @@ def build(config: SingleConfig) -> PQN:
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def train(pqn: PQN, state: PQNState, updates: jax.Array) -> tuple[PQNState, PQNMetrics]:
-    """A portion of so many updates; the metrics are summed up over them."""
+    """A portion of updates; the metrics are summed up over them."""
 
     def update(_: int, carry: tuple[PQNState, PQNMetrics]) -> tuple[PQNState, PQNMetrics]:
         after, _rollout, seen = pqn.update(carry[0])

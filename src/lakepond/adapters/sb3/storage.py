@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lakepond.errors import LakeNotFound, SpecError
-from lakepond.lake.commits import Commit
-from lakepond.lake.lake import Lake
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import Spec
 

@@ -14,7 +14,7 @@ from lakepond.adapters.torchrl.keys import NOTE, Keys
 from lakepond.adapters.torchrl.recording import PIECE_BYTES, record_steps
 from lakepond.adapters.torchrl.storages import read_steps
 from lakepond.errors import RecordError, SpecError
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import Array
 

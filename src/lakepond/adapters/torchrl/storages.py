@@ -23,8 +23,8 @@ from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 from lakepond.adapters.torchrl.keys import NOTE, Keys
 from lakepond.adapters.torchrl.recording import record_steps
 from lakepond.errors import RecordError, SpecError
-from lakepond.lake.lake import Lake
-from lakepond.lake.loaded import LoadedSteps, views
+from lakepond.lake.read.lake import Lake
+from lakepond.lake.read.loaded import LoadedSteps, views
 from lakepond.replay import Replay
 from lakepond.types import Array, Batch
 

@@ -11,7 +11,7 @@ With c(t) the close of day t, counted from an instrument's first trade at t = 0:
     distance_to_mean   100 * (c / SMA20(c) - 1), in percent; SMA20 includes the day itself
 
     EMAn(x)(t) = EMAn(x)(t-1) + a * (x(t) - EMAn(x)(t-1)),  a = 2 / (n + 1), Wilder: a = 1 / n,
-    begun with the plain mean of the first n values of x.
+    started with the mean of the first n values of x.
 
 Missing days. On a day without a trade all four prices are the last close, and the indicators see
 that close; a delisted instrument stays there (`Panel.traded` tells who trades). Before the first

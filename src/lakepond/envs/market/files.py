@@ -1,4 +1,4 @@
-"""A user's own prices: CSV, Parquet, Arrow or NumPy files as a panel, every fault told by line and column.
+"""A user's own prices: CSV, Parquet, Arrow or NumPy files as a panel, errors by line and column.
 
     .csv .parquet .arrow .feather   one row a day and symbol: date, symbol, open, high, low, close
                                     (with all nine feature names as columns: those features, as they are)
@@ -229,7 +229,7 @@ def _array(
 
 
 def _wrong_prices(prices: Floats, symbols: list[str], where: Callable[[int, int], str]) -> list[Problem]:
-    """All that cannot be a day of an instrument; `prices` (4, days, instruments) in the order of `PRICES`."""
+    """All invalid days of an instrument; `prices` (4, days, instruments) in the order of `PRICES`."""
     problems: list[Problem] = []
     absent = np.isnan(prices)
     opened, high, low, close = prices

@@ -47,7 +47,7 @@ class Splits:
 
 
 def split(days: int, rules: Rules, validation: float = 0.2, holdout: float = 0.2) -> Splits:
-    """Split so many days; the shares are of the days that have a whole window."""
+    """Split the days; shares refer to days with a complete window."""
     first = rules.context - 1
     usable = days - first
     late, middle = int(usable * holdout), int(usable * validation)

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 CLIP = 8.0
-"""rows are cut off at so many standard deviations"""
+"""rows are clipped at this many standard deviations"""
 KNOWN_DAYS = 60
 """an instrument with fewer training days than this is normalised by the statistics of all"""
 SPANS = (1, 5, 21, 63, 252)

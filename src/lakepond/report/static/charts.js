@@ -88,7 +88,7 @@ const DAY = 86400;
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 function moments(u, splits, _, __, step) {
   return splits.map((t) => {
-    const at = new Date(t * 1000), day = u.utc ? at.getUTCDate() : at.getDate(), month = MONTHS[u.utc ? at.getUTCMonth() : at.getMonth()], year = u.utc ? at.getUTCFullYear() : at.getFullYear();
+    const at = new Date(t * 1000), day = at.getUTCDate(), month = MONTHS[at.getUTCMonth()], year = at.getUTCFullYear();
     if (step >= 360 * DAY) return String(year);
     if (step >= 28 * DAY) return `${month} ${year}`;
     return step >= DAY ? `${day} ${month}` : at.toTimeString().slice(0, step < 60 ? 8 : 5);
@@ -119,7 +119,7 @@ export function chart(figure, data, more = {}) {
   figure.querySelector("figcaption").before(names, box);
   (figure.querySelector("h3") ?? names).after(back);
   const height = () => (matchMedia("(max-width: 44rem)").matches ? Math.min(more.height ?? 240, 220) : more.height ?? 240);
-  const said = more.say ?? ((x) => (data.dates ? (data.clock ? new Date(x * 1000).toLocaleString("en-GB") : date(x)) : `${data.x_name ? data.x_name + " " : ""}${number(x)}`));
+  const said = more.say ?? ((x) => (data.dates ? date(x) : `${data.x_name ? data.x_name + " " : ""}${number(x)}`));
   let u = null, hidden = new Set(), places = [], full = null;
   const ends = (xs) => full ?? more.span ?? (xs.length > 1 ? [xs[0], xs.at(-1)] : [xs[0] - 0.5, xs[0] + 0.5]);
 
@@ -149,7 +149,7 @@ export function chart(figure, data, more = {}) {
     const bands = data.kind === "bars" ? [] : data.lines.flatMap((line, i) => (line.low ? [{ series: [places[i] + 2, places[i] + 1], fill: () => colour(line.colour) + "2b" }] : []));
     u = new uPlot({
       width: Math.max(120, box.clientWidth), height: height(), legend: { show: false }, padding: [8, 12, 0, 0],
-      tzDate: data.clock ? undefined : (t) => uPlot.tzDate(new Date(t * 1000), "Etc/UTC"),
+      tzDate: (t) => uPlot.tzDate(new Date(t * 1000), "Etc/UTC"),
       scales: {
         x: { time: Boolean(data.dates), range: (_, low, high) => (low === null ? [0, 1] : low === high ? [low - 0.5, high + 0.5] : [low, high]) },
         y: data.log ? { distr: 3 } : { range: (_, low, high) => (low === null ? [0, 1] : uPlot.rangeNum(data.kind === "bars" ? Math.min(0, low) : low, data.clip ? Math.min(high, data.clip) : high, 0.08, true)) },
@@ -167,7 +167,6 @@ export function chart(figure, data, more = {}) {
       },
       hooks: { draw: [overlay], setCursor: [tell], setScale: [(self, key) => { if (key === "x") zoomed(self); }] },
     }, made.values, box);
-    u.utc = !data.clock;
     if (full || more.span) whole();
     u.over.append(tip);
     u.over.addEventListener("dblclick", () => whole());

@@ -1,6 +1,6 @@
 """What the page can ask for: one method an address, plain JSON or a PNG back. docs/view.md has the list.
 
-Every method takes the words of the query and answers for one commit: `commit=N`, or the newest that is whole.
+Every method takes the words of the query and answers for one commit: `commit=N`, or the newest intact one.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from lakepond._version import __version__
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.report.view import pictures
 from lakepond.report.view.checks import check
 from lakepond.report.view.distribution import tell_distribution
 from lakepond.report.view.episode import EpisodeIds, read_columns, tell_episode
 from lakepond.report.view.episodes import ENDS, ORDERS, EpisodeIndex
 from lakepond.report.view.fields import is_market, kinds, tell_spec
+from lakepond.report.view.files import tell_files
 from lakepond.report.view.kinds import Kind
 from lakepond.report.view.observed import find_entries, observe, tell_vector, tell_window
 from lakepond.report.view.opened import OpenedLake, summarise
@@ -111,40 +112,11 @@ class Api:
             return tell_spec(lake) | {"threshold": self._threshold(), "symbols": symbols}
 
     def files(self, query: Query) -> dict[str, Any]:
-        """The segments (`kind=steps`) or files of rows (`kind=rows`) of a commit, newest first."""
-        commit = self.lake.commit(commit_number(query))
-        offset = whole(query, "offset", 0)
-        if one_of(query, "kind", ("steps", "rows")) == "steps":
-            segments = commit.segments[::-1][offset : offset + MOST_FILES]
-            told = [
-                {
-                    "file": s.name,
-                    "first": s.first,
-                    "steps": s.steps.steps,
-                    "bytes": s.steps.bytes,
-                    "needs": len(s.needs),
-                }
-                for s in segments
-            ]
-            return {"commit": commit.number, "files": told, "of": len(commit.segments), "offset": offset}
-        users: dict[str, int] = {}
-        for segment in commit.segments:
-            for name in segment.needs:
-                users[name] = users.get(name, 0) + 1
-        told = [
-            {
-                "file": file.name,
-                "leaf": file.leaf,
-                "first": file.first,
-                "rows": file.shard.rows,
-                "bytes": file.shard.bytes,
-                "bytes_plain": file.shard.rows * file.shard.row_bytes,
-                "codec": file.shard.codec,
-                "segments": users.get(file.name, 0),
-            }
-            for file in commit.rows[::-1][offset : offset + MOST_FILES]
-        ]
-        return {"commit": commit.number, "files": told, "of": len(commit.rows), "offset": offset}
+        """The segments (`kind=steps`) or files of rows (`kind=rows`, by leaf) of a commit, newest first."""
+        kind, offset = one_of(query, "kind", ("steps", "rows")), max(0, whole(query, "offset", 0))
+        catalog = self.lake.catalog(commit_number(query))
+        told, of = tell_files(catalog, kind, offset, MOST_FILES)
+        return {"commit": catalog.commit.number, "files": told, "of": of, "offset": offset}
 
     def uploads(self, query: Query) -> dict[str, Any]:
         """How much of a commit is known to be in the cloud."""
@@ -159,11 +131,8 @@ class Api:
             raise Busy("a check is running already; wait for it, or close the other page.")
         try:
             with Lake(self.lake.path, self.lake.spec, commit) as lake:
-                yield {
-                    "commit": commit.number,
-                    "files": len(commit.files()),
-                    "of": sum(commit.files().values()),
-                }
+                totals = lake.reader.heads[0].catalog.totals()
+                yield {"commit": commit.number, "files": totals.files, "of": totals.bytes}
                 yield from check(lake)
         finally:
             self._checking.release()
@@ -171,7 +140,7 @@ class Api:
     # --- episodes --------------------------------------------------------------------------------
 
     def _index_of(self, query: Query) -> EpisodeIndex:
-        """The index of a commit; the newest one's goes on from commit to commit, of others one is kept."""
+        """The index of a commit; that of the newest is extended at each commit, and one other is cached."""
         commit = self.lake.commit(commit_number(query))
         newest, _ = self.lake.newest()
         with self._choosing:

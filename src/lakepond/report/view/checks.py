@@ -1,65 +1,56 @@
-"""Checking every byte of a commit, a file at a time: progress is told, and all that is broken is named."""
+"""Checking every byte of a commit, one file at a time, with progress; every broken file is named."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from pathlib import Path
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from lakepond.errors import LakeError
-from lakepond.lake.commits import Segment
-from lakepond.lake.lake import Lake, check_digest
-from lakepond.lake.reader import LeafPart
-from lakepond.lake.shard import Shard, ShardInfo
+from lakepond.lake.elsewhere import known
+from lakepond.lake.read.lake import Lake
+from lakepond.lake.read.verify import QUEUED, THREADS, Check, checks
 
 
 def check(lake: Lake) -> Iterator[dict[str, Any]]:
-    """The same checks as `Lake.verify`, a line a file: `state` whole, broken (then `error`) or elsewhere."""
-    done, total = 0, sum(lake.commit.files().values())
-    with ThreadPoolExecutor(2, "lakepond-check") as pool:
-        for name, size, look in _looks(lake, pool):
-            state, error = _look(lake, name, look)
-            done += size
-            yield {"file": name, "state": state, "error": error, "done": done, "of": total}
+    """The checks of `Lake.verify`, one line per file: `state` intact, broken (then `error`) or elsewhere.
+
+    A manifest gets a line only if it is broken.
+    """
+    done, total = 0, sum(head.catalog.totals().bytes for head in lake.reader.heads)
+    found = _checks(lake)
+    with ThreadPoolExecutor(THREADS, "lakepond-check") as pool:
+        while some := list(islice(found, QUEUED)):
+            for each, error in zip(some, pool.map(_run, some), strict=True):
+                done += each.bytes
+                if error is not None or each.bytes:
+                    state = "intact" if error is None else "broken"
+                    yield {"file": each.name, "state": state, "error": error, "done": done, "of": total}
+    for name, size in _elsewhere(lake):
+        done += size
+        yield {"file": name, "state": "elsewhere", "error": None, "done": done, "of": total}
 
 
-Look = Callable[[Path], object]
+def _checks(lake: Lake) -> Iterator[Check]:
+    with suppress(LakeError):  # a manifest is broken, as its own check reports: what it lists is not known
+        yield from checks(lake)
 
 
-def _looks(lake: Lake, pool: ThreadPoolExecutor) -> Iterator[tuple[str, int, Look]]:
-    """Every file of the commit, its size and how it is checked."""
-    for file in lake.commit.rows:
-        yield file.name, file.shard.bytes, partial(_check_rows, file.shard, pool)
-    for segment in lake.commit.segments:
-        yield segment.name, segment.steps.bytes, partial(_check_steps, lake, segment)
-    for info in lake.commit.weights:
-        yield f"{info.digest}.steps", info.bytes, partial(check_digest, digest=info.digest)
-
-
-def _look(lake: Lake, name: str, look: Look) -> tuple[str, str | None]:
-    segments = lake.reader.segments
-    if not segments.reachable(name):
-        return "elsewhere", None
+def _run(check: Check) -> str | None:
     try:
-        with segments.using(name) as there:
-            look(there)
+        check.run()
     except (LakeError, OSError) as error:
-        return "broken", str(error)
-    return "whole", None
+        return str(error)
+    return None
 
 
-def _check_rows(info: ShardInfo, pool: ThreadPoolExecutor, file: Path) -> None:
-    with Shard(file, info) as shard:
-        shard.verify(pool)
-
-
-def _check_steps(lake: Lake, segment: Segment, file: Path) -> None:
-    check_digest(file, segment.steps.digest)
-    part = lake.reader.read(segment, np.arange(segment.first, segment.stop))
-    for i, leaf in enumerate(part.leaves):
-        if isinstance(leaf, LeafPart):
-            lake.reader.check_rows(i, leaf.track, leaf.layout.row_bytes)
+def _elsewhere(lake: Lake) -> Iterator[tuple[str, int]]:
+    """The files that are only elsewhere, manifests left out."""
+    there = known(lake.path)
+    for head in lake.reader.heads if there else ():
+        with suppress(LakeError):
+            for name, size in head.catalog.files():
+                if name in there and head.segments.local(name) is None and not name.endswith(".manifest"):
+                    yield name, size

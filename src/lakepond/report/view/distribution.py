@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from lakepond.errors import SpecError
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.report.view.episode import read_columns
 from lakepond.types import Array, Field, leaves
 
 MOST_STEPS = 1 << 18
-"""steps looked at; of more, so many in evenly spread spans"""
+"""maximum number of steps read; of a larger lake, a sample in evenly spaced spans"""
 MOST_BYTES = 64 << 20
 SPANS = 64
 BINS = 40
@@ -47,7 +47,7 @@ def tell_distribution(lake: Lake, name: str) -> dict[str, Any]:
 
 
 def _spread(lake: Lake, most: int) -> Array:
-    """All ids, or so many in `SPANS` spans."""
+    """All ids, or `MOST_STEPS` of them in `SPANS` spans."""
     if len(lake) <= most:
         return lake.ids()
     size = max(1, most // SPANS)

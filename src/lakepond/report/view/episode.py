@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from lakepond.errors import TooFewSteps
-from lakepond.lake.commits import Segment
-from lakepond.lake.lake import Lake
-from lakepond.lake.steps import read_steps
+from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, leaves
 
 PIECE_STEPS = 1 << 16
@@ -43,10 +41,8 @@ def find_ids(lake: Lake, stream: int, first: int, last: int) -> Array:
     """The steps of a stream in [first, last]; `TooFewSteps` if there are none."""
     first, last = max(first, lake.commit.oldest), min(last, lake.commit.recorded - 1)
     found = [np.empty(0, np.int64)]
-    for segment, low, high in _spans(lake, first, last + 1):
-        with lake.reader.segments.using(segment.name) as file:
-            streams = read_steps(file, ["stream"], low - segment.first, high - segment.first)["stream"]
-        found.append(low + np.flatnonzero(streams == stream))
+    for _, some, columns in lake.reader.scan(["stream"], first, last + 1):
+        found.append(some[columns["stream"] == stream])
     ids = np.concatenate(found)
     if not len(ids):
         raise TooFewSteps(f"stream {stream} has no step in [{first}, {last}] of commit {lake.commit.number}.")
@@ -56,24 +52,12 @@ def find_ids(lake: Lake, stream: int, first: int, last: int) -> Array:
 def read_columns(lake: Lake, ids: Array, names: list[str]) -> dict[str, Array]:
     """Small columns of the steps with these sorted ids."""
     parts: dict[str, list[Array]] = {name: [] for name in names}
-    for segment, low, high in _spans(lake, int(ids[0]), int(ids[-1]) + 1):
-        for at in range(low, high, PIECE_STEPS):
-            to = min(high, at + PIECE_STEPS)
-            mine = ids[np.searchsorted(ids, at) : np.searchsorted(ids, to)]
-            if not len(mine):
-                continue
-            begin, end = int(mine[0]), int(mine[-1]) + 1
-            with lake.reader.segments.using(segment.name) as file:
-                columns = read_steps(file, names, begin - segment.first, end - segment.first)
+    for mine in np.split(ids, np.flatnonzero(np.diff(ids // PIECE_STEPS)) + 1):
+        for _, some, columns in lake.reader.scan(names, int(mine[0]), int(mine[-1]) + 1):
+            which = mine[np.searchsorted(mine, some[0]) : np.searchsorted(mine, some[-1] + 1)] - some[0]
             for name in names:
-                parts[name].append(columns[name][mine - begin])
+                parts[name].append(columns[name][which])
     return {name: np.concatenate(some) for name, some in parts.items()}
-
-
-def _spans(lake: Lake, start: int, stop: int) -> list[tuple[Segment, int, int]]:
-    """The segments that hold steps [start, stop), and which of them."""
-    both = [(s, max(s.first, start), min(s.stop, stop)) for s in lake.commit.segments]
-    return [(segment, low, high) for segment, low, high in both if low < high]
 
 
 def tell_episode(lake: Lake, ids: Array) -> dict[str, Any]:
@@ -110,7 +94,7 @@ def _tell_action(path: str, values: Array, starts: Array) -> dict[str, Any]:
 
 
 def _numbers(values: Array) -> list[float | None]:
-    """For JSON: seven digits, and null for what is no number."""
+    """For JSON: seven digits, and null for NaN and infinity."""
     return [_number(value) for value in np.asarray(values, "f8").tolist()]
 
 

@@ -15,16 +15,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lakepond.errors import LakeError
-from lakepond.lake.commits import Commit
+from lakepond.errors import LakeCorrupt, LakeError
 from lakepond.lake.elsewhere import Segments
-from lakepond.lake.steps import read_steps
+from lakepond.lake.format import commits
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.steps import read_steps
+from lakepond.lake.read.catalog import Catalog
 from lakepond.types import Array
 
 MOST_EPISODES = 2_000_000
 """episodes kept in memory, the newest, 33 bytes each"""
 PIECE_STEPS = 1 << 18
 """steps looked at in one go"""
+MOST_PARENTS = 1000
+"""commits that are read to find out whether one follows from another"""
 COLUMNS = ["stream", "reward", "terminated", "truncated"]
 OPEN, TERMINATED, TRUNCATED = 0, 1, 2
 ENDS = ("open", "terminated", "truncated")
@@ -47,18 +51,17 @@ class EpisodeIndex:
     """The episodes of a commit, and of those that follow it."""
 
     def __init__(self, path: Path) -> None:
-        self._segments = Segments(path)
+        self._folder, self._segments = path / "commits", Segments(path)
         self._lock = threading.Condition()
         self._chunks: list[Array] = []
         self._joined: Array | None = None
         self._open: dict[int, Any] = {}  # the episode each stream is in, as a row
         self._streams: dict[int, list[float]] = {}  # steps, episodes, sum of returns, last return, best
-        self._names: list[str] = []
-        self._oldest = -1
         self._wanted: Commit | None = None
+        self._reading: Commit | None = None  # whose steps [oldest, next) were looked at
         self._stop = False
         self.dropped = 0
-        """episodes that were let go of, the oldest"""
+        """number of dropped episodes, the oldest"""
         self.next = 0
         """the id of the first step that was not looked at"""
         self.error: str | None = None
@@ -85,7 +88,7 @@ class EpisodeIndex:
                 "commit": commit.number,
                 "steps": steps,
                 "of": of,
-                "done": steps == of and self._follows(commit),
+                "done": self._covers(commit),
                 "dropped": self.dropped,
                 "error": self.error,
             }
@@ -137,7 +140,7 @@ class EpisodeIndex:
             ]
 
     def curve(self, points: int) -> list[list[float]]:
-        """Mean, lowest and highest return of the finished episodes, in so many groups, by their last step."""
+        """Mean, lowest and highest return of the finished episodes, in groups by their last step."""
         rows = self._all()
         rows = rows[(rows["end"] != OPEN) & np.isfinite(rows["total"])]
         if not len(rows):
@@ -187,19 +190,19 @@ class EpisodeIndex:
                     return
                 commit = self._wanted
                 assert commit is not None
-                if not self._follows(commit):
+            follows = self._follows(commit)
+            with self._lock:
+                if not follows:
                     self._begin(commit)
-                self._names = [segment.name for segment in commit.segments]
-                at = max(self.next, commit.oldest)
-            segment = next((s for s in commit.segments if s.first <= at < s.stop), None)
-            if segment is None:  # steps that no segment holds: nothing to find there
-                after = [s.first for s in commit.segments if s.first > at]
-                with self._lock:
-                    self.next = min(after, default=commit.recorded)
-                    self._lock.notify_all()
+                self._reading, at = commit, self.next
+                self._lock.notify_all()
+            if at == commit.recorded:
                 continue
-            stop = min(segment.stop, at + PIECE_STEPS)
             try:
+                segment = next(Catalog(commit, self._segments).segments(at, at + 1), None)
+                if segment is None:
+                    raise LakeCorrupt(f"step {at} of commit {commit.number} is in no file.")
+                stop = min(segment.stop, at + PIECE_STEPS)
                 with self._segments.using(segment.name) as file:
                     columns = read_steps(file, COLUMNS, at - segment.first, stop - segment.first)
             except (LakeError, OSError) as error:
@@ -216,21 +219,32 @@ class EpisodeIndex:
                 self._lock.notify_all()
 
     def _covers(self, commit: Commit) -> bool:
-        return self.next >= commit.recorded and self._follows(commit)
+        same = self._reading is not None and self._reading.number == commit.number
+        return same and self.next == commit.recorded
 
     def _follows(self, commit: Commit) -> bool:
         """Whether the commit has the steps that were looked at, and more; none may have left."""
-        mine = [segment.name for segment in commit.segments]
-        same = mine[: len(self._names)] == self._names and commit.oldest == self._oldest
-        return same and self.next <= commit.recorded
+        before = self._reading
+        if before is None or commit.oldest != before.oldest or commit.recorded < self.next:
+            return False
+        for _ in range(MOST_PARENTS):
+            if commit.number <= before.number or commit.parent is None:
+                break
+            if commit.parent == before.number:
+                return True
+            try:
+                commit = commits.read(self._folder, commit.parent)
+            except (LakeError, OSError):  # it is kept no longer, say
+                return False
+        return commit.number == before.number
 
     def _begin(self, commit: Commit) -> None:
         self._chunks, self._open, self._streams = [], {}, {}
-        self._joined, self._names = None, []
-        self.dropped, self.next, self._oldest = 0, commit.oldest, commit.oldest
+        self._joined = None
+        self.dropped, self.next = 0, commit.oldest
 
     def _take(self, rows: Array) -> None:
-        """Add pieces of episodes; the first of each stream goes on with the one that is open."""
+        """Add pieces of episodes; the first of each stream continues its open episode."""
         _, heads = np.unique(rows["stream"], return_index=True)
         new_steps = np.add.reduceat(rows["steps"], heads)
         for head in heads.tolist():

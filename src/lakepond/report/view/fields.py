@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.report.view import pictures
 from lakepond.report.view.distribution import columns_of
 from lakepond.report.view.kinds import Kind, kind_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.report.view.kinds import MOST_NUMBERS, Kind
 from lakepond.types import Array
 
@@ -55,7 +55,7 @@ def find_entries(actions: Array, threshold: float) -> list[dict[str, Any]]:
 
 
 def numbers(values: Array) -> list[float | None]:
-    """For JSON: six digits, and null for what is no number."""
+    """For JSON: six digits, and null for NaN and infinity."""
     plain = np.asarray(values, "f8")
     return [
         float(f"{v:.6g}") if finite else None for v, finite in zip(plain, np.isfinite(plain), strict=True)

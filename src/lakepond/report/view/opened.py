@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from lakepond.errors import LakeCorrupt, LakeError, LakeNotFound
-from lakepond.lake import commits, description
-from lakepond.lake.commits import Commit
-from lakepond.lake.lake import Lake, check_files
+from lakepond.lake.elsewhere import Segments
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.entries import Manifest
+from lakepond.lake.format.manifests import count
+from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.read.lake import Lake, check_files
 from lakepond.types import Spec
 
 OPEN_COMMITS = 3
@@ -80,6 +84,10 @@ class OpenedLake:
             raise LakeNotFound(f"{self.path} has no commit{why}")
         return newest
 
+    def catalog(self, number: int | None) -> Catalog:
+        """The files of a commit."""
+        return Catalog(self.commit(number), Segments(self.path))
+
     @contextmanager
     def reading(self, number: int | None) -> Iterator[Lake]:
         """A commit, open; the others wait, so hold it for milliseconds only."""
@@ -128,9 +136,9 @@ def summarise(commit: Commit, spec: Spec) -> dict[str, Any]:
         "oldest": commit.oldest,
         "recorded": commit.recorded,
         "steps": steps,
-        "segments": len(commit.segments),
-        "rows": sum(file.shard.rows for file in commit.rows),
-        "bytes": sum(commit.files().values()),
+        "segments": sum(e.files if isinstance(e, Manifest) else 1 for e in commit.segments),
+        "rows": sum(count(entry) for listed in commit.rows for entry in listed),
+        "bytes": commit.totals.bytes,
         "bytes_plain": steps * spec.step_nbytes,
         "bytes_written": commit.bytes_written,
         "seconds": commit.seconds,

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lakepond.lake.commits import Segment
-from lakepond.lake.lake import Lake
-from lakepond.lake.reader import LeafPart
-from lakepond.lake.tracks import covered
+from lakepond.lake.format.tracks import covered
+from lakepond.lake.read.lake import Lake
+from lakepond.lake.read.reader import LeafPart, Stored
 from lakepond.types import Array
 
 MOST_STEPS = 1 << 18
@@ -33,15 +32,14 @@ BINS = 160
 def tell_sharing(lake: Lake, leaf: int, dates: Sequence[str] = ()) -> dict[str, Any]:
     """Uses of rows by stream, over the newest steps; `dates` are those of the days of a market."""
     parts: list[tuple[Array, Windows]] = []
-    steps, tracks = 0, 0
-    for segment in reversed(lake.commit.segments):
-        part = _windows(lake, segment, leaf)
+    steps, tracks, stop = 0, 0, lake.reader.recorded
+    while stop > lake.reader.oldest and steps < MOST_STEPS and tracks < MOST_TRACK:
+        (segment,) = lake.reader.stored(stop - 1, stop)
+        part, stop = _windows(lake, segment, leaf), segment.first
         if part is None:
             return {"leaf": leaf, "kind": "plain", "steps": 0, "of": len(lake)}
         steps, tracks = steps + len(part[0]), tracks + len(part[1].rows)
         parts.append(part)
-        if steps >= MOST_STEPS or tracks >= MOST_TRACK:
-            break
     if not parts:
         return {"leaf": leaf, "kind": "empty", "steps": 0, "of": 0}
     return {"leaf": leaf, "kind": "rows", "steps": steps, "of": len(lake), **_count(parts, dates)}
@@ -58,9 +56,9 @@ class Windows(NamedTuple):
     """(steps, 2): the day of the newest row of each, if the steps have it"""
 
 
-def _windows(lake: Lake, segment: Segment, leaf: int) -> tuple[Array, Windows] | None:
+def _windows(lake: Lake, segment: Stored, leaf: int) -> tuple[Array, Windows] | None:
     """The streams and windows of a segment's newest live steps; None if the leaf is stored without rows."""
-    first = max(segment.first, lake.commit.oldest, segment.stop - MOST_STEPS)
+    first = max(segment.first, lake.reader.oldest, segment.stop - MOST_STEPS)
     part = lake.reader.read(segment, np.arange(first, segment.stop))
     found = part.leaves[leaf]
     if not isinstance(found, LeafPart):

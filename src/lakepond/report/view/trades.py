@@ -4,7 +4,7 @@
     held (k)        0       1      1     0   ...                  ──▶ settlement
                     └ bought, if the action says so    └ closed by the day of step u
 
-Nothing is guessed from prices. A step's `position` tells what is held and what trades on its day, so the
+Nothing is guessed from prices. A step's `position` has the holdings and what trades on its day, so the
 market's own rule says what its action bought; the first later step that holds it no longer is the day of the
 exit; and the reward of the step that bought is the return (`credit="entry"`). What closes after the last
 decision, in settlement, closes on a day that no step tells.
@@ -20,7 +20,7 @@ import numpy as np
 
 from lakepond.envs.market_rules import Rules
 from lakepond.errors import MarketDataError
-from lakepond.lake.lake import Lake
+from lakepond.lake.read.lake import Lake
 from lakepond.report.view.episode import read_columns
 from lakepond.report.view.fields import is_market
 from lakepond.report.view.observed import observe
@@ -124,7 +124,7 @@ def tell_trades(lake: Lake, ids: Array, run: MarketRun) -> list[dict[str, Any]] 
 def find_trades(
     actions: Array, rewards: Array, held: Array, traded: Array, ended: bool, rules: Rules
 ) -> list[dict[str, Any]]:
-    """Trades from (steps, N, 2) actions, (steps,) rewards and (steps, N) of what is held and what trades.
+    """Trades from (steps, N, 2) actions, (steps,) rewards and (steps, N) holdings and flags of trading.
 
     `exit_at` is the step on whose day a trade is closed, None if that is after the last step: in
     `settlement`, or, if the episode has not `ended`, later (`open`).

@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lakepond.lake.commits import Commit
-from lakepond.lake.elsewhere import places
+from lakepond.lake.elsewhere import Segments, places
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.read.catalog import Catalog
 from lakepond.runs.status import UPLOAD
 from lakepond.untrusted import read_json
 
 
 def tell_uploads(lake: Path, commit: Commit | None) -> dict[str, Any]:
     """For each place: how much of a commit is there, and how much of that is no longer on this disk."""
-    files = {} if commit is None else commit.files()
-    found = []
-    for file, url, names in places(lake):
+    listed, found = places(lake), []
+    files = dict(Catalog(commit, Segments(lake)).files()) if commit is not None and listed else {}
+    for file, url, names in listed:
         there = files.keys() & names
         only_there = [name for name in there if not (lake / "segments" / name).exists()]
         found.append(

@@ -1,4 +1,4 @@
-// The frame of the page: which page and commit are shown, what is new, what went wrong.
+// The frame of the page: the page and commit shown, updates, errors.
 
 import { get, h, note, ago, bytes, count } from "/static/dom.js";
 import { training } from "/static/training.js";
@@ -42,7 +42,10 @@ async function show() {
   for (const link of document.querySelectorAll("#nav a")) {
     const target = link.getAttribute("href").split("?")[0];
     link.setAttribute("href", words.commit ? `${target}?commit=${words.commit}` : target);
-    if (target === `#/${name}`) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+    if (target === `#/${name}`) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "center" });  // the list scrolls on narrow screens
+    } else link.removeAttribute("aria-current");
   }
   delete main.dataset.ready;
   refresh = null;

@@ -38,7 +38,7 @@ export async function get(name, words = {}, signal = undefined) {
     answer = await fetch(`/api/${name}?${query}`, { signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused("The server does not answer. Is `lakepond view` still running?");
+    throw new Refused("The server does not answer. Is lakepond view still running?");
   }
   if (answer.headers.get("Content-Type") === "image/png") return answer.blob();
   const told = await answer.json();

@@ -32,12 +32,12 @@ export async function files(main, { lake, words, signal }) {
 function filesTable(kind, told, states, turn) {
   const heads = kind === "steps"
     ? ["File", "#First step", "#Steps", "#On disk", "#Row files it needs", "Checked"]
-    : ["File", "#Leaf", "#First row", "#Rows", "#Uncompressed", "#On disk", "#Times smaller", "#Used by segments", "Checked"];
+    : ["File", "#Leaf", "#First row", "#Rows", "#Uncompressed", "#On disk", "#Times smaller", "Checked"];
   const lines = told.files.map((file) => row([
     h("code", { title: file.file }, `${file.file.slice(0, 12)}…${file.file.slice(file.file.lastIndexOf("."))}`),
     ...(kind === "steps"
       ? [count(file.first), count(file.steps), bytes(file.bytes), count(file.needs)]
-      : [String(file.leaf), count(file.first), count(file.rows), bytes(file.bytes_plain), bytes(file.bytes), number(Math.round((10 * file.bytes_plain) / file.bytes) / 10), count(file.segments)]),
+      : [String(file.leaf), count(file.first), count(file.rows), bytes(file.bytes_plain), bytes(file.bytes), number(Math.round((10 * file.bytes_plain) / file.bytes) / 10)]),
     state(states.get(file.file))], heads));
   const from = told.offset + 1, to = told.offset + told.files.length;
   return h("div", {},
@@ -48,13 +48,13 @@ function filesTable(kind, told, states, turn) {
       h("span", { class: "quiet small" }, `${count(from)}–${count(to)} of ${count(told.of)}`)) : null);
 }
 
-const STATES = { whole: ["good", "intact"], broken: ["bad", "broken"], elsewhere: ["quiet", "in the cloud"] };
+const STATES = { intact: ["good", "intact"], broken: ["bad", "broken"], elsewhere: ["quiet", "in the cloud"] };
 const state = (told) => { const [kind, text] = STATES[told] ?? ["quiet", "–"]; return h("span", { class: kind }, text); };
 
 function checker(commit, states, again, signal) {
   const button = h("button", { class: "main", onclick: run }, "Verify checksums");
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Checked", hidden: true });
-  const said = h("p", { class: "quiet small", role: "status", "aria-live": "polite" }, "Reads all files of this commit and compares them with their checksums, as `lakepond verify` does.");
+  const said = h("p", { class: "quiet small", role: "status", "aria-live": "polite" }, "Reads all files of this commit and compares them with their checksums, like the command lakepond verify.");
   const bad = h("div", { class: "stack" });
   async function run() {
     button.disabled = true;
@@ -81,7 +81,7 @@ function checker(commit, states, again, signal) {
           said.textContent = `${count(checked)} of ${count(of)} files, ${bytes(line.done)} of ${bytes(line.of)}`;
         }
       }
-      said.textContent = checked < of ? `Stopped after ${count(checked)} of ${count(of)} files.` : broken ? `${count(broken)} of ${count(of)} files are broken; \`lakepond repair\` goes back to the newest intact commit.` : `All ${count(of - away)} files are intact.${away ? ` ${count(away)} more are only in the cloud and were not read.` : ""}`;
+      said.textContent = checked < of ? `Stopped after ${count(checked)} of ${count(of)} files.` : broken ? `${count(broken)} of ${count(of)} files are broken; the command lakepond repair returns to the newest intact commit.` : `All ${count(of - away)} files are intact.${away ? ` ${count(away)} more are only in the cloud and were not read.` : ""}`;
     } catch (error) {
       if (error.name === "AbortError") return;
       said.textContent = error.message;

@@ -63,7 +63,7 @@ function figures(mine, lake) {
     ["Distinct rows", large(mine.rows), "each stored once"],
     ["On disk", bytes(mine.bytes), `${count(mine.segments)} segments`],
     ["Without deduplication", bytes(mine.bytes_plain), `${bytes(lake.step_bytes)} per step`],
-    ["Times smaller", mine.bytes ? number(Math.round((10 * mine.bytes_plain) / mine.bytes) / 10) : "–", "on disk"],
+    ["Smaller by", mine.bytes ? `${number(Number((mine.bytes_plain / mine.bytes).toPrecision(3)))}×` : "–", "deduplicated and compressed"],
     ["Last commit", ago(mine.time), `number ${mine.number}`],
   ]);
 }
@@ -84,11 +84,9 @@ async function fillCommits(told, show, place, signal) {
 
 function timeLine(place, told, choose, mine) {
   const whole = told.commits.filter((commit) => !commit.error).reverse();
-  const times = whole.map((commit) => Date.parse(commit.time) / 1000);
-  const dates = times.length > 1 && times.every((t, i) => i === 0 || t > times[i - 1]);
-  const xs = dates ? times : whole.map((commit) => commit.number);
+  const xs = whole.map((commit) => commit.number);  // not times: a pause would squeeze the rest together
   place.querySelector("figcaption").textContent = `${count(told.of)} commits; ${bytes(mine.bytes)} on disk at commit ${mine.number}. Click a point to show that commit.`;
-  const data = { x_name: dates ? "" : "commit", unit: "bytes", dates, clock: dates, xs: [xs], lines: [{ name: "", xs: 0, y: whole.map((commit) => commit.bytes), colour: 0 }] };
+  const data = { x_name: "commit", unit: "bytes", xs: [xs], lines: [{ name: "", xs: 0, y: whole.map((commit) => commit.bytes), colour: 0 }] };
   place.dataset.commits = String(whole.length);
   place.tell = (i) => `commit ${whole[i].number}: ${count(whole[i].steps)} steps, ${bytes(whole[i].bytes_written)} written`;
   place.pick = (i) => choose(whole[i].number);
@@ -107,7 +105,7 @@ function commitTable(told, mine) {
     count(commit.steps),
     count(commit.recorded - (whole.find((other) => other.number === commit.parent)?.recorded ?? (commit.parent === null ? 0 : commit.recorded))),
     bytes(commit.bytes_written), seconds(commit.seconds), bytes(commit.bytes),
-    h("code", {}, shorten(JSON.stringify(commit.note)))], heads, { class: commit.number === mine.number ? "on" : null }));
+    shorten(Object.entries(commit.note).map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(", "))], heads, { class: commit.number === mine.number ? "on" : null }));
   return [
     h("div", { class: "head" }, h("h2", {}, "Commits"), h("p", { class: "quiet small" }, `${count(told.of)} kept${told.more ? `, the newest ${told.commits.length} are shown` : ""}`)),
     broken.length ? h("p", { class: "bad small" }, `Broken: ${broken.slice(0, 20).map((commit) => commit.number).join(", ")}.`) : "",
@@ -115,7 +113,7 @@ function commitTable(told, mine) {
     whole.length > MOST_LISTED ? h("p", { class: "quiet small" }, `The table has the newest ${MOST_LISTED}; the chart and the list at the top have more.`) : ""];
 }
 
-const shorten = (text) => (text === "{}" ? "" : text.length > 80 ? text.slice(0, 79) + "…" : text);
+const shorten = (text) => (text.length > 80 ? text.slice(0, 79) + "…" : text);
 
 async function fillStreams(place, commit, signal, addReturns) {
   try {

@@ -47,7 +47,7 @@ function funnel(told, row, all, of) {
         h("td", { class: "n" }, `${count(value)} rows`, h("small", {}, bytes(value * row))),
         h("td", { class: "n" }, i ? `${number(Number((told.uses / value).toPrecision(3)))}×` : "", i ? h("small", {}, "fewer") : ""));
     }))),
-    h("p", { class: "quiet small" }, `${told.length} rows per observation; a row is used ${number(Number((told.uses / Math.max(1, told.rows)).toPrecision(3)))} times on average. Bars are logarithmic; sizes are before compression.`));
+    h("p", { class: "quiet small" }, `${told.length === 1 ? "One row" : `${told.length} rows`} per observation; a row is used ${number(Number((told.uses / Math.max(1, told.rows)).toPrecision(3)))} times on average. Bars are logarithmic; sizes are before compression.`));
 }
 
 function usesChart(told, uses, of) {

@@ -1,0 +1,1 @@
+"""The files of a lake: names, bytes and checksums."""

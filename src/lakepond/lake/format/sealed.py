@@ -1,0 +1,59 @@
+"""Sealed JSON: an object whose last key is a checksum of the text before it.
+
+    {"format": 2, ..., "checksum": "5f0c..."}
+    └── the digest of this part and a closing brace ──┘
+
+The checksum covers the bytes of the file, so a reader does not have to write JSON in the same way. JSON is
+strict: a number that is not finite is written as the string "NaN", "Infinity" or "-Infinity".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from lakepond.lake.format.checksum import DIGEST_BYTES, digest_of
+
+_SEAL = b', "checksum": "'
+_LENGTH = len(_SEAL) + 2 * DIGEST_BYTES + 2
+
+
+def seal(content: dict[str, Any]) -> bytes:
+    """The file with this content."""
+    try:
+        text = json.dumps(content, allow_nan=False)
+    except ValueError:
+        text = json.dumps(finite(content), allow_nan=False)
+    data = text.encode()
+    return data[:-1] + _SEAL + digest_of(data).encode() + b'"}'
+
+
+def unseal(data: bytes) -> dict[str, Any]:
+    """The content of a file; ValueError unless its bytes are those that were written."""
+    text, tail = data[:-_LENGTH] + b"}", data[-_LENGTH:]
+    if tail != _SEAL + digest_of(text).encode() + b'"}':
+        raise ValueError("its checksum does not match")
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError("it is not a JSON object")
+    return content
+
+
+def parse(data: bytes) -> Any:
+    """The content of a file whose checksum may not match, to see its version; None if it is not JSON."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def finite(value: Any) -> Any:
+    """JSON data with strings in place of numbers that are not finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return value

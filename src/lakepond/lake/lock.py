@@ -1,0 +1,156 @@
+"""Locks on files (flock), which end with their process: of a lake's writer, and of readers of a commit."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+from weakref import WeakSet
+
+from lakepond import forks
+from lakepond.errors import LakeError, LakeLocked, LakeReadOnly
+
+BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+class FileLock:
+    """A file opened to be locked with flock, until `close`.
+
+    A forked child does not inherit it: flock belongs to the open file, so an unlock in the child would take
+    the parent's lock away, and a child that outlives its parent would keep the file locked.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        _open_locks.add(self)
+        forks.register(self)
+
+    def lock(self, how: int) -> None:
+        """Lock the file as `fcntl.flock` does: LOCK_SH or LOCK_EX, with LOCK_NB to not wait."""
+        fcntl.flock(self.descriptor, how)
+
+    def try_lock(self, how: int, wait: float = 0.0) -> bool:
+        """`lock` within `wait` seconds; returns whether the file was free."""
+        until, pause = time.monotonic() + wait, 0.0005
+        while True:
+            try:
+                self.lock(how | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    return False
+            time.sleep(pause)
+            pause = min(2 * pause, 0.004)
+
+    def close(self) -> None:
+        """Unlock and close the file."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            _open_locks.discard(self)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked without Python has a copy, too
+            finally:
+                os.close(descriptor)
+
+    def restart_in_child(self) -> None:
+        """Close the child's copy, which leaves the parent's lock as it is."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_open_locks: WeakSet[FileLock] = WeakSet()
+
+
+class WriterLock(FileLock):
+    """At most one process, and one object in it, writes a lake under one name."""
+
+    def __init__(self, path: Path) -> None:
+        place = path.resolve()
+        here = any(lock.path.resolve() == place and lock.descriptor >= 0 for lock in list(_open_locks))
+        try:
+            super().__init__(path, create=True)
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                raise LakeReadOnly(
+                    f"{path.parent} is on a read-only file system; Lake.open reads it."
+                ) from None
+            if error.errno in (errno.EACCES, errno.EPERM):
+                raise LakeReadOnly(
+                    f"{path.parent} may not be written by this user; Lake.open reads it."
+                ) from None
+            raise
+        try:
+            self.lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.close()
+            if error.errno in NO_LOCKS:
+                raise LakeError(
+                    f"the file system of {path.parent} does not support file locks ({error.strerror}); put "
+                    "the lake on a local disk, or mount the file system with locks."
+                ) from error
+            if error.errno not in BUSY:
+                raise
+            who = "this process already" if here else "another process"
+            raise LakeLocked(
+                f"{path.parent} is being written by {who}; close that, or open the lake to read."
+            ) from None
+
+
+class CommitLock:
+    """A shared lock on the file of a commit that is being read: retention keeps the commit meanwhile.
+
+    Works without write permission, and in other processes. A forked child shares the lock of its parent: the
+    commit is kept until both have closed it. On a file system without locks it does nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """FileNotFoundError if the file is gone, or was deleted before it could be locked."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.close = weakref.finalize(self, os.close, descriptor)
+        """unlocks the file; can be repeated, and happens by itself when the lock is dropped"""
+        self.close.atexit = False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if not os.fstat(descriptor).st_nlink:
+                raise FileNotFoundError(errno.ENOENT, "it was deleted while it was opened", str(path))
+        except BlockingIOError:
+            self.close()
+            raise FileNotFoundError(errno.ENOENT, "it is being deleted", str(path)) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                self.close()
+                raise
+
+
+@contextmanager
+def unread(path: Path) -> Iterator[bool]:
+    """Whether no process reads the commit with this file; until the end of the block none can start to."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield True
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        except OSError as error:
+            free = error.errno in NO_LOCKS
+        yield free
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Reading a lake at one commit."""

@@ -1,0 +1,1 @@
+"""Writing a lake: commits, merging, retention."""

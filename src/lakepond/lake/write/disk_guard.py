@@ -1,0 +1,64 @@
+"""The disk guard: knows free space and the rate of growth, warns early, and refuses at the floor."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+import shutil
+from pathlib import Path
+
+from lakepond.errors import LakeFull, SpecError
+
+log = logging.getLogger("lakepond")
+WARN_COMMITS = 20
+"""warn when the remaining space is enough for fewer commits like the last ones than this"""
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def parse_bytes(size: int | str) -> int:
+    """A number of bytes, or a size like "20GB" (10^9) or "512 MiB" (2^20)."""
+    if isinstance(size, int):
+        return size
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", size)
+    if match is None or match[2].upper() not in UNITS:
+        raise SpecError(f"{size!r} is not a valid size; write it like '20GB' or '512 MiB'.")
+    return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+class DiskGuard:
+    """Watches the disk that a lake lies on."""
+
+    def __init__(self, path: Path, floor: int) -> None:
+        self.path, self.floor = path, floor
+        self._rate = 0.0  # bytes a commit, a moving average
+        self._warned_at = 0
+
+    def check(self, number: int) -> None:
+        """Before a commit: `LakeFull` if less than the floor is free; a warning if it soon will be."""
+        free = shutil.disk_usage(self.path).free
+        if free < self.floor:
+            raise LakeFull(
+                errno.ENOSPC,
+                f"{free:,} bytes are free at {self.path}, the limit is {self.floor:,}; the last commit is "
+                "intact and newer steps are in memory: free some space, and the next commit continues",
+            )
+        left = self.commits_left(free)
+        if left is not None and left < WARN_COMMITS and number >= self._warned_at:
+            self._warned_at = number + max(1, int(left) // 2)
+            log.warning(
+                "%s: %s bytes free above the limit, %s per commit: full at about commit %d",
+                self.path,
+                f"{free - self.floor:,}",
+                f"{int(self._rate):,}",
+                number + int(left),
+            )
+
+    def commits_left(self, free: int) -> float | None:
+        """How many more commits fit, at the rate of the last ones; None while that is not known."""
+        return (free - self.floor) / self._rate if self._rate else None
+
+    def written(self, size: int) -> None:
+        """After a commit: how much it took."""
+        self._rate = size if not self._rate else 0.7 * self._rate + 0.3 * size

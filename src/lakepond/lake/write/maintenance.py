@@ -1,0 +1,155 @@
+"""Work beside the commits, on a thread of its own: delete old commits and files, merge small files.
+
+commit 31 ──start──▶ deletes what is not kept; merges files that commit 31 names, however long it takes
+commit 32, 33 ...    do not wait
+commit 34 ──take───▶ the large file replaces the small ones, if they are all still listed
+
+Nothing here can fail a commit: errors are logged once and counted. A file that is being written for a commit
+is claimed before it gets its name, and claimed files are never deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from lakepond.lake.elsewhere import Segments
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.entries import Entry, File, Manifest
+from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.write.merge import Merged, Stopped, all_small, merge, newest_small
+from lakepond.lake.write.retention import Retention
+
+log = logging.getLogger("lakepond")
+
+
+class Maintenance:
+    """Retention and merging of one writer. Its methods are called by the thread that commits."""
+
+    def __init__(
+        self,
+        lake: Path,
+        writer: str,
+        segments: Segments,
+        *,
+        keep_last: int | None,
+        keep_every: int | None,
+        merge_after: int | None,
+    ) -> None:
+        """`merge_after`: small files that start a merge; None: never."""
+        self._segments, self._after = segments, merge_after
+        self._retention = Retention(lake, writer, segments, keep_last, keep_every)
+        self._pool = ThreadPoolExecutor(1, "lakepond-maintenance")
+        self._work: Future[None] | None = None
+        self._merged: list[Merged] = []
+        self._reported: dict[str, str] = {}
+        self._stop = threading.Event()
+        self.failures = 0
+        """tasks that failed"""
+
+    def claim(self, name: str, number: float) -> None:
+        """Keep a file that commit `number` will name, until that commit is published."""
+        self._retention.claim(name, number)
+
+    def start(self, commit: Commit) -> None:
+        """After a commit: delete and merge in the background, unless that is still in progress."""
+        if self._work is not None and self._work.done() and not self._merged:
+            self._work = None
+        if self._work is None and not self._stop.is_set():
+            self._work = self._pool.submit(self._maintain, commit)
+
+    def take(self) -> list[Merged]:
+        """Files that replace others; the same again until they are `published`."""
+        return list(self._merged) if self._work is not None and self._work.done() else []
+
+    def published(self, commit: Commit, merged: Sequence[Merged]) -> None:
+        """Note that a commit was published that took these files; it may not list all of them."""
+        self._retention.published(commit, [each.new.name for each in merged])
+        if merged:
+            self._merged = []
+
+    def merge_all(self, commit: Commit) -> list[Merged]:
+        """Merge all small files of a commit, here and now."""
+        self._wait()
+        catalog = Catalog(commit, self._segments)
+        lists = (catalog.segments() if leaf is None else catalog.rows(leaf) for leaf, _ in commit.lists())
+        return [merged for files in lists for merged in self._merge(list(all_small(files)), lambda: False)]
+
+    def sweep(self, commit: Commit) -> None:
+        """Delete what is not kept, and all files that no commit names, here and now."""
+        self._wait()
+        self._retention.sweep(commit)
+
+    def close(self, commit: Commit | None) -> None:
+        """Stop merging, delete what is not kept, and end the thread."""
+        self._stop.set()
+        self._wait()
+        self._retention.unused([each.new.name for each in self._merged])
+        if commit is not None:
+            self.guarded("old files", "deleted", lambda: self._retention.apply(commit))
+        self._pool.shutdown()
+
+    def _wait(self) -> None:
+        if self._work is not None:
+            self._work.exception()
+
+    # --- on the thread ---------------------------------------------------------------------------
+
+    def _maintain(self, commit: Commit) -> None:
+        self.guarded("old files", "deleted", lambda: self._retention.apply(commit))
+        if self._after is not None:
+            least = max(2, self._after)
+            self.guarded("small files", "merged", lambda: self._merge_newest(commit, least))
+
+    def _merge_newest(self, commit: Commit, least: int) -> None:
+        catalog, keeps_all = Catalog(commit, self._segments), self._retention.keeps_all
+        lists = (_newest_first(catalog, leaf, listed) for leaf, listed in commit.lists())
+        groups = [newest_small(files, least, keeps_all=keeps_all) for files in lists]
+        self._merged = list(self._merge(filter(None, groups), self._stop.is_set))
+
+    def _merge(self, groups: Iterable[list[File]], stop: Callable[[], bool]) -> Iterator[Merged]:
+        segments = self._segments
+        with suppress(Stopped):
+            for group in groups:
+                paths = [path for file in group if (path := segments.local(file.name)) is not None]
+                if len(paths) == len(group):  # files that are only in the cloud are not fetched for this
+                    merged = merge(
+                        segments.folder, paths, group, stop, lambda name: self.claim(name, math.inf)
+                    )
+                    if merged is not None:
+                        yield merged
+
+    def guarded(self, what: str, done: str, task: Callable[[], None]) -> None:
+        """Do a task; log why it failed, unless it failed for the same reason the last time."""
+        key = f"{what} could not be {done}"
+        try:
+            task()
+            self._reported.pop(key, None)
+        except BaseException as error:
+            self.failures += 1
+            reason = f"{type(error).__name__}: {error}"
+            if self._reported.get(key) != reason:
+                log.warning(
+                    "%s of %s could not be %s and are kept: %s",
+                    what,
+                    self._segments.folder.parent,
+                    done,
+                    reason,
+                )
+            self._reported[key] = reason
+
+
+def _newest_first(catalog: Catalog, leaf: int | None, entries: Iterable[Entry]) -> Iterator[File]:
+    """The files that belong to a commit; those that do not may have been deleted."""
+    for entry in reversed(list(entries)):
+        if not catalog.is_live(leaf, entry):
+            continue
+        if isinstance(entry, Manifest):
+            yield from _newest_first(catalog, leaf, catalog.read(entry, leaf))
+        else:
+            yield entry

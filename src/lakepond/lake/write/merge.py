@@ -1,0 +1,230 @@
+"""Merging: a few large files in place of many small ones, with the same steps and the same rows in them.
+
+    segments   [0,200) [200,400) [400,600)          rows   [0,90) [90,140) [140,150)
+                       └──────────┬──────┘                 └─────────┬─────────────┘
+               [0,200)      [200,600)                             [0,150)
+
+Ids and row numbers stay as they are, so nothing else changes. The new files replace the old ones in the next
+commit; the old ones are deleted with the commits that name them. Memory: some batches of steps, some blocks
+of rows, and the tracks (at most 32 MB), whatever the files hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from lakepond.lake.files import write_whole
+from lakepond.lake.format.blocks import ShardInfo
+from lakepond.lake.format.columns import Layout
+from lakepond.lake.format.entries import File, RowsFile, Segment
+from lakepond.lake.format.ranges import joined_needs
+from lakepond.lake.format.shard import Shard
+from lakepond.lake.format.shard_writer import write_shard
+from lakepond.lake.format.steps import read_layout, read_steps, write_batches
+from lakepond.lake.format.tracks import track_length
+from lakepond.types import Array
+
+SMALL_BYTES, LARGE_BYTES = 8 << 20, 64 << 20
+"""files below the first size are merged, into ones of up to the second"""
+ENOUGH_BYTES = LARGE_BYTES - (16 << 20)
+"""a new file of rows of this size is finished; blocks that are being compressed take less than the rest"""
+TRACK_ENTRIES = 4 << 20
+"""rows that the windows of one file of steps may name: reading a step reads its track"""
+MOST_FILES = 4096
+"""files that are merged into one"""
+COPIED_BYTES = 1 << 20
+"""while all commits are kept, files are merged only if they are smaller than this on average: the old ones
+stay on the disk, so merging stores their bytes twice"""
+PIECE_BYTES = 8 << 20
+"""rows read at a time"""
+
+
+class Stopped(Exception):
+    """Merging was asked to stop; nothing has changed."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A file that replaces others."""
+
+    old: tuple[File, ...]
+    new: File
+
+
+def all_small(files: Iterable[File]) -> Iterator[list[File]]:
+    """Everything that can be merged: neighbours that are small, in groups of up to a large file."""
+    group: list[File] = []
+    total = 0
+    for file in files:
+        fits = group and total + file.bytes <= LARGE_BYTES and len(group) < MOST_FILES
+        if file.bytes >= SMALL_BYTES or not fits or not _neighbours(group[-1], file):
+            if len(group) > 1:
+                yield group
+            group, total = [], 0
+        if file.bytes < SMALL_BYTES:
+            group.append(file)
+            total += file.bytes
+    if len(group) > 1:
+        yield group
+
+
+def newest_small(newest_first: Iterable[File], least: int, *, keeps_all: bool) -> list[File]:
+    """What is worth merging while a lake grows: the newest small files, if there are at least `least`.
+
+    An older file joins them when it is no larger than they are together, so a byte is written again only when
+    its file doubles. `keeps_all`: old commits are kept, and with them the old files. Each byte should then be
+    copied once, so merging waits for a file's worth of bytes, or for 16 times as many files.
+    """
+    group: list[File] = []
+    total = 0
+    for file in newest_first:
+        size = file.bytes
+        if size >= SMALL_BYTES or total + size > LARGE_BYTES or len(group) >= MOST_FILES:
+            break
+        if (len(group) >= least and size > total) or (group and not _neighbours(file, group[-1])):
+            break
+        group.append(file)
+        total += size
+    enough = len(group) >= least
+    if keeps_all:
+        enough &= total < COPIED_BYTES * len(group) and (total >= SMALL_BYTES or len(group) >= 16 * least)
+    return group[::-1] if enough else []
+
+
+def merge(
+    folder: Path,
+    paths: Sequence[Path],
+    group: Sequence[File],
+    stop: Callable[[], bool],
+    claim: Callable[[str], None],
+) -> Merged | None:
+    """Write the file that replaces a group, or its newest files, to `folder`; None if no two can be joined.
+
+    paths: where the files of the group are. `stop` is asked now and then; `Stopped` is raised if it says so.
+    `claim` is called with the name of the new file before it gets it. The folder is not synced.
+    """
+    if isinstance(group[0], RowsFile):
+        rows = [file for file in group if isinstance(file, RowsFile)]
+        shard = write_whole(
+            folder,
+            lambda file: _write_rows(file, paths, rows, stop),
+            lambda shard: _claimed(f"{shard.digest}.rows", claim),
+            sync=False,
+        )
+        return Merged(tuple(rows), RowsFile(rows[0].leaf, rows[0].first, shard))
+    segments = [file for file in group if isinstance(file, Segment)]
+    layouts = [read_layout(path) for path in paths]
+    count = _joinable(layouts)
+    if count < 2:
+        return None
+    segments, paths, layouts = segments[-count:], paths[-count:], layouts[-count:]
+    whole = _joined(layouts)
+    steps = write_whole(
+        folder,
+        lambda file: write_batches(file, whole, _batches(paths, layouts, whole, stop), sync=True),
+        lambda info: _claimed(f"{info.digest}.steps", claim),
+        sync=False,
+    )
+    needs = joined_needs([segment.needs for segment in segments])
+    return Merged(tuple(segments), Segment(segments[0].first, steps, needs))
+
+
+def _claimed(name: str, claim: Callable[[str], None]) -> str:
+    claim(name)
+    return name
+
+
+def _neighbours(one: File, other: File) -> bool:
+    """Whether `other` continues `one`, and is of its kind."""
+    if isinstance(one, Segment) or isinstance(other, Segment):
+        return True  # steps have no gaps
+    a, b = one.shard, other.shard
+    same = (a.row_bytes, a.block_rows, a.codec) == (b.row_bytes, b.block_rows, b.codec)
+    return same and one.stop == other.first
+
+
+# --- rows ------------------------------------------------------------------------------------------
+
+
+def _write_rows(
+    file: BinaryIO, paths: Sequence[Path], group: Sequence[RowsFile], stop: Callable[[], bool]
+) -> ShardInfo:
+    info = group[0].shard
+
+    def rows() -> Iterator[Array]:
+        size = max(1, PIECE_BYTES // info.row_bytes)
+        buffer = np.empty((size, info.row_bytes), np.uint8)
+        for path, part in zip(paths, group, strict=True):
+            with Shard(path, part.shard) as shard:
+                for start in range(0, len(shard), size):
+                    if stop():
+                        raise Stopped
+                    count = min(size, len(shard) - start)
+                    yield shard.rows(start, start + count, buffer[:count])
+
+    return write_shard(
+        file, rows(), row_bytes=info.row_bytes, block_rows=info.block_rows, codec=info.codec, sync=True
+    )
+
+
+# --- steps -----------------------------------------------------------------------------------------
+
+
+def _joinable(layouts: Sequence[Layout]) -> int:
+    """How many of these, from the last one backwards, can be in one file: alike, and with short tracks."""
+    last = _alike(layouts[-1])
+    rows: dict[str, int] = {}
+    for count, layout in enumerate(reversed(layouts)):
+        for name, value in layout.notes:
+            if name.startswith("track["):
+                rows[name] = rows.get(name, 0) + track_length(value)
+        if _alike(layout) != last or (count and max(rows.values(), default=0) > TRACK_ENTRIES):
+            return count
+    return len(layouts)
+
+
+def _alike(layout: Layout) -> tuple[object, ...]:
+    """What must be the same in two files that are joined: columns, and notes but for the tracks."""
+    notes = {name: None if name.startswith("track[") else value for name, value in layout.notes}
+    return layout.columns, sorted(notes.items())
+
+
+def _joined(layouts: Sequence[Layout]) -> Layout:
+    """The layout of all of them in one file."""
+    first = layouts[0]
+    notes = [dict(layout.notes) for layout in layouts]
+    joined = tuple(
+        (name, b"".join(note[name] for note in notes) if name.startswith("track[") else value)
+        for name, value in first.notes
+    )
+    return Layout(first.columns, sum(layout.steps for layout in layouts), first.batch, joined)
+
+
+def _batches(
+    paths: Sequence[Path], layouts: Sequence[Layout], whole: Layout, stop: Callable[[], bool]
+) -> Iterator[dict[str, Array]]:
+    """The steps of all segments, one batch of the new file at a time; windows moved to the joined track."""
+    starts = np.cumsum([0, *(layout.steps for layout in layouts)]).tolist()
+    tracks: dict[str, list[int]] = {}
+    for name, _ in whole.notes:
+        if name.startswith("track["):
+            lengths = [track_length(dict(layout.notes)[name]) for layout in layouts]
+            tracks[name.replace("track", "windows")] = np.cumsum([0, *lengths]).tolist()
+    for at in range(0, whole.steps, whole.batch):
+        to = min(at + whole.batch, whole.steps)
+        parts: list[dict[str, Array]] = []
+        for k, path in enumerate(paths):
+            low, high = max(at, starts[k]), min(to, starts[k + 1])
+            if low < high:
+                if stop():
+                    raise Stopped
+                part = read_steps(path, None, low - starts[k], high - starts[k])
+                for name, offsets in tracks.items():
+                    part[name] = part[name] + offsets[k]
+                parts.append(part)
+        yield {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,268 @@
+"""Which commits are kept, and which files are deleted with those that are not.
+
+One rule for `keep_last`/`keep_every`, `compact` and the cloud's `gc`: a commit is kept while it is one of the
+newest `keep_last`, its number is a multiple of `keep_every`, a finished checkpoint of the run around the lake
+names it (`checkpoints/<number>/state.json`), or a reader has it open, in any process. Without `keep_last` all
+commits are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from bisect import insort
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from lakepond.errors import LakeCorrupt, SpecError
+from lakepond.lake import writers
+from lakepond.lake.elsewhere import Segments
+from lakepond.lake.files import sync_folder
+from lakepond.lake.format import commits, names
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.lock import unread
+from lakepond.lake.read.catalog import Catalog, new_files
+
+log = logging.getLogger("lakepond")
+CHECKPOINT = re.compile(r"[0-9]+")
+"""the name of a finished checkpoint's folder; those with an ending are being written, or were dropped"""
+
+
+def check_kept(keep_last: int | None, keep_every: int | None) -> None:
+    """Raise `SpecError` unless these are valid."""
+    for name, value in (("keep_last", keep_last), ("keep_every", keep_every)):
+        if value is not None and value < 1:
+            raise SpecError(f"{name} must be at least 1, but is {value!r}.")
+    if keep_every is not None and keep_last is None:
+        raise SpecError(f"keep_every={keep_every} keeps some of the older commits: give keep_last as well.")
+
+
+def deletable(
+    numbers: Sequence[int], keep_last: int | None, keep_every: int | None, named: Collection[int]
+) -> list[int]:
+    """The commits that are not kept, oldest first; `numbers` are sorted, `named` are always kept."""
+    if keep_last is None:
+        return []
+    kept = {*numbers[-keep_last:], *named}
+    return [n for n in numbers if n not in kept and (keep_every is None or n % keep_every)]
+
+
+def commit_of_state(state: bytes) -> set[int]:
+    """The commit that a checkpoint's `state.json` names, if it names one; ValueError if it cannot be read."""
+    try:
+        number = json.loads(state)["state"].get("lake_commit")
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is not the state of a checkpoint: {error!r}") from error
+    if number is None:
+        return set()
+    if type(number) is not int or number < 0:
+        raise ValueError(f"its lake_commit is {number!r}")
+    return {number}
+
+
+def checkpointed(lake: Path) -> set[int]:
+    """The commits that finished checkpoints of the run around a lake name.
+
+    `LakeCorrupt` if the state of one cannot be read: then the commit that it needs is not known.
+    """
+    found: set[int] = set()
+    for run in {lake.absolute().parent, lake.resolve().parent}:  # the lake may be a link to another disk
+        for entry in names.entries(run / "checkpoints", CHECKPOINT):
+            state = run / "checkpoints" / entry.name / "state.json"
+            try:
+                found |= commit_of_state(state.read_bytes())
+            except (FileNotFoundError, NotADirectoryError):  # not a checkpoint, or deleted in the meantime
+                continue
+            except (OSError, ValueError) as error:
+                raise LakeCorrupt(
+                    f"{state} cannot be read, so the commit that it needs is not known; nothing is deleted. "
+                    f"Delete that checkpoint by hand if it is not needed ({error})."
+                ) from error
+    return found
+
+
+class Retention:
+    """Deletes the commits of one writer that are not kept, and the files that none of its commits names.
+
+    Checkpoints name commits of the writer without a name; those of other writers follow the other rules
+    alone. The commit that the writer continues from is always kept. `claim` and `published` may be called
+    while another thread deletes.
+    """
+
+    def __init__(
+        self,
+        lake: Path,
+        writer: str,
+        segments: Segments,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+    ) -> None:
+        check_kept(keep_last, keep_every)
+        self._lake, self._segments = lake, segments
+        self._commits = writers.home(lake, writer) / "commits"
+        self._checkpoints = not writer
+        self.keep_last, self.keep_every = keep_last, keep_every
+        self._lock = threading.Lock()
+        self._claimed: dict[str, float] = {}
+        self._unneeded: set[str] = set()
+        self._numbers: list[int] | None = None
+        self._read: dict[int, Commit] = {}
+        self._below: dict[str, frozenset[str]] = {}  # names below manifests of kept commits
+        self._warned = False
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether no commit is ever deleted."""
+        return self.keep_last is None
+
+    def claim(self, name: str, number: float) -> None:
+        """Never delete a file until commit `number` has been taken into account."""
+        with self._lock:
+            self._claimed[name] = number
+
+    def published(self, commit: Commit, merged: Sequence[str]) -> None:
+        """Note a new commit, and files that were merged for it, of which it may list none."""
+        with self._lock:
+            for name in merged:
+                self._claimed[name] = commit.number
+            self._unneeded.update(merged)
+            if self._numbers is not None and commit.number not in self._numbers:
+                insort(self._numbers, commit.number)
+            if not self.keeps_all:
+                self._read[commit.number] = commit
+
+    def unused(self, merged: Sequence[str]) -> None:
+        """Note files that were merged and that no commit will list."""
+        with self._lock:
+            for name in merged:
+                self._claimed.pop(name, None)
+            self._unneeded.update(merged)
+
+    def apply(self, last: Commit) -> None:
+        """Delete the commits that are not kept and the files that only they named."""
+        self.published(last, ())
+        unneeded = self._release_claims(last)
+        if self.keeps_all and not unneeded:
+            return
+        going = [] if self.keeps_all else self._deletable(last)
+        if going or unneeded:
+            self._delete_commits(going, unneeded)
+
+    def sweep(self, last: Commit) -> None:
+        """Delete what is not kept, every file that no commit names, and temporary files.
+
+        `LakeCorrupt` if a commit is damaged: the files that it needs are not known then.
+        """
+        self.apply(last)
+        if shared_by_others(self._lake, self._segments):
+            return
+        named: dict[str, int] = {}
+        for number in commits.numbers(self._commits):
+            new_files(self._catalog(commits.read(self._commits, number)), named)
+        self._delete(names.segment_files(self._segments.folder).keys() - named.keys())
+        names.delete_temporary(self._segments.folder)
+
+    def _release_claims(self, last: Commit) -> set[str]:
+        """Forget claims of commits up to `last`; returns the merged files that may not be listed."""
+        with self._lock:
+            self._claimed = {name: number for name, number in self._claimed.items() if number > last.number}
+            unneeded, self._unneeded = self._unneeded, set()
+        return unneeded
+
+    def _deletable(self, last: Commit) -> list[int]:
+        with self._lock:  # also while they are listed: a commit may be published meanwhile
+            if self._numbers is None:
+                self._numbers = commits.numbers(self._commits)
+            numbers = [number for number in self._numbers if number <= last.number]
+        found = deletable(numbers, self.keep_last, self.keep_every, {last.number})
+        if not found or not self._checkpoints:
+            return found
+        try:
+            named = checkpointed(self._lake)
+        except LakeCorrupt as error:
+            if not self._warned:
+                self._warned = True
+                log.warning("all commits of %s are kept: %s", self._lake, error)
+            return []
+        return [number for number in found if number not in named]
+
+    def _delete_commits(self, going: Sequence[int], unneeded: set[str]) -> None:
+        """Delete commits, then the files that they name and no other commit does."""
+        gone: list[Commit] = []
+        for number in going:
+            with suppress(LakeCorrupt, FileNotFoundError):  # a damaged commit is left for `repair`
+                commit = self._commit(number)
+                with unread(self._file(number)) as free:
+                    if free and names.delete(self._file(number)):
+                        gone.append(commit)
+        if gone:
+            sync_folder(self._commits)  # a commit must not reappear after its files were deleted
+        numbers = {commit.number for commit in gone}
+        with self._lock:
+            self._numbers = [n for n in self._numbers or commits.numbers(self._commits) if n not in numbers]
+            kept = list(self._numbers)
+        if not shared_by_others(self._lake, self._segments):
+            self._delete(self._only_in(gone, kept, unneeded))
+        for number in numbers:
+            self._read.pop(number, None)
+
+    def _only_in(self, gone: Sequence[Commit], kept: Sequence[int], unneeded: set[str]) -> set[str]:
+        """The files of some commits, and of `unneeded`, that no kept commit names."""
+        names = self._names_of(kept)
+        found = set(unneeded)
+        for commit in gone:
+            catalog = self._catalog(commit)
+            for leaf, entries in commit.lists():  # what a manifest lists stays if all of it stays
+                found.update(name for name, _ in catalog.files_below(leaf, entries, skip=names.__contains__))
+            found.update(f"{info.digest}.steps" for info in commit.weights)
+        return {name for name in found if not any(name in below for below in names.values())}
+
+    def _names_of(self, kept: Sequence[int]) -> dict[str, frozenset[str]]:
+        """The names of all files of kept commits: those below a manifest by its name, the others under ""."""
+        rest: set[str] = set()
+        found: dict[str, frozenset[str]] = {}
+        for number in kept:
+            try:
+                catalog = self._catalog(self._commit(number))
+            except (LakeCorrupt, FileNotFoundError):  # a damaged commit needs nothing
+                continue
+            for leaf, entries in catalog.commit.lists():
+                for entry, whole in catalog.live(leaf, entries):  # raises if a manifest cannot be read
+                    rest.add(entry.name)
+                    if whole and entry.name not in found:
+                        known = self._below.get(entry.name) or frozenset(
+                            name for name, _ in catalog.files_below(leaf, [entry])
+                        )
+                        found[entry.name] = known
+            rest.update(f"{info.digest}.steps" for info in catalog.commit.weights)
+        self._below = dict(found)  # 160 bytes per file of the lake
+        return {**found, "": frozenset(rest)}
+
+    def _delete(self, files: Collection[str]) -> None:
+        """Delete files that are not claimed."""
+        for name in files:
+            with self._lock:  # a file with the same content may be about to be written
+                if name not in self._claimed:
+                    names.delete(self._segments.folder / name)
+
+    def _catalog(self, commit: Commit) -> Catalog:
+        return Catalog(commit, self._segments)
+
+    def _commit(self, number: int) -> Commit:
+        if number not in self._read:
+            self._read[number] = commits.read(self._commits, number)
+        return self._read[number]
+
+    def _file(self, number: int) -> Path:
+        return self._commits / commits.file_name(number)
+
+
+def shared_by_others(lake: Path, segments: Segments) -> bool:
+    """Whether writers of format 1 without a folder of their own may use the files in this folder."""
+    if segments.folder.parent != lake:
+        return False
+    homes = [writers.home(lake, name) for name in writers.names(lake)[1:]]
+    return any(not (home / "segments").is_dir() and commits.numbers(home / "commits") for home in homes)

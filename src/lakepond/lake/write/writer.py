@@ -1,0 +1,460 @@
+"""Writing a lake: new data goes into new files, then a commit names them.
+
+The order is the guarantee: rows and steps first, then manifests, each written to a temporary name, synced and
+renamed; then the commit in the same way. A process that is killed at any moment leaves its last commit intact
+and at most some files that no commit names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lakepond.errors import LakeConflict, LakeCorrupt
+from lakepond.lake import writers
+from lakepond.lake.elsewhere import Segments
+from lakepond.lake.files import make_folders, write_all_synced, write_bytes, write_whole
+from lakepond.lake.format import commits, description, manifests
+from lakepond.lake.format.blocks import ShardInfo, block_rows_for
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.entries import Entries, Entry, File, Manifest, RowsFile, Segment
+from lakepond.lake.format.names import delete_temporary
+from lakepond.lake.format.ranges import Ranges, joined, most_ranges, union, within
+from lakepond.lake.format.shard_writer import write_shard
+from lakepond.lake.format.steps import StepsInfo, read_notes, read_steps, write_steps
+from lakepond.lake.lock import WriterLock
+from lakepond.lake.read.catalog import Catalog, new_files
+from lakepond.lake.write import packing
+from lakepond.lake.write.disk_guard import DiskGuard
+from lakepond.lake.write.handover import HandOver, Windows
+from lakepond.lake.write.maintenance import Maintenance
+from lakepond.lake.write.merge import ENOUGH_BYTES, LARGE_BYTES, Merged
+from lakepond.types import Array
+
+LIVE_RANGES = 64
+"""ranges of rows that live steps refer to, for each leaf"""
+MOST_LIVE_RANGES = 256
+"""the same in a commit, at most; see `_live_rows`"""
+
+
+class LakeWriter:
+    """The only writer of a lake, or one of several. Steps are durable when `commit` returns."""
+
+    def __init__(
+        self,
+        path: Path,
+        leaves: int,
+        *,
+        codec: str = "zstd",
+        max_steps: int | None = None,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        merge_after: int | None = None,
+        min_free: int = 0,
+        writer: str = "",
+        files: Segments | None = None,
+    ) -> None:
+        """`max_steps`: live steps; older ones are dropped. `keep_last`, `keep_every`: commits that are kept.
+
+        `merge_after`: small files that are merged into a larger one, on another thread. `min_free`: bytes.
+        `writer`: its name, if there are several. `files`: fetches files that are only in the cloud.
+        """
+        self.path, self.name = path, writer
+        self._home = writers.home(path, writer)
+        self._max_steps = max_steps
+        self._guard = DiskGuard(path, min_free)
+        self._commits = self._home / "commits"
+        make_folders(self._commits)
+        self._lock = WriterLock(self._home / "lock")
+        try:
+            self._make_segments()
+        except BaseException:
+            self._lock.close()
+            raise
+        self._files = Segments(path, writer) if files is None else files
+        self._folder = self._files.folder
+        self._codec = codec
+        self.last: Commit | None = None
+        """the commit that the next one follows"""
+        self._number = commits.next_number(self._commits, self._home / "quarantine")
+        self._leaves = leaves
+        self._upgraded = False
+        self._new_manifests: dict[str, tuple[Entries, bytes]] = {}
+        self.maintenance = Maintenance(
+            path, writer, self._files, keep_last=keep_last, keep_every=keep_every, merge_after=merge_after
+        )
+        for folder in (self._commits, self._folder):
+            delete_temporary(folder)
+
+    def go_on_from(self, commit: Commit) -> None:
+        """Continue after that commit, under a number that no commit has had."""
+        self.last = commit
+
+    def _make_segments(self) -> None:
+        """The writer's folder of segments, with all its files if the lake is of format 1."""
+        if not self.name:
+            make_folders(self._home / "segments")
+        elif not (self._home / "segments").is_dir():
+            found: dict[str, int] = {}
+            for number in commits.numbers(self._commits):
+                with suppress(LakeCorrupt):
+                    commit = commits.read(self._commits, number)
+                    new_files(Catalog(commit, Segments(self.path, self.name)), found)
+            writers.adopt(self.path, self.name, found)
+
+    def next_rows(self) -> list[int]:
+        """The number of the next new row, for each leaf."""
+        return [0] * self._leaves if self.last is None else list(self.last.next_rows)
+
+    def commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
+        """Make these steps durable, under the next number.
+
+        Publishing is the last step: it raises before that, or `last` is the new commit. Merging and deleting
+        old files follow on another thread.
+        """
+        began = time.perf_counter()
+        self._check(new)
+        self._guard.check(self._number)
+        if not self._upgraded:
+            description.upgrade(self.path)
+            self._upgraded = True
+        merged = self.maintenance.take()
+        lists, written = self._with_ends(self._with_merged(merged), new.ends)
+        next_rows = self.next_rows()
+        if new.steps:
+            rows = self._write_rows(new)
+            for file in rows:
+                next_rows[file.leaf] = file.stop
+                lists[1 + file.leaf].append(file)
+            segments = self._write_steps(new)
+            lists[0] += segments
+            written += sum(file.bytes for file in rows) + sum(file.bytes for file in segments)
+        priorities, changes = self._write_priorities(new)
+        if priorities is not None:
+            written += (changes[-1] if changes else priorities).bytes
+        recorded, last = new.stop, self.last
+        oldest = new.first if last is None or new.first > last.recorded else last.oldest
+        if self._max_steps is not None:
+            oldest = max(oldest, recorded - self._max_steps)
+        commit = Commit(
+            number=self._number,
+            parent=None if last is None else last.number,
+            time=_now(),
+            note=note,
+            oldest=oldest,
+            recorded=recorded,
+            segments=tuple(lists[0]),
+            rows=tuple(tuple(listed) for listed in lists[1:]),
+            live_rows=(),
+            next_rows=tuple(next_rows),
+            priorities=priorities,
+            priority_changes=changes,
+            largest_priority=new.largest_priority,
+            alpha=new.alpha,
+            generator=new.generator,
+            bytes_written=written,
+        )
+        self._publish(self.packed(commit), began, merged)
+        assert self.last is not None
+        return self.last
+
+    def compact(self) -> Commit | None:
+        """Merge all small files under a new commit of the same steps, and delete files that no commit names.
+
+        Returns None if there was nothing to merge.
+        """
+        began, last = time.perf_counter(), self.last
+        if last is None:
+            return None
+        merged = self.maintenance.merge_all(last)
+        if merged:
+            self._guard.check(self._number)
+            lists = self._with_merged(merged)
+            commit = replace(
+                last,
+                number=self._number,
+                parent=last.number,
+                time=_now(),
+                segments=tuple(lists[0]),
+                rows=tuple(tuple(listed) for listed in lists[1:]),
+                bytes_written=sum(each.new.bytes for each in merged),
+            )
+            self._publish(self.packed(commit), began, merged)
+        self.maintenance.sweep(self.last or last)
+        return self.last if merged else None
+
+    def clean_up(self) -> None:
+        """Start to delete what no commit needs and to merge small files, on another thread."""
+        if self.last is not None:
+            self.maintenance.start(self.last)
+
+    def close(self) -> None:
+        """Release the lake's lock, even if something fails before."""
+        try:
+            self.maintenance.close(self.last)
+        finally:
+            self._lock.close()
+
+    def _check(self, new: HandOver) -> None:
+        if self.last is not None and new.first < self.last.recorded:
+            raise AssertionError(f"steps from {new.first} were submitted, {self.last.recorded} are committed")
+        for leaf, first in zip(new.leaves, self.next_rows(), strict=True):
+            if isinstance(leaf, Windows) and leaf.first != first:
+                raise AssertionError(f"rows from {leaf.first} were submitted, {first} is next")
+
+    # --- lists of files --------------------------------------------------------------------------
+
+    def _with_merged(self, merged: Sequence[Merged]) -> list[list[Entry]]:
+        """The lists of the last commit, with merged files in place of those they replace.
+
+        A merged file whose old files are not all listed any more is left out.
+        """
+        if self.last is None:
+            return [[] for _ in range(1 + self._leaves)]
+        lists: list[list[Entry]] = [list(listed) for _, listed in self.last.lists()]
+        for each in merged:
+            self.maintenance.guarded("small files", "replaced", partial(self._splice, lists, each))
+        return lists
+
+    def _splice(self, lists: list[list[Entry]], merged: Merged) -> None:
+        leaf = merged.new.leaf if isinstance(merged.new, RowsFile) else None
+        i = 0 if leaf is None else 1 + leaf
+        assert self.last is not None
+        read, live = partial(self._read, leaf), partial(Catalog(self.last, self._files).is_live, leaf)
+        lists[i] = packing.spliced(lists[i], merged.old, merged.new, read, live) or lists[i]
+
+    def _with_ends(
+        self, lists: list[list[Entry]], ends: Mapping[int, tuple[bool, bool]]
+    ) -> tuple[list[list[Entry]], int]:
+        """The lists with other end flags for some steps, in new files, and the bytes of these.
+
+        Steps that are not in the lake any more are ignored.
+        """
+        changed: dict[int, File] = {}
+        last = self.last
+        if not ends or last is None:
+            return lists, 0
+        catalog = Catalog(replace(last, segments=tuple(lists[0])), self._files)
+        for segment in catalog.segments(min(ends), max(ends) + 1):
+            steps = [step for step in ends if segment.first <= step < segment.stop]
+            if steps:
+                with self._files.using(segment.name) as file:
+                    columns, notes = read_steps(file), read_notes(file)
+                for step in steps:
+                    for name, value in zip(("terminated", "truncated"), ends[step], strict=True):
+                        columns[name][step - segment.first] = value
+                info = self._store_steps(columns, notes)
+                if info != segment.steps:
+                    changed[segment.first] = replace(segment, steps=info)
+        read, write = partial(self._read, None), partial(self._write, None)
+        lists[0] = list(packing.edited(lists[0], changed, read, write))
+        return lists, sum(file.bytes for file in changed.values())
+
+    def packed(self, commit: Commit) -> Commit:
+        """The same commit with short lists, without files that have no live step or row."""
+        commit = replace(commit, segments=self._pack(commit, None, commit.segments))
+        live = tuple(self._live_rows(commit, leaf) for leaf in range(self._leaves))
+        commit = replace(commit, live_rows=live)
+        rows = tuple(self._pack(commit, leaf, listed) for leaf, listed in enumerate(commit.rows))
+        commit = replace(commit, rows=rows)
+        for leaf, ranges in enumerate(live):
+            if len(ranges) > MOST_LIVE_RANGES:
+                commit = self._with_fewer_ranges(commit, leaf)
+        return replace(commit, bytes_written=commit.bytes_written + self._store_manifests(commit))
+
+    def _with_fewer_ranges(self, commit: Commit, leaf: int) -> Commit:
+        """The same commit with coarser `live_rows` of a leaf, and a list without the files this would add."""
+        is_live = partial(Catalog(commit, self._files).is_live, leaf)
+        try:
+            files = packing.unpacked(commit.rows[leaf], partial(self._read, leaf), is_live)
+        except (LakeCorrupt, OSError):  # a manifest is damaged: next time, perhaps
+            return commit
+        listed = self._pack(commit, leaf, tuple(files))
+        live = union([commit.live_rows[leaf]], LIVE_RANGES)
+        rows = (*commit.rows[:leaf], listed, *commit.rows[leaf + 1 :])
+        return replace(
+            commit, rows=rows, live_rows=(*commit.live_rows[:leaf], live, *commit.live_rows[leaf + 1 :])
+        )
+
+    def _pack(self, commit: Commit, leaf: int | None, entries: Entries) -> Entries:
+        live = partial(Catalog(commit, self._files).is_live, leaf)
+        return packing.pack(entries, partial(self._read_here, leaf), partial(self._write, leaf), live)
+
+    def _live_rows(self, commit: Commit, leaf: int) -> Ranges:
+        """Ranges with all rows that live steps refer to. If no step was dropped, those are all rows.
+
+        The ranges are coarse. A row that was not live in the last commit must not be in them again, because
+        its file may have been deleted; no new step refers to it.
+        """
+        last, recorded = self.last, commit.next_rows[leaf]
+        if not commit.segments or commit.oldest <= commit.segments[0].first == 0:
+            live: Ranges = ((0, recorded),)
+        else:
+            live = union(self._needs(commit.segments, leaf, commit.oldest), LIVE_RANGES)
+        known = (
+            ((0, recorded),) if last is None else (*last.live_rows[leaf], (last.next_rows[leaf], recorded))
+        )
+        return within(live, known)
+
+    def _needs(self, entries: Entries, leaf: int, oldest: int) -> Iterator[Ranges]:
+        for entry in entries:
+            if isinstance(entry, RowsFile) or entry.stop <= oldest:
+                continue
+            below = None
+            if isinstance(entry, Manifest) and entry.first < oldest:
+                below = self._read_here(None, entry)
+            yield from [entry.needs[leaf]] if below is None else self._needs(below, leaf, oldest)
+
+    def _read(self, leaf: int | None, manifest: Manifest) -> Entries:
+        if manifest.name in self._new_manifests:
+            return self._new_manifests[manifest.name][0]
+        found = manifests.kept(manifest)
+        if found is None:
+            found = manifests.read(self._files, manifest, leaf, self._leaves)
+        return found
+
+    def _read_here(self, leaf: int | None, manifest: Manifest) -> Entries | None:
+        """What a manifest lists; None if it is damaged or not on this disk: a commit does not need it."""
+        with suppress(LakeCorrupt, OSError):
+            if (
+                manifest.name in self._new_manifests
+                or manifests.kept(manifest)
+                or self._files.local(manifest.name)
+            ):
+                return self._read(leaf, manifest)
+        return None
+
+    def _write(self, leaf: int | None, entries: Sequence[Entry], level: int) -> Manifest:
+        """A new manifest, which `_store_manifests` writes if the commit lists it after all."""
+        manifest, data = manifests.encode(entries, level, leaf)
+        self._new_manifests[manifest.name] = tuple(entries), data
+        return manifest
+
+    def _store_manifests(self, commit: Commit) -> int:
+        """Write the new manifests that a commit lists, directly or not; returns their bytes."""
+        new, self._new_manifests = self._new_manifests, {}
+        listed, size = [entry for _, entries in commit.lists() for entry in entries], 0
+        while listed:
+            name = listed.pop().name
+            if name in new:
+                entries, data = new.pop(name)
+                listed += entries
+                size += len(data)
+                self._claimed(name)
+                write = partial(write_all_synced, data=data)
+                write_whole(self._folder, write, lambda _, name=name: name, sync=False)  # type: ignore[misc]
+        return size
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def _publish(self, commit: Commit, began: float, merged: Sequence[Merged]) -> None:
+        commit = replace(commit, seconds=time.perf_counter() - began)
+        try:
+            commits.write(self._commits, commit, segments=self._folder)
+        except LakeConflict:
+            raise
+        except BaseException:
+            if commits.is_there(self._commits, commit):  # visible, but perhaps not durable
+                self._number += 1
+                self.maintenance.published(commit, ())
+            raise
+        self.last, self._number = commit, commit.number + 1
+        self.maintenance.published(commit, merged)  # first: its files must not be deleted
+        self._guard.written(commit.bytes_written)
+
+    def _claimed(self, name: str) -> str:
+        """The same name; from now on the file is not deleted as one that no commit needs."""
+        self.maintenance.claim(name, self._number)
+        return name
+
+    def _write_rows(self, new: HandOver) -> list[RowsFile]:
+        """New rows, in files of up to 64 MB: each is one object in the cloud."""
+        files: list[RowsFile] = []
+        for i, leaf in enumerate(new.leaves):
+            if isinstance(leaf, Windows) and leaf.count:
+                rows, first = leaf.rows(), leaf.first
+                while first < leaf.first + leaf.count:
+                    file = RowsFile(i, first, self._store_rows(rows, leaf.layout.row_bytes))
+                    files.append(file)
+                    first = file.stop
+        return files
+
+    def _store_rows(self, rows: Iterator[Array], row_bytes: int) -> ShardInfo:
+        """One file of the next rows, up to its maximum size."""
+        return write_whole(
+            self._folder,
+            lambda file: write_shard(
+                file,
+                rows,
+                row_bytes=row_bytes,
+                block_rows=block_rows_for(row_bytes),
+                codec=self._codec,
+                enough=ENOUGH_BYTES,
+                sync=True,
+            ),
+            lambda shard: self._claimed(f"{shard.digest}.rows"),
+            sync=False,
+        )
+
+    def _write_steps(self, new: HandOver) -> list[Segment]:
+        """New steps, in files of up to 64 MB uncompressed."""
+        columns, notes = dict(new.columns), {}
+        needs: list[Ranges] = []
+        for i, leaf in enumerate(new.leaves):
+            if isinstance(leaf, Windows):
+                columns[f"windows[{i}]"] = leaf.starts
+                layout = [leaf.layout.length, leaf.layout.row_bytes, leaf.layout.axis]
+                notes[f"layout[{i}]"] = repr(layout).replace("None", "null").encode()
+                notes[f"track[{i}]"] = leaf.runs.tobytes()
+                runs = leaf.runs.reshape(-1, 2)
+                covered = np.stack([runs[:, 0], runs.sum(axis=1)], axis=1)
+                needs.append(joined(covered, most_ranges(self._leaves)))
+            else:
+                columns[f"values[{i}]"] = leaf
+                needs.append(())
+        size = max(1, LARGE_BYTES // sum(column[:1].nbytes for column in columns.values()))
+        return [
+            Segment(
+                new.first + at,
+                self._store_steps({name: column[at : at + size] for name, column in columns.items()}, notes),
+                tuple(needs),
+            )
+            for at in range(0, new.steps, size)
+        ]
+
+    def _write_priorities(self, new: HandOver) -> tuple[StepsInfo | None, tuple[StepsInfo, ...]]:
+        """All priorities, or those of the last commit and the changes since."""
+        if new.priorities is None:
+            return None, ()
+        if new.changed is None:
+            first = str(new.oldest).encode()
+            return self._store_steps({"weight": new.priorities}, {"first": first}), ()
+        assert self.last is not None  # changes follow a commit that has all priorities
+        changed = self._store_steps({"step": new.changed, "weight": new.priorities})
+        return self.last.priorities, (*self.last.priority_changes, changed)
+
+    def _store_steps(self, columns: dict[str, Array], notes: dict[str, bytes] | None = None) -> StepsInfo:
+        return write_whole(
+            self._folder,
+            lambda file: write_steps(file, columns, notes, sync=True),
+            lambda info: self._claimed(f"{info.digest}.steps"),
+            sync=False,
+        )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def create(path: Path, content: bytes) -> None:
+    """Make an empty lake: the folders, and `lake.json`, which is written once."""
+    make_folders(path / "segments")
+    write_bytes(path, description.NAME, content, existing="keep")  # two processes may do so at the same time
