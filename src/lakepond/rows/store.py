@@ -116,7 +116,7 @@ class RowStore:
         if self.has_rows(rows):
             return
         state, held = self.state, len(self.state.slots)
-        total = max(self.counter("in_use") + rows, held * 5 // 4)
+        total = max(self.counter("in_use") + rows, held * 4 // 3)
         self._set("address", 0)  # until all arrays are replaced: an interrupted growth is repeated
         try:
             self.slab.grow(total)
