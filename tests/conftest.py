@@ -50,10 +50,13 @@ def _signal_handlers_are_restored() -> Iterator[None]:
     yield
     left = {number: signal.getsignal(number) for number in stopping.SIGNALS}
     deferred, stopping._deferred = stopping._deferred, None
-    for number, handler in before.items():
-        if left[number] != handler:
-            signal.signal(number, handler)
-    assert left == before
+    changed = {number: left[number] for number, handler in before.items() if left[number] != handler}
+    for number in changed:
+        signal.signal(number, before[number])
+    ours = [
+        each for each in changed.values() if "lakepond" in (getattr(each, "__module__", None) or "lakepond")
+    ]
+    assert not ours  # tensordict, say, installs handlers when it is first used
     assert deferred is None
 
 

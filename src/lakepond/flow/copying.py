@@ -268,8 +268,7 @@ class Copier:
         deleted = [number for number in plan.commits if kept and number < kept[0]]
         if deleted and deleted[-1] == plan.newest and not self._was_there(plan.commits[deleted[-1]].commit):
             raise self._published_by_another(kept[-1], "which does not exist at")
-        for number in deleted:
-            del plan.commits[number]
+        self._drop(plan, deleted)
         self._leave_out(deleted, f"{self.cloud} keeps commits from {kept[0] if kept else 0} on")
 
     def _leave_out(self, numbers: list[int], why: str) -> None:
@@ -281,7 +280,8 @@ class Copier:
     def _leave_out_lost(self, plan: Plan, listed: dict[str, Listed]) -> None:
         """Push without commits whose files are neither here nor there; not without the newest."""
         lost: set[str] = set()
-        for number, planned in list(plan.commits.items()):
+        dropped: list[int] = []
+        for number, planned in plan.commits.items():
             for name, size in planned.files.items():
                 found = listed.get(f"segments/{name}")
                 if (self.path / "segments" / name).exists() or (found is not None and found.size == size):
@@ -296,8 +296,20 @@ class Copier:
                 if number == plan.newest:
                     raise LakeCorrupt(f"{why}; run `lakepond repair`.")
                 self._leave_out([number], why)
-                del plan.commits[number]
-                self._published.add(number)  # it is not planned again
+                dropped.append(number)
+        self._drop(plan, dropped)
+        self._published.update(dropped)  # they are not planned again
+
+    def _drop(self, plan: Plan, numbers: list[int]) -> None:
+        """Remove commits from a plan; files that later ones share with them are counted there."""
+        if not numbers:
+            return
+        kept = {number: plan.commits[number] for number in plan.commits if number not in numbers}
+        plan.commits.clear()
+        seen: dict[str, int] = {}
+        for number, planned in kept.items():
+            files = new_files(Catalog(planned.commit, Segments(self.path)), seen)
+            plan.commits[number] = planned._replace(files=files)
 
     def _send(self, plan: Plan, listed: dict[str, Listed]) -> bool:
         """Send every file that is not there, or not known to be right; whether there was any."""
