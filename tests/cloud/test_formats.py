@@ -71,12 +71,10 @@ def test_gc_keeps_every_file_that_manifests_of_kept_commits_list(name, tmp_path,
         assert replay.push(wait=True).done
     forget_manifests(monkeypatch)
     swept = lp.gc(cloud, keep_last=2, keep_every=10, older_than=-1.0, dry_run=False)
-    assert len(swept.commits) == 40 - 5
+    assert len(swept.commits) == 40 - 6
     kept: set[str] = set()
     for number in (0, 10, 20, 30, 38, 39):
         forget_manifests(monkeypatch)
-        if number in swept.commits:
-            continue
         with lp.pull(tmp_path / f"at-{number}", cloud, commit=number) as lake:
             lake.verify()
             ids = range(lake.commit.oldest, lake.commit.recorded)

@@ -24,10 +24,11 @@ from lakepond.errors import (
     CloudUnreachable,
     LakeCorrupt,
 )
+from lakepond.flow.cloud_to_lake import CloudSegments
 from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
 from lakepond.formats import ranges
 from lakepond.lake import writers
-from lakepond.lake.elsewhere import Elsewhere, Segments, known
+from lakepond.lake.elsewhere import Elsewhere, known
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.checksum import Digest
 from lakepond.lake.format.commits import Commit
@@ -150,7 +151,7 @@ class Copier:
 
     def _plan(self) -> Plan:
         found: dict[int, Planned] = {}
-        folder, segments = self.path / "commits", Segments(self.path)
+        folder, segments = self.path / "commits", CloudSegments(self.store, self.path)
         numbers = commits.numbers(folder)
         seen: dict[str, int] = {}
         for number in numbers:
@@ -165,7 +166,7 @@ class Copier:
                 found[number] = Planned(commit, data, files)
             except FileNotFoundError:
                 raise Changed from None
-            except LakeCorrupt as error:
+            except (LakeCorrupt, CloudNotFound) as error:
                 log.warning("%s: commit %d is not pushed: %s", self.cloud, number, error)
         plan = Plan(found, numbers[-1] if numbers else None)
         with self._change:
@@ -289,7 +290,8 @@ class Copier:
                 if not (self.path / "commits" / commits.file_name(number)).exists():
                     raise Changed
                 lost.add(name)
-            needs = Catalog(planned.commit, Segments(self.path)).files() if lost else ()
+            catalog = Catalog(planned.commit, CloudSegments(self.store, self.path))
+            needs = catalog.files() if lost else ()
             missing = next((name for name, _ in needs if name in lost), None)
             if missing is not None:
                 why = f"commit {number} needs {missing}, which is neither at {self.path} nor in {self.cloud}"
