@@ -244,7 +244,8 @@ def test_opening_a_writer_leaves_the_file_of_a_running_download(name, tmp_path, 
         assert before
         with pytest.raises(lp.LakeCorrupt, match="not on this disk"):
             lp.Replay.open(path, capacity=100)  # without the cloud: its steps cannot be loaded
-        assert sorted(file.name for file in (path / "segments").glob("*.aside")) == before
+        after = {file.name for file in (path / "segments").glob("*.aside")}
+        assert after >= set(before)  # another download may have started
     finally:
         go_on.set()
         reading.join()

@@ -108,7 +108,7 @@ def manifests(root: Path, journal: Journal) -> None:
             record(replay, replay.stats().recorded, stop)
             commit = replay.commit()
             journal.mark(acknowledged=commit.recorded)
-            levels |= {entry.level for entry in commit.rows[0] if isinstance(entry, Manifest)}
+            levels |= {e.level for _, listed in commit.lists() for e in listed if isinstance(e, Manifest)}
         assert levels >= {1, 2}, levels
 
 

@@ -310,7 +310,7 @@ class Copier:
         plan.commits.clear()
         seen: dict[str, int] = {}
         for number, planned in kept.items():
-            files = new_files(Catalog(planned.commit, Segments(self.path)), seen)
+            files = new_files(Catalog(planned.commit, CloudSegments(self.store, self.path)), seen)
             plan.commits[number] = planned._replace(files=files)
 
     def _send(self, plan: Plan, listed: dict[str, Listed]) -> bool:
