@@ -71,7 +71,7 @@ def test_push_of_a_lake_follows_no_link(linked, received, private, name, tmp_pat
     lake, cloud = received / "lake", lp.Cloud(f"memory://{name}")
     if linked in ("segment", "commit", "lake.json"):
         folder = {"segment": lake / "segments", "commit": lake / "commits", "lake.json": lake}[linked]
-        file = sorted(folder.glob("*.json" if linked == "lake.json" else "*"))[-1]
+        file = sorted(folder.glob("*" if linked == "segment" else "*.json"))[-1]
         secret = PRIVATE * (file.stat().st_size // len(PRIVATE) + 1)
         if linked != "segment":  # one that reads like a commit, but is somebody else's
             secret = file.read_bytes()

@@ -103,13 +103,12 @@ def steps_say(change: Callable[[dict[str, Any], dict[str, bytes]], None]) -> Cal
         lake = copied(folder)
 
         def lie(value: Json) -> None:
-            info = value["segments"][0]["steps"]
-            file = lake / "segments" / f"{info['digest']}.steps"
+            file = lake / "segments" / f"{value['steps'][0]['digest']}.steps"
             columns, notes = read_steps(file), dict(read_layout(file).notes)
             change(columns, notes)
             out = io.BytesIO()
             steps = write_steps(out, columns, notes).steps
-            value["segments"][0]["steps"] = {"steps": steps, **stored(lake, out.getvalue(), "steps")}
+            value["steps"][0] |= {"steps": steps, **stored(lake, out.getvalue(), "steps")}
 
         commit_only(lake, lie)
 
@@ -130,9 +129,8 @@ def steps_file(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
         lake = copied(folder)
 
         def lie(value: Json) -> None:
-            info = value["segments"][0]["steps"]
-            data = change((lake / "segments" / f"{info['digest']}.steps").read_bytes())
-            value["segments"][0]["steps"] = {"steps": info["steps"], **stored(lake, data, "steps")}
+            data = change((lake / "segments" / f"{value['steps'][0]['digest']}.steps").read_bytes())
+            value["steps"][0] |= stored(lake, data, "steps")
 
         commit_only(lake, lie)
 
@@ -158,15 +156,12 @@ def huge_batch(folder: Path) -> None:
     lake, count = copied(folder), 1 << 24
 
     def lie(value: Json) -> None:
-        info = value["segments"][0]["steps"]
-        layout = read_layout(lake / "segments" / f"{info['digest']}.steps")
+        layout = read_layout(lake / "segments" / f"{value['steps'][0]['digest']}.steps")
         huge = Layout(layout.columns, count, count, layout.notes)
         zeros = {c.name: np.zeros((count, *c.shape), c.dtype) for c in layout.columns}
         out = io.BytesIO()
         write_batches(out, huge, [zeros])
-        value["segments"] = [
-            {**value["segments"][0], "steps": {"steps": count, **stored(lake, out.getvalue(), "steps")}}
-        ]
+        value["steps"] = [{**value["steps"][0], "steps": count, **stored(lake, out.getvalue(), "steps")}]
         value["recorded"], value["oldest"], value["priorities"] = count, count - 1, None
         value.pop("priority_changes", None)
 
@@ -230,16 +225,81 @@ def expanding_rows(row_bytes: int, block_rows: int) -> Callable[[Path], None]:
 
         def lie(value: Json) -> None:
             shard = {"rows": block_rows, "row_bytes": row_bytes, "block_rows": block_rows, "codec": "zstd"}
-            value["rows"][0]["shard"] = shard | stored(lake, data, "rows")
-            value["rows"] = value["rows"][:1]
-            name = f"{value['rows'][0]['shard']['digest']}.rows"
+            value["rows"] = [[{"first": 0, **shard, **stored(lake, data, "rows")}]]
             value["next_rows"] = [block_rows]
-            for segment in value["segments"]:
-                segment["needs"] = [name]
+            value["live_rows"] = [[[0, block_rows]]]
+            for segment in value["steps"]:
+                segment["needs"] = [[[0, block_rows]]]
 
         commit_only(lake, lie)
 
     return build
+
+
+def listed(change: Callable[[Json], None], level: int = 1, **more: Any) -> Callable[[Path], None]:
+    """A lake whose files of steps are in a manifest that lies, or about which the commit does."""
+
+    def build(folder: Path) -> None:
+        lake = copied(folder)
+
+        def lie(value: Json) -> None:
+            manifest = {"format": 2, "requires": [], "leaf": None, "entries": value["steps"]}
+            change(manifest)
+            entries = manifest["entries"]
+            file = stored(lake, seal(manifest), "manifest")
+            value["steps"] = [
+                {
+                    "manifest": file["digest"],
+                    "level": level,
+                    "first": 0,
+                    "stop": value["recorded"],
+                    "files": len(entries),
+                    "count": value["recorded"],
+                    "bytes": sum(entry.get("bytes", 0) for entry in entries),
+                    "size": file["bytes"],
+                    "needs": [[[0, value["next_rows"][0]]]],
+                    **more,
+                }
+            ]
+
+        commit_only(lake, lie)
+
+    return build
+
+
+def nested(depth: int) -> Callable[[Path], None]:
+    """A lake with a manifest of a manifest of a manifest ..., deeper than any level."""
+
+    def build(folder: Path) -> None:
+        lake = copied(folder)
+
+        def lie(value: Json) -> None:
+            entries = value["steps"]
+            for _ in range(depth):
+                file = stored(
+                    lake, seal({"format": 2, "requires": [], "leaf": None, "entries": entries}), "manifest"
+                )
+                found = {
+                    "manifest": file["digest"],
+                    "level": 16,
+                    "first": 0,
+                    "stop": value["recorded"],
+                    "files": len(value["steps"]),
+                    "count": value["recorded"],
+                    "bytes": sum(entry["bytes"] for entry in entries),
+                    "size": file["bytes"],
+                    "needs": [[[0, value["next_rows"][0]]]],
+                }
+                entries = [found]
+            value["steps"] = entries
+
+        commit_only(lake, lie)
+
+    return build
+
+
+def nothing(value: Json) -> None:
+    """An honest manifest."""
 
 
 def set_at(*path: Any, to: Any) -> Callable[[Json], None]:
@@ -274,24 +334,24 @@ HUGE = 1 << 40
 OBS = ("spec", "obs")
 VERIFIED: dict[str, Callable[[Path], None]] = {
     "a row count of 2^40": commit_says(
-        both(set_at("rows", 0, "shard", "rows", to=HUGE), set_at("rows", slice(1, None), to=[]))
+        both(set_at("rows", 0, 0, "rows", to=HUGE), set_at("rows", 0, slice(1, None), to=[]))
     ),
     "a row number of 2^70": commit_says(
-        both(set_at("rows", 0, "first", to=1 << 70), set_at("next_rows", to=[1 << 71]))
+        both(set_at("rows", 0, 0, "first", to=1 << 70), set_at("next_rows", to=[1 << 71]))
     ),
-    "blocks of 2^24 rows": commit_says(set_at("rows", 0, "shard", "block_rows", to=1 << 24)),
-    "rows of 2 GB": commit_says(set_at("rows", 0, "shard", "row_bytes", to=(1 << 31) - 1)),
+    "blocks of 2^24 rows": commit_says(set_at("rows", 0, 0, "block_rows", to=1 << 24)),
+    "rows of 2 GB": commit_says(set_at("rows", 0, 0, "row_bytes", to=(1 << 31) - 1)),
     "a step count of 2^40": commit_says(
         both(
-            set_at("segments", slice(1, None), to=[]),
-            set_at("segments", 0, "steps", "steps", to=HUGE),
+            set_at("steps", slice(1, None), to=[]),
+            set_at("steps", 0, "steps", to=HUGE),
             set_at("recorded", to=HUGE),
         )
     ),
     "more steps than the file can hold": commit_says(
         both(
-            set_at("segments", slice(1, None), to=[]),
-            set_at("segments", 0, "steps", "steps", to=1 << 20),
+            set_at("steps", slice(1, None), to=[]),
+            set_at("steps", 0, "steps", to=1 << 20),
             set_at("recorded", to=1 << 20),
         )
     ),
@@ -322,9 +382,26 @@ VERIFIED: dict[str, Callable[[Path], None]] = {
     "a time that is no date": commit_says(set_at("time", to="yesterday")),
     "a text for a duration": commit_says(set_at("seconds", to="fast")),
     "a note that is a list": commit_says(set_at("note", to=[1])),
-    "a digest that leaves the folder": commit_says(
-        set_at("rows", 0, "shard", "digest", to="../../../etc/passwd")
+    "a manifest of a thousand levels": nested(1000),
+    "a manifest with fewer files than the commit says": listed(nothing, files=1000),
+    "a manifest with other steps than the commit says": listed(
+        both(set_at("entries", slice(1, None), to=[]), set_at("entries", 0, "steps", to=STEPS))
     ),
+    "a manifest that does not say which rows its steps need": listed(nothing, needs=[]),
+    "a manifest that needs fewer rows than its steps": listed(nothing, needs=[[[0, 1]]]),
+    "a manifest of rows in the list of steps": listed(set_at("leaf", to=0)),
+    "a manifest without entries": listed(set_at("entries", to=[])),
+    "a manifest of 100,000 entries": listed(lambda value: value.update(entries=value["entries"] * 50_000)),
+    "a manifest of 65 MB": listed(set_at("padding", to="x" * (65 << 20))),
+    "a manifest of level 17": listed(nothing, level=17),
+    "a manifest of 2^40 bytes": listed(nothing, size=1 << 40),
+    "a manifest that is a number": listed(nothing, manifest=7),
+    "a manifest that leaves the folder": listed(nothing, manifest="../../../etc/passwd"),
+    "live rows in the wrong order": commit_says(set_at("live_rows", to=[[[50, 60], [0, 10]]])),
+    "live rows of another leaf": commit_says(set_at("live_rows", to=[[], []])),
+    "live rows of which none is": commit_says(set_at("live_rows", to=[[]])),
+    "a list of steps that is a text": commit_says(set_at("steps", to="all")),
+    "a digest that leaves the folder": commit_says(set_at("rows", 0, 0, "digest", to="../../../etc/passwd")),
 }
 OPENED = [name for name in VERIFIED if "priorit" in name]
 """lakes that are also refused when a replay resumes from them"""

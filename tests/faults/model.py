@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import lakepond as lp
+from lakepond.lake.writers import home
 
 SPEC = lp.Spec(obs=lp.Field((4, 6, 5), "uint8"), action=lp.Field((), "int64"))
 _FRAMES = np.random.default_rng(13).integers(0, 255, (20_000, 6, 5), dtype=np.uint8)
@@ -93,7 +94,8 @@ def check_and_continue(
     with lp.Lake.open(path, writer=writer) as lake:
         assert lake.commit.recorded == recorded + 9
         check_lake(lake)
-    left = [file.name for file in (path / "commits", path / "segments") for file in file.glob("*.aside")]
+    own = home(path, writer)
+    left = [file.name for folder in (own / "commits", own / "segments") for file in folder.glob("*.aside")]
     assert not left, f"temporary files are left: {left}"
 
 

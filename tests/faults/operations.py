@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -20,6 +21,8 @@ from faults import training
 from faults.crash_points import Marks, Operation
 from faults.journal import Journal, tree
 from faults.model import SPEC, check_and_continue, check_batch, check_lake, record
+from lakepond.lake.format.entries import Manifest
+from lakepond.lake.write import packing
 
 CAPACITY = 30
 
@@ -69,16 +72,16 @@ def check_commit(root: Path, marks: Marks) -> None:
 
 def merge(root: Path, journal: Journal) -> None:
     """Small files are merged in the background until a commit names a merged one."""
-    with lp.Replay.open(lake_of(root), capacity=CAPACITY, merge_after=3) as replay:
+    with lp.Replay.open(lake_of(root), capacity=CAPACITY, merge_after=3, keep_last=3) as replay:
         most = 0
         for stop in count(36, 3):
             journal.mark(handed_over=stop)
             record(replay, replay.stats().recorded, stop)
             commit = replay.commit()
             journal.mark(acknowledged=commit.recorded)
-            if len(commit.segments) < most:
+            if commit.totals.files < most:
                 return
-            most = len(commit.segments)
+            most = commit.totals.files
             assert stop < 300, "nothing was merged"
             time.sleep(0.02)
 
@@ -86,6 +89,37 @@ def merge(root: Path, journal: Journal) -> None:
 def check_lake_goes_on(root: Path, marks: Marks) -> None:
     marks = {"acknowledged": 33, "handed_over": 33, **marks}
     check_and_continue(lake_of(root), marks["acknowledged"], marks["handed_over"], merge_after=3)
+
+
+def small_manifests() -> AbstractContextManager[object]:
+    """Manifests of all levels within a few commits."""
+    return mock.patch.multiple(packing, LOOSE=2, FAN=2, FLAT_LEVEL=2)
+
+
+def manifests(root: Path, journal: Journal) -> None:
+    """Files move to manifests, and manifests to larger ones, while steps are dropped, ended and merged."""
+    with (
+        small_manifests(),
+        lp.Replay.open(lake_of(root), capacity=CAPACITY, max_steps=40, keep_last=2, merge_after=12) as replay,
+    ):
+        levels: set[int] = set()
+        for stop in range(36, 81, 3):
+            journal.mark(handed_over=stop)
+            record(replay, replay.stats().recorded, stop)
+            commit = replay.commit()
+            journal.mark(acknowledged=commit.recorded)
+            levels |= {e.level for _, listed in commit.lists() for e in listed if isinstance(e, Manifest)}
+        assert levels >= {1, 2}, levels
+
+
+def check_manifests(root: Path, marks: Marks) -> None:
+    with small_manifests():
+        check_lake_goes_on(root, marks)
+        with lp.Lake.open(lake_of(root)) as lake:
+            lake.compact(keep_last=1)
+            check_lake(lake)
+            there = {file.name for file in (lake_of(root) / "segments").iterdir()}
+            assert there == dict(lake.files()).keys(), "files are left over"
 
 
 KEPT: dict[str, Any] = {"max_steps": 40, "keep_last": 2, "keep_every": 4, "merge_after": 3}
@@ -129,8 +163,9 @@ def damage(root: Path) -> None:
 
 
 def contents(root: Path) -> set[str]:
-    """A short digest of every file that is not empty."""
-    return {hashlib.sha256(data).hexdigest()[:8] for data in tree(root).values() if data}
+    """A short digest of every file that is not empty; `newest` is a hint, which may be removed."""
+    files = {path: data for path, data in tree(root).items() if not str(path).endswith("commits/newest")}
+    return {hashlib.sha256(data).hexdigest()[:8] for data in files.values() if data}
 
 
 def repair(root: Path, journal: Journal) -> None:
@@ -461,6 +496,7 @@ OPERATIONS = {
     for operation in (
         Operation("commit", commit, check_commit),
         Operation("merge", merge, check_lake_goes_on, some_commits),
+        Operation("manifests", manifests, check_manifests, some_commits),
         Operation("retention", retention, check_retention, some_commits),
         Operation("compact", compact, check_lake_goes_on, some_commits),
         Operation("repair", repair, check_repair, damage),

@@ -47,6 +47,9 @@ def test_the_honest_inputs_that_the_corpus_is_made_of_are_accepted(tmp_path):
         assert hostile.run(["verify", f"{tmp_path}/{name}"]).code == 0
     hostile_lakes.copied(tmp_path)
     assert hostile.run(["verify", f"{tmp_path}/lake"]).code == 0
+    shutil.rmtree(tmp_path / "lake")
+    hostile_lakes.listed(hostile_lakes.nothing)(tmp_path)
+    assert hostile.run(["verify", f"{tmp_path}/lake"]).code == 0
     hostile_runs.checkpoint(hostile_runs.GOOD)(tmp_path)
     assert hostile.run(["load", f"{tmp_path}/run"]).code == 0
     large = {**hostile_runs.RESULT, "curve": [[1, 2], [2, 2**70]], "score": 2**70}

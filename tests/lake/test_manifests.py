@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from test_lake import item, settle, spec_of, step_of
+from test_lake import agrees, item, record, settle, spec_of, step_of
 
 import lakepond as lp
 from lakepond.lake.format import commits, manifests, names, ranges
@@ -402,3 +404,176 @@ def test_a_walk_of_commits_merges_ends_and_readers(machine, small):
     run_state_machine_as_test(
         machine, settings=settings(max_examples=15, stateful_step_count=14, deadline=None)
     )
+
+
+# --- files -------------------------------------------------------------------------------------------
+
+
+def test_a_file_whose_content_comes_twice_stays_while_one_place_is_live(tmp_path, small):
+    """The same four steps again and again: files of the same name at different places of the list."""
+    path, world = tmp_path / "lake", "vector"
+    repeated = 0
+    how = {"max_steps": 24, "keep_last": 1, "merge_after": None}
+    with lp.Replay.open(path, spec_of(world), capacity=20, **how) as replay:
+        for k in range(30):
+            for n in range(4 * (k % 3), 4 * (k % 3) + 4):
+                replay.record(**step_of(world, n))
+            commit = replay.commit()
+            settle(replay)
+            with lp.Lake.open(path) as lake:
+                lake.verify()
+                there = [stored.name for stored in lake.reader.stored()]
+                repeated += len(there) > len(set(there))
+                assert names.segment_files(path / "segments").keys() == dict(lake.files()).keys()
+                wanted = [float(i % 12) for i in range(commit.oldest, commit.recorded)]
+                assert lake.steps(commit.oldest, commit.recorded).reward.tolist() == wanted
+    assert repeated > 20
+    with lp.Lake.open(path) as lake:
+        lake.compact(keep_last=1)
+        assert lake.steps(commit.oldest, commit.recorded).reward.tolist() == wanted
+        assert names.segment_files(path / "segments").keys() == dict(lake.files()).keys()
+
+
+def test_a_commit_stays_small_over_thousands_of_commits(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # 12,000 of them
+    path, sizes = tmp_path / "lake", []
+    with lp.Replay.open(path, spec_of("frames first"), capacity=50) as replay:
+        for n in range(3000):
+            record(replay, "frames first", n, n + 1)
+            number = replay.commit().number
+            sizes.append((path / "commits" / commits.file_name(number)).stat().st_size)
+    assert max(sizes) < 1.5 * max(sizes[:100])
+    with lp.Lake.open(path) as lake:
+        assert {1, 2} <= levels(lake)
+        lake.verify()
+        batch = lake.steps(0, 3000)
+        for i in range(0, 3000, 7):
+            agrees(batch, i, "frames first")
+        assert lake.stats().files < 600  # small files are merged
+    for number in (0, 1000, 2000):
+        with lp.Lake.open(path, number) as lake:
+            agrees(lake.steps(0, number + 1), number, "frames first")
+
+
+def many_commits(path: Path, count: int = 40, **how: object) -> None:
+    """One step per commit: most files are in manifests."""
+    with lp.Replay.open(path, spec_of("frames first"), capacity=100, merge_after=None, **how) as replay:
+        for n in range(count):
+            record(replay, "frames first", n, n + 1)
+            replay.commit()
+
+
+def test_opening_checks_the_newest_files_and_reading_the_others(tmp_path, small):
+    path = tmp_path / "lake"
+    many_commits(path)
+    with lp.Lake.open(path) as lake:
+        assert {1, 2, 3} <= levels(lake)
+        named = lake.commit.named()
+        first = next(lake.reader.stored())
+        assert first.name not in named
+    data = (path / "segments" / first.name).read_bytes()
+    for broken in (None, data[:-1], data[:100] + bytes([data[100] ^ 1]) + data[101:]):
+        (path / "segments" / first.name).unlink()
+        if broken is not None:
+            (path / "segments" / first.name).write_bytes(broken)
+        with lp.Lake.open(path) as lake:
+            agrees(lake.steps(20, 40), 19, "frames first")
+            with pytest.raises(lp.LakeCorrupt):
+                lake.verify()
+            if broken is None or len(broken) < len(data):
+                with pytest.raises(lp.LakeCorrupt):
+                    lake.steps(0, 40)
+        (path / "segments" / first.name).write_bytes(data)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_repair_goes_back_to_commits_without_a_damaged_manifest(tmp_path, small, monkeypatch, gone):
+    path = tmp_path / "lake"
+    many_commits(path)
+    with lp.Lake.open(path) as lake:
+        inner = next(e for e in lake.commit.segments if isinstance(e, Manifest) and e.level > 2)
+        manifest = lake.reader.heads[0].catalog.read(inner, None)[-1]
+        assert isinstance(manifest, Manifest)
+    file = path / "segments" / manifest.name
+    before = {each.name: each.read_bytes() for each in path.rglob("*.*") if each.is_file()}
+    if gone:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-3] + b'x"}')
+    monkeypatch.setattr(manifests, "_kept", manifests._Kept())
+    with lp.Lake.open(path) as lake:  # it is not one of those that the commit names itself
+        with pytest.raises(lp.LakeCorrupt):
+            lake.verify()
+        with pytest.raises(lp.LakeCorrupt):
+            lake.steps(0, 40)
+    done = lp.repair(path)
+    assert done.newest is not None
+    assert done.newest >= 4
+    with lp.Lake.open(path) as lake:
+        assert lake.commit.number == done.newest
+        lake.verify()
+        batch = lake.steps(0, len(lake))
+        for i in range(len(lake)):
+            agrees(batch, i, "frames first")
+    after = {each.name: each.read_bytes() for each in path.rglob("*.*") if each.is_file()}
+    assert {n: d for n, d in after.items() if n != file.name} == {
+        n: d for n, d in before.items() if n != file.name
+    }
+    assert lp.repair(path).quarantined == ()
+    many = len(lake)
+    with lp.Replay.open(path, capacity=100) as replay:
+        record(replay, "frames first", many, many + 30)
+    with lp.Lake.open(path) as lake:
+        lake.verify()
+        assert len(lake) == many + 30
+
+
+def test_commits_go_on_though_a_manifest_is_damaged(tmp_path, small, monkeypatch):
+    """What is new is durable; the damage is found by `verify`."""
+    path = tmp_path / "lake"
+    how = {"max_steps": 100, "merge_after": 4}
+    with lp.Replay.open(path, spec_of("frames first"), capacity=100, **how) as replay:
+        for n in range(200):
+            record(replay, "frames first", n, n + 1)
+            replay.commit()
+            if n % 20 == 10:
+                for file in (path / "segments").glob("*.manifest"):
+                    file.write_bytes(b"x" * file.stat().st_size)
+                monkeypatch.setattr(manifests, "_kept", manifests._Kept())
+    assert commits.numbers(path / "commits") == list(range(200))
+    with lp.Lake.open(path) as lake:
+        assert (lake.commit.oldest, lake.commit.recorded) == (100, 200)
+        agrees(lake.steps(197, 200), 2, "frames first")
+
+
+def test_three_threads_sample_one_lake(tmp_path, small, monkeypatch):
+    from lakepond.lake.read import reader
+
+    monkeypatch.setattr(reader, "OPEN_BLOCKS", 64)  # files are closed and opened all the time
+    path, world = tmp_path / "lake", "frames first"
+    many_commits(path, 120)
+    failed: list[BaseException] = []
+    with lp.Lake.open(path) as lake:
+
+        def sample(seed: int) -> None:
+            rng = np.random.default_rng(seed)
+            kinds: list[dict] = [{}, {"n_step": 3, "gamma": 0.5}, {"sequence_length": 2}, {"replace": False}]
+            try:
+                for k in range(60):
+                    batch = lake.sample(16, rng=rng if k % 2 else None, **kinds[k % 4])
+                    if not kinds[k % 4]:
+                        for i in range(16):
+                            agrees(batch, i, world)
+                    first = int(rng.integers(0, 100))
+                    agrees(lake.steps(first, first + 20), 19, world)
+                if seed == 0:
+                    lake.verify()
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=sample, args=(seed,)) for seed in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failed == []

@@ -65,14 +65,14 @@ def test_a_broken_manifest_is_named_and_what_it_lists_is_not_called_intact(lake,
     with lp.Lake.open(lake) as opened:
         manifest = opened.commit.segments[1]
         assert isinstance(manifest, Manifest)
-        assert {line["state"] for line in check(opened)} == {"whole"}
+        assert {line["state"] for line in check(opened)} == {"intact"}
         lines = sum(1 for _ in check(opened))
         assert lines == opened.stats().files
     (lake / "segments" / manifest.name).write_bytes(bytes(manifest.size))
     monkeypatch.setattr(manifests, "kept", lambda manifest: None)
     with lp.Lake.open(lake) as opened:
         told = list(check(opened))
-    assert [line["file"] for line in told if line["state"] != "whole"] == [manifest.name]
+    assert [line["file"] for line in told if line["state"] != "intact"] == [manifest.name]
     assert manifest.name in told[-1]["error"]
     assert len(told) < lines
 

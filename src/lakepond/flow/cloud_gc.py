@@ -27,7 +27,6 @@ from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt, SpecError
 from lakepond.flow import leases
 from lakepond.flow.cloud_to_lake import CloudSegments, Remote, look
 from lakepond.flow.layout import LEASES, commit_name
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.names import SEGMENT
@@ -98,7 +97,7 @@ def gc(
         folder = Path(lake) / "commits"
         here: dict[str, int] = {}
         for number in commits.numbers(folder):
-            new_files(Catalog(commits.read(folder, number), Segments(Path(lake))), here)
+            new_files(Catalog(commits.read(folder, number), CloudSegments(store, Path(lake))), here)
         named |= here.keys()
     loose = _loose(remote.listed, named)
     old = {name: found for name, found in loose.items() if now - found.modified > older_than}

@@ -170,8 +170,12 @@ def bring_commits(
         if not (path / description.NAME).exists():
             write_bytes(path, description.NAME, data)
             description.read(path)
-        elif (path / description.NAME).read_bytes() != data:
-            raise CloudConflict(f"{path} and {cloud} are different lakes; pull to another folder.")
+        else:
+            mine = (path / description.NAME).read_bytes()
+            if not _same_lake(mine, data):
+                raise CloudConflict(f"{path} and {cloud} are different lakes; pull to another folder.")
+            if description.format_of(mine) < description.format_of(data):
+                write_bytes(path, description.NAME, data)
         newest = _newest_whole(path, store, elsewhere, remote)
         if number is None or number == newest.number:
             return newest
@@ -254,6 +258,7 @@ def _bring_commit(
         )
     elsewhere.add(files)
     if not file.exists():
+        (path / "commits" / commits.NEWEST).unlink(missing_ok=True)  # it finds commits without gaps only
         write_bytes(path / "commits", name, data)
     return commit
 
@@ -278,6 +283,13 @@ def bring_segments(path: Path, commit: Commit, fetcher: Fetcher, cloud: Cloud) -
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _same_lake(mine: bytes, theirs: bytes) -> bool:
+    try:
+        return mine == theirs or description.same_lake(mine, theirs)
+    except ValueError:
+        return False
 
 
 def _read(store: Store, name: str) -> bytes:

@@ -24,10 +24,11 @@ from lakepond.errors import (
     CloudUnreachable,
     LakeCorrupt,
 )
+from lakepond.flow.cloud_to_lake import CloudSegments
 from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
 from lakepond.formats import ranges
 from lakepond.lake import writers
-from lakepond.lake.elsewhere import Elsewhere, Segments, known
+from lakepond.lake.elsewhere import Elsewhere, known
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.checksum import Digest
 from lakepond.lake.format.commits import Commit
@@ -97,6 +98,7 @@ class Copier:
         self._unsure: set[str] = set()  # commits that may have arrived changed
         self._listed_at = -math.inf  # when a LIST has shown which files are there
         self._same_lake = False  # whether `lake.json` was compared with the one there
+        self._old_description = False  # whether that one is of an earlier version
 
     def round(self) -> None:
         """Upload all current commits; raises the first error.
@@ -149,7 +151,7 @@ class Copier:
 
     def _plan(self) -> Plan:
         found: dict[int, Planned] = {}
-        folder, segments = self.path / "commits", Segments(self.path)
+        folder, segments = self.path / "commits", CloudSegments(self.store, self.path)
         numbers = commits.numbers(folder)
         seen: dict[str, int] = {}
         for number in numbers:
@@ -164,7 +166,7 @@ class Copier:
                 found[number] = Planned(commit, data, files)
             except FileNotFoundError:
                 raise Changed from None
-            except LakeCorrupt as error:
+            except (LakeCorrupt, CloudNotFound) as error:
                 log.warning("%s: commit %d is not pushed: %s", self.cloud, number, error)
         plan = Plan(found, numbers[-1] if numbers else None)
         with self._change:
@@ -198,7 +200,7 @@ class Copier:
         self._compared.intersection_update(there)
         mine = read_regular(self.path / description.NAME)
         if description.NAME in listed and not self._same_lake:
-            if not self._holds(description.NAME, mine, listed):
+            if not self._holds(description.NAME, mine, listed) and not self._upgrades(mine):
                 raise CloudConflict(
                     f"{self.cloud} contains a different lake from {self.path}; nothing was overwritten: "
                     "push this one to another place, or pull that one to a fresh folder."
@@ -213,6 +215,13 @@ class Copier:
             if not self._knows(there[-1]):
                 raise self._published_by_another(there[-1], "which does not exist at")
             self._compared.add(there[-1])
+
+    def _upgrades(self, mine: bytes) -> bool:
+        """Whether the cloud has this lake in another version; an earlier one is replaced before a commit."""
+        theirs = self.store.read(description.NAME)
+        same = _sound(theirs) and description.same_lake(mine, theirs)
+        self._old_description = same and description.format_of(theirs) < description.format_of(mine)
+        return same
 
     def _holds(self, name: str, data: bytes, listed: dict[str, Listed]) -> bool:
         """Whether the cloud has these bytes; what was damaged on its way there is left out of `listed`."""
@@ -260,8 +269,7 @@ class Copier:
         deleted = [number for number in plan.commits if kept and number < kept[0]]
         if deleted and deleted[-1] == plan.newest and not self._was_there(plan.commits[deleted[-1]].commit):
             raise self._published_by_another(kept[-1], "which does not exist at")
-        for number in deleted:
-            del plan.commits[number]
+        self._drop(plan, deleted)
         self._leave_out(deleted, f"{self.cloud} keeps commits from {kept[0] if kept else 0} on")
 
     def _leave_out(self, numbers: list[int], why: str) -> None:
@@ -273,7 +281,8 @@ class Copier:
     def _leave_out_lost(self, plan: Plan, listed: dict[str, Listed]) -> None:
         """Push without commits whose files are neither here nor there; not without the newest."""
         lost: set[str] = set()
-        for number, planned in list(plan.commits.items()):
+        dropped: list[int] = []
+        for number, planned in plan.commits.items():
             for name, size in planned.files.items():
                 found = listed.get(f"segments/{name}")
                 if (self.path / "segments" / name).exists() or (found is not None and found.size == size):
@@ -281,15 +290,28 @@ class Copier:
                 if not (self.path / "commits" / commits.file_name(number)).exists():
                     raise Changed
                 lost.add(name)
-            needs = Catalog(planned.commit, Segments(self.path)).files() if lost else ()
+            catalog = Catalog(planned.commit, CloudSegments(self.store, self.path))
+            needs = catalog.files() if lost else ()
             missing = next((name for name, _ in needs if name in lost), None)
             if missing is not None:
                 why = f"commit {number} needs {missing}, which is neither at {self.path} nor in {self.cloud}"
                 if number == plan.newest:
                     raise LakeCorrupt(f"{why}; run `lakepond repair`.")
                 self._leave_out([number], why)
-                del plan.commits[number]
-                self._published.add(number)  # it is not planned again
+                dropped.append(number)
+        self._drop(plan, dropped)
+        self._published.update(dropped)  # they are not planned again
+
+    def _drop(self, plan: Plan, numbers: list[int]) -> None:
+        """Remove commits from a plan; files that later ones share with them are counted there."""
+        if not numbers:
+            return
+        kept = {number: plan.commits[number] for number in plan.commits if number not in numbers}
+        plan.commits.clear()
+        seen: dict[str, int] = {}
+        for number, planned in kept.items():
+            files = new_files(Catalog(planned.commit, CloudSegments(self.store, self.path)), seen)
+            plan.commits[number] = planned._replace(files=files)
 
     def _send(self, plan: Plan, listed: dict[str, Listed]) -> bool:
         """Send every file that is not there, or not known to be right; whether there was any."""
@@ -380,6 +402,9 @@ class Copier:
 
     def _put_description(self, listed: dict[str, Listed]) -> None:
         """Have `lake.json` there; and learn, from a second one, whether the server honours conditions."""
+        if self._old_description:
+            self.store.replace(description.NAME, read_regular(self.path / description.NAME))
+            self._old_description = False
         if description.NAME in listed and self.store.conditions is not None:
             return
         self._put(description.NAME, read_regular(self.path / description.NAME))

@@ -14,7 +14,7 @@ from lakepond.cloud.place import Cloud
 from lakepond.cloud.status import UploadStatus
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudConflict, CloudError, CloudUnreachable, LakeError, SpecError
-from lakepond.flow.cloud_to_lake import Fetcher, Remote, bring_commits, bring_segments, look
+from lakepond.flow.cloud_to_lake import CloudSegments, Fetcher, Remote, bring_commits, bring_segments, look
 from lakepond.flow.lake_to_cloud import Pusher
 from lakepond.flow.leases import Lease
 from lakepond.lake.elsewhere import Segments
@@ -38,7 +38,7 @@ class CloudCopy:
         fetcher = Fetcher(path, self.store)
         self._fetcher = fetcher
         self.pusher = Pusher(path, self.cloud, store=self.store)
-        self.lease = Lease(self.store, newest=partial(_newest, path))
+        self.lease = Lease(self.store, newest=partial(_newest, path, CloudSegments(self.store, path)))
         self.segments = Segments(
             path,
             bring=fetcher,
@@ -158,13 +158,13 @@ class CloudCopy:
         self._unpin(HELLO_SECONDS)
 
 
-def _newest(path: Path) -> tuple[int, frozenset[str]] | None:
-    """The number and the files of the newest commit on this disk; None if it cannot be read."""
+def _newest(path: Path, segments: CloudSegments) -> tuple[int, frozenset[str]] | None:
+    """The number and the files of the newest commit on this disk; None if it cannot be read now."""
     try:
         number = commits.newest(path / "commits")
         if number is None:
             return None
-        catalog = Catalog(commits.read(path / "commits", number), Segments(path))
+        catalog = Catalog(commits.read(path / "commits", number), segments)
         return number, frozenset(name for name, _ in catalog.files())
-    except (LakeError, OSError):
+    except (LakeError, CloudError, OSError):
         return None

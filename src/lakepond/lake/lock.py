@@ -8,7 +8,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 from weakref import WeakSet
@@ -55,10 +55,9 @@ class FileLock:
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             _open_locks.discard(self)
-            try:
+            with suppress(OSError):  # a file system without locks
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked without Python has a copy, too
-            finally:
-                os.close(descriptor)
+            os.close(descriptor)
 
     def restart_in_child(self) -> None:
         """Close the child's copy, which leaves the parent's lock as it is."""

@@ -178,6 +178,10 @@ class Commit:
             check(listed, leaves)
             if leaf is not None and listed and listed[-1].stop > self.next_rows[leaf]:
                 raise ValueError(f"the rows of leaf {leaf} are not in order")
+        for ranges in self.live_rows:
+            edges = [edge for pair in ranges for edge in pair]
+            if edges != sorted(edges):
+                raise ValueError("its live rows are not in order")
         if self.segments:
             stops = [*(entry.first for entry in self.segments[1:]), self.recorded]
             if self.segments[0].first > self.oldest or [entry.stop for entry in self.segments] != stops:

@@ -69,6 +69,17 @@ def parse_spec(data: bytes, file: Path | str) -> Spec:
         raise LakeCorrupt(f"{file} is damaged: {error}; restore it from a copy.") from error
 
 
+def same_lake(one: bytes, other: bytes) -> bool:
+    """Whether two `lake.json` are of one lake, perhaps in different versions; ValueError if damaged."""
+    first, second = ({**unseal(data), **version()} for data in (one, other))
+    return first == second
+
+
+def format_of(data: bytes) -> int:
+    """The version of a `lake.json`; ValueError if it is damaged, `LakeTooNew` if it is a later one."""
+    return check_version(unseal(data), NAME)
+
+
 def upgrade(path: Path) -> None:
     """Have `lake.json` say the version of the commits that are written from now on."""
     data = (path / NAME).read_bytes()

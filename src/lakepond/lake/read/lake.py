@@ -127,10 +127,10 @@ class Lake(Sampled, Exports):
                 found = commits.read(folder, commit)
                 check_files(path, found, writer)
                 return cls(path, spec, {writer: found}, segments)
-            except (FileNotFoundError, LakeCorrupt):
-                if (folder / commits.file_name(commit)).is_file():
+            except (FileNotFoundError, LakeCorrupt) as error:
+                if isinstance(error, LakeCorrupt) and (folder / commits.file_name(commit)).is_file():
                     raise
-                kept = commits.numbers(folder)
+                kept = [number for number in commits.numbers(folder) if number != commit]
                 raise LakeNotFound(
                     f"{folder.parent} has no commit {commit}; it has {ranges(kept)}."
                 ) from None

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from lakepond.lake.elsewhere import Segments
@@ -49,6 +50,9 @@ class Maintenance:
         self._merged: list[Merged] = []
         self._reported: dict[str, str] = {}
         self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._newest: Commit | None = None
+        self._busy = False
         self.failures = 0
         """tasks that failed"""
 
@@ -57,15 +61,17 @@ class Maintenance:
         self._retention.claim(name, number)
 
     def start(self, commit: Commit) -> None:
-        """After a commit: delete and merge in the background, unless that is still in progress."""
-        if self._work is not None and self._work.done() and not self._merged:
-            self._work = None
-        if self._work is None and not self._stop.is_set():
-            self._work = self._pool.submit(self._maintain, commit)
+        """After a commit: delete and merge in the background, after what is in progress there."""
+        with self._lock:
+            self._newest = commit
+            if self._busy or self._stop.is_set():
+                return
+            self._busy = True
+        self._work = self._pool.submit(self._maintain)
 
     def take(self) -> list[Merged]:
         """Files that replace others; the same again until they are `published`."""
-        return list(self._merged) if self._work is not None and self._work.done() else []
+        return list(self._merged)
 
     def published(self, commit: Commit, merged: Sequence[Merged]) -> None:
         """Note that a commit was published that took these files; it may not list all of them."""
@@ -100,11 +106,21 @@ class Maintenance:
 
     # --- on the thread ---------------------------------------------------------------------------
 
-    def _maintain(self, commit: Commit) -> None:
-        self.guarded("old files", "deleted", lambda: self._retention.apply(commit))
-        if self._after is not None:
-            least = max(2, self._after)
-            self.guarded("small files", "merged", lambda: self._merge_newest(commit, least))
+    def _maintain(self) -> None:
+        done: Commit | None = None
+        while (commit := self._next(done)) is not None:
+            self.guarded("old files", "deleted", partial(self._retention.apply, commit))
+            if self._after is not None and not self._merged:  # those of before are not taken yet
+                self.guarded(
+                    "small files", "merged", partial(self._merge_newest, commit, max(2, self._after))
+                )
+            done = commit
+
+    def _next(self, done: Commit | None) -> Commit | None:
+        """The newest commit, if it is another one than that; None: the thread is idle from now on."""
+        with self._lock:
+            self._busy = self._newest is not done
+            return self._newest if self._busy else None
 
     def _merge_newest(self, commit: Commit, least: int) -> None:
         catalog, keeps_all = Catalog(commit, self._segments), self._retention.keeps_all
