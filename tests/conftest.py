@@ -45,19 +45,19 @@ def _no_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _signal_handlers_are_restored() -> Iterator[None]:
-    """Fail the test that leaves a signal handler behind, not a later one that sends itself a signal."""
+    """Restore the handlers that a test found, and fail it if it left one of lakepond's.
+
+    TorchRL's `LazyMemmapStorage` installs handlers for good that end the process: a later test that sends
+    itself a signal would end its worker.
+    """
     before = {number: signal.getsignal(number) for number in stopping.SIGNALS}
     yield
-    left = {number: signal.getsignal(number) for number in stopping.SIGNALS}
     deferred, stopping._deferred = stopping._deferred, None
-    changed = {number: left[number] for number, handler in before.items() if left[number] != handler}
-    for number in changed:
-        signal.signal(number, before[number])
-    ours = [
-        each for each in changed.values() if "lakepond" in (getattr(each, "__module__", None) or "lakepond")
-    ]
-    assert not ours  # tensordict, say, installs handlers when it is first used
+    left = [handler for number in before if (handler := signal.getsignal(number)) != before[number]]
+    for number, handler in before.items():
+        signal.signal(number, handler)
     assert deferred is None
+    assert not [handler for handler in left if getattr(handler, "__module__", "").startswith("lakepond")]
 
 
 @pytest.fixture

@@ -191,10 +191,12 @@ class ReplayMachine(RuleBasedStateMachine):
         count = max(1, int(share * len(self.replay)))
         with lp.Lake.open(self.snapshot_path(self.replay)) as lake:
             self.replay.fill_from(lake, count, rng=np.random.default_rng(seed))
-        new = self.replay.recent(count).reward.astype(int).tolist()
-        assert len(set(new)) <= count
-        for original in new:
-            self.model.record(self.model.all[original], alone=True)
+        new, marks = self.replay.recent(count), ("reward", "terminated", "truncated")
+        before = [self.model.all[step_id] for step_id in self.model.live()]
+        for mark in zip(*(getattr(new, name).tolist() for name in marks), strict=True):
+            original = next(step for step in before if tuple(step[name] for name in marks) == mark)
+            before = [step for step in before if step is not original]  # each at most once
+            self.model.record(original, alone=True)
         self.snapshot("replay")
 
     def snapshot_path(self, replay: lp.Replay) -> Path:
@@ -265,11 +267,13 @@ class ReplayMachine(RuleBasedStateMachine):
         self.replay = lp.Replay.open(self.folder / "lake", capacity=self.replay.capacity, alpha=self.alpha)
         if commit:
             assert self.replay._rng.bit_generator.state == state
+        was_live = self.model.live()
         self.model.oldest = max(0, self.model.recorded - self.model.capacity)
-        if self.alpha is not None:  # priorities that were not committed are lost
+        self.model.cleared.clear()
+        if self.alpha is not None:  # priorities of steps that were cleared, or not committed, are lost
             priorities, live = self.replay._pond.priorities, self.model.live()
             weights = priorities.weights(self.replay._pond.places(np.array(live, int)))
-            if commit and set(live) <= set(self.priority):
+            if commit and was_live == live:
                 self.priorities_agree()
             found = weights ** (1 / self.alpha) - EPSILON
             self.priority, self.largest = dict(zip(live, found.tolist(), strict=True)), priorities.largest
@@ -468,7 +472,9 @@ class ReplayMachine(RuleBasedStateMachine):
 
 def walk(world: str, examples: int, **more: bool) -> None:
     machine = type("Machine", (ReplayMachine,), {"world_name": world, **more})
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=25))
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None)
+    )
 
 
 @pytest.mark.parametrize("world", WORLDS)

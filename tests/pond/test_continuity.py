@@ -85,6 +85,16 @@ def test_a_cut_before_the_next_step_is_kept_when_the_replay_is_opened_again(tmp_
         reopened.close()
 
 
+def test_two_cuts_of_a_stream_both_apply_although_links_are_computed_later():
+    replay = lp.Replay(lp.Spec(obs=VECTOR), 100)
+    for t in range(6):
+        if t in (2, 4):
+            replay.cut(0)
+            replay.cut(0)
+        record(replay, VECTOR, 1, t)
+    assert replay.steps(np.arange(6), n_step=6, gamma=1.0).num_steps.tolist() == [2, 1, 2, 1, 2, 1]
+
+
 def test_a_cut_applies_once_to_its_stream_alone():
     replay = lp.Replay(lp.Spec(obs=VECTOR), 100)
     for t in range(6):

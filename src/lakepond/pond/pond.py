@@ -312,6 +312,8 @@ class Pond(GrowthLock):
     def cut(self, streams: Sequence[int]) -> None:
         """Start a new episode with the next step of these streams."""
         with self.reading():
+            if not self.links.cuts.keys().isdisjoint(streams):
+                self.update()  # applies the earlier cuts to the steps recorded since
             for stream in streams:
                 self.links.cuts[stream] = self.recorded
 

@@ -18,6 +18,8 @@ class PlainReplay:
         self.oldest = 0
         self.cuts: set[int] = set()
         """streams whose next step starts an episode"""
+        self.cleared: set[int] = set()
+        """streams whose last step was cleared, so that the next one has nothing to follow"""
 
     @property
     def recorded(self) -> int:
@@ -30,16 +32,17 @@ class PlainReplay:
         follows: whether it continues the previous step of its stream; None: if its obs is that next_obs.
         alone: it belongs to no sequence.
         """
-        if step["stream"] in self.cuts:
+        if step["stream"] in self.cuts | (self.cleared if follows is None else set()):
             follows = False
-            self.cuts.remove(step["stream"])
+        self.cuts.discard(step["stream"])
+        self.cleared.discard(step["stream"])
         self.all.append({**step, "follows": follows, "alone": alone})
         self.oldest = max(self.oldest, self.recorded - self.capacity)
 
     def clear(self) -> None:
         """Remove all steps; the next step of each stream follows none."""
         self.oldest = self.recorded
-        self.cuts |= {step["stream"] for step in self.all}
+        self.cleared = {step["stream"] for step in self.all}
 
     def live(self) -> list[int]:
         """The ids of the live steps."""
