@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import tempfile
 import time
 from pathlib import Path
@@ -137,7 +136,8 @@ def opened(path: str) -> dict[str, Any]:
         replay = lp.Replay.open(path, capacity=300)
         times["Replay.open"].append(time.perf_counter() - began)
         replay.close()
-    memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    lines = Path("/proc/self/status").read_text().splitlines()
+    memory = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     return {**{name: 1e3 * median(found) for name, found in times.items()}, "memory": memory}
 
 
