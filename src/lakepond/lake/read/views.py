@@ -53,11 +53,27 @@ class View:
             if found is not None:
                 one: Array = found[0]
                 return one
-        places = np.arange(len(self))[key]
+        places = self._places(key)
         if places.ndim > 1:
             raise SpecError(f"a view takes a number, a slice or a list of numbers, not {places.ndim} axes.")
         found = self._read(np.atleast_1d(places))
         return found if places.ndim else found[0]
+
+    def _places(self, key: Key) -> Array:
+        """The places that a key selects, as NumPy indexing does; memory for these alone."""
+        if isinstance(key, slice):
+            return np.arange(*key.indices(len(self)))
+        places = np.asarray(key)
+        if places.dtype == np.bool_:
+            if places.shape != (len(self),):
+                raise IndexError(f"a mask of {list(places.shape)} does not fit {len(self):,} entries.")
+            return np.flatnonzero(places)
+        if places.size and not np.issubdtype(places.dtype, np.integer):
+            raise IndexError(f"a view takes integers, not {places.dtype}.")
+        places = places.astype(np.int64)
+        if places.size and not (places.min() >= -len(self) and places.max() < len(self)):
+            raise IndexError(f"{places.min()} to {places.max()} are not all among {len(self):,} entries.")
+        return np.where(places < 0, places + len(self), places)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         mapped = self._mapped(0, len(self)) if len(self) else None

@@ -1,0 +1,84 @@
+"""A lake of 10 TB, 156,000 files, 100,000 commits and 400 million rows: memory does not follow its size."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lakepond as lp
+from lakepond.testing import large_lakes
+
+ENTRIES, COMMITS, STEPS, ROW_BYTES = 78_000, 100_000, 5_128, 25_000
+
+WORK = """
+import sys
+import numpy as np
+import lakepond as lp
+
+def peak():
+    with open("/proc/self/status") as status:  # ru_maxrss would count the process that started this one
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) >> 10  # MB
+
+path = sys.argv[1]
+with lp.Lake.open(path) as lake:
+    stats = lake.stats()
+    assert stats.files > 156_000, stats
+    assert stats.rows > 400_000_000, stats
+    assert stats.bytes_on_disk > 10e12, stats
+    print("open", peak())
+    rng = np.random.default_rng(0)
+    batch = lake.sample(64, rng=rng)
+    first = batch.step_id < 78_000 * 5_128
+    assert (batch.reward[first] == batch.step_id[first] % 5_128).all()
+    places = np.sort(rng.integers(0, stats.rows, 200))
+    assert len(lake.rows()[places]) == 200
+    filled = lp.Replay(lake.spec, 1_000)
+    filled.fill_from(lake, 500, rng=rng)
+    batch = filled.sample(64, rng=rng)
+    assert len(np.unique(batch.obs[:, :8], axis=0)) > 32
+
+    class Enough(Exception):
+        pass
+
+    def progress(done, total):
+        if done > 3e9:
+            raise Enough
+
+    try:
+        lake.verify(progress=progress)
+    except Enough:
+        pass
+    assert sum(1 for _ in lake.files()) > 156_000
+with lp.Replay.open(path, capacity=100) as replay:
+    assert len(replay) == 100
+    assert len(replay.sample(10).reward) == 10
+    replay.commit()
+print("all", peak())
+"""
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "lake"
+    large_lakes.make(path, entries=ENTRIES, num_commits=COMMITS, steps=STEPS, row_bytes=ROW_BYTES)
+    with large_lakes.continued(path, capacity=200) as replay:
+        for _ in range(40):
+            large_lakes.record(replay, 3)
+            replay.commit()
+    return path
+
+
+def test_memory_is_bounded_whatever_a_lake_holds(lake):
+    done = subprocess.run([sys.executable, "-c", WORK, lake], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    peaks = dict(line.split() for line in done.stdout.splitlines())
+    assert int(peaks["open"]) < 400  # MB, with the interpreter and its libraries
+    assert int(peaks["all"]) < 1_000
+
+
+def test_a_commit_of_a_large_lake_is_small(lake):
+    with lp.Lake.open(lake) as opened:
+        newest = opened.commit
+    assert len(newest.to_json()) < 40_000
+    assert sum(newest.named().values()) < 64 << 20  # manifests, and the newest files
