@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -53,13 +54,18 @@ def frees_in_pause(disk, monkeypatch):
     return pauses
 
 
-def between(disk, first, last, leave=0):
-    """A callback that fills the disk after the call `first` and empties it after the call `last`."""
+def between(disk, first, last, leave=0, run=None):
+    """A callback that fills the disk after the call `first` and empties it after the call `last`.
+
+    `run`: a folder with checkpoints written on a thread; the disk is filled when number `first` is there.
+    """
     calls = itertools.count(1)
 
     def call(_):
         number = next(calls)
         if number == first:
+            while run is not None and first not in Run.open(run).checkpoints():
+                time.sleep(0.001)
             disk.fill(leave)
         if number == last:
             disk.free()
@@ -81,7 +87,7 @@ def generations(folder):
 def test_erl_trains_through_a_full_disk_and_ends_with_the_same_bits(at_floor, leave, disk, undisturbed, said):
     folder = disk.path / "run"
     config = replace(ERL, at_floor=at_floor, warn_free="1MB" if at_floor == "stop_saving" else "0")
-    erl.train(config, folder, on_generation=between(disk, 2, 5, leave))
+    erl.train(config, folder, on_generation=between(disk, 2, 5, leave, run=folder))
     assert fingerprint(folder) == fingerprint(undisturbed)
     assert len(list(Run.open(folder).history())) == 7
     assert generations(folder)[-1] == 7
@@ -98,7 +104,7 @@ def test_erl_pauses_when_it_holds_too_many_steps_in_memory(
 ):
     monkeypatch.setattr(erl, "MOST_WAITING", 0)  # as many steps as the replay holds: 300, three generations
     folder = disk.path / "run"
-    erl.train(ERL, folder, on_generation=between(disk, 2, None))
+    erl.train(ERL, folder, on_generation=between(disk, 2, None, run=folder))
     assert next(frees_in_pause) == 1
     (paused,) = said("training pauses")
     assert "because 270 steps are held in memory, and tries again every 5 s" in paused
@@ -109,7 +115,7 @@ def test_a_signal_ends_the_pause_at_once_and_what_is_lost_is_said(disk, undistur
     monkeypatch.setattr(erl, "MOST_WAITING", 0)
     monkeypatch.setattr(saving, "RETRY_SECONDS", 3600.0)
     folder = disk.path / "run"
-    fill = between(disk, 2, None)
+    fill = between(disk, 2, None, run=folder)
 
     def interrupt():
         while not said("training pauses"):
@@ -138,7 +144,7 @@ def test_training_that_ends_with_the_disk_still_full_fails_and_says_what_is_lost
     with pytest.raises(
         RunNotSaved, match=r"could not be saved for 0.1 s .*No space left on device"
     ) as failed:
-        erl.train(config, folder, on_generation=between(disk, 2, None))
+        erl.train(config, folder, on_generation=between(disk, 2, None, run=folder))
     steps = 90 if at_floor == "stop" else 450  # one generation, or five
     assert f"Lost: the training since checkpoint 2, {steps} steps that no commit holds" in str(failed.value)
     assert cli.exit_code(failed.value) == cli.NO
