@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lakepond._version import __version__
 
 if TYPE_CHECKING:
+    from lakepond.cloud.garbage import gc
     from lakepond.cloud.place import Cloud
     from lakepond.cloud.status import UploadStatus
     from lakepond.errors import (
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         TooFewSteps,
         UnknownStream,
     )
-    from lakepond.flow.cloud_gc import gc
     from lakepond.flow.cloud_to_lake import pull
     from lakepond.flow.lake_to_cloud import push
     from lakepond.lake.read.lake import Lake, LakeStats
@@ -51,7 +51,7 @@ _HOMES = {
     "lakepond.cloud.status": ("UploadStatus",),
     "lakepond.flow.lake_to_cloud": ("push",),
     "lakepond.flow.cloud_to_lake": ("pull",),
-    "lakepond.flow.cloud_gc": ("gc",),
+    "lakepond.cloud.garbage": ("gc",),
     "lakepond.lake.repair": ("repair",),
     "lakepond.types": ("Spec", "Field", "Batch", "Stats", "RowSource", "WindowRef"),
     "lakepond.errors": (

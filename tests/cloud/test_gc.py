@@ -129,7 +129,7 @@ def test_11_what_a_lake_on_this_disk_names_stays(cloud, tmp_path):
 
 
 def test_11_the_age_is_by_the_servers_clock(cloud, monkeypatch):
-    monkeypatch.setattr("lakepond.flow.cloud_gc.time", SimpleNamespace(time=lambda: 1e12))  # far ahead
+    monkeypatch.setattr("lakepond.cloud.garbage.time", SimpleNamespace(time=lambda: 1e12))  # far ahead
     before = names(cloud)
     assert lp.gc(cloud, keep_last=1, dry_run=False).commits == ()
     assert names(cloud) == before

@@ -11,9 +11,9 @@ import pytest
 from small_runs import SPEC, record, run, whole
 
 import lakepond as lp
+from lakepond.cloud.fetching import Fetcher
 from lakepond.cloud.memory import _BUCKETS
 from lakepond.cloud.store import Store
-from lakepond.flow.cloud_to_lake import Fetcher
 from lakepond.lake.format import commits, manifests, names
 from lakepond.lake.format.entries import Manifest
 from lakepond.lake.write import packing

@@ -14,9 +14,9 @@ import pytest
 from small_runs import SPEC, agrees, environment, run
 
 import lakepond as lp
+from lakepond.cloud import garbage, leases
 from lakepond.cloud.memory import MemoryBucket
 from lakepond.cloud.store import Store
-from lakepond.flow import cloud_gc, leases
 
 DAY = 24 * 3600.0
 ANY_AGE = -60.0
@@ -93,8 +93,8 @@ def test_the_lease_of_a_reader_that_was_killed_expires_and_is_deleted(cloud, tmp
     (left,) = leases_in(cloud)
     assert lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False).leased == (2,)
     assert leases_in(cloud) == [left]
-    real = cloud_gc._server_time
-    monkeypatch.setattr(cloud_gc, "_server_time", lambda store: real(store) + 1.01 * DAY)
+    real = garbage._server_time
+    monkeypatch.setattr(garbage, "_server_time", lambda store: real(store) + 1.01 * DAY)
     swept = lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False)
     assert (swept.commits, swept.leased) == ((2,), ())
     assert leases_in(cloud) == []
@@ -185,7 +185,7 @@ def test_a_lease_that_cannot_be_read_stops_gc_until_it_has_expired(content, name
     with pytest.raises(lp.CloudCorrupt, match="nothing is deleted"):
         lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False)
     assert Store(cloud).list().keys() == before.keys()
-    monkeypatch.setattr(cloud_gc, "_server_time", lambda store: time.time() + 1.01 * DAY)
+    monkeypatch.setattr(garbage, "_server_time", lambda store: time.time() + 1.01 * DAY)
     assert lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False).commits == (0, 1)
     assert leases_in(cloud) == []
 

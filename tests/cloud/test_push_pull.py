@@ -10,7 +10,7 @@ import servers
 from small_runs import SPEC, agrees, bytes_of, record, run, whole
 
 import lakepond as lp
-from lakepond.flow.cloud_to_lake import Fetcher
+from lakepond.cloud.fetching import Fetcher
 
 EVERY = ["moto", "gcs", "seaweed", "azurite", "rclone"]
 

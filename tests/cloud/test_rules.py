@@ -20,9 +20,9 @@ from small_runs import SPEC, environment, record, run, whole
 import lakepond as lp
 from lakepond.cloud.memory import MemoryBucket
 from lakepond.cloud.pace import Backoff, TokenBucket, timeout_for
+from lakepond.cloud.pusher import Pusher
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudForked
-from lakepond.flow.lake_to_cloud import Pusher
 from lakepond.testing.chaos import Fault
 
 S3_GCS_AZURE = pytest.mark.parametrize("server", ["moto", "gcs", "azurite"], indirect=True)

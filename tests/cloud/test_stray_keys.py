@@ -11,9 +11,9 @@ from small_runs import SPEC, run, whole
 import lakepond as lp
 from lakepond.adapters.cloud_sync import CloudSync
 from lakepond.cloud.bucket import Unlistable, valid_name
+from lakepond.cloud.layout import commit_numbers
 from lakepond.cloud.memory import _BUCKETS
 from lakepond.cloud.store import Store
-from lakepond.flow.layout import commit_numbers
 from lakepond.runs.copies import pull_run, push_run
 from lakepond.runs.run import Run
 from lakepond.runs.status_in_cloud import look_in_cloud

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, Protocol, Self
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.pace import patiently
 from lakepond.cloud.place import Cloud
+from lakepond.cloud.pusher import Pusher
 from lakepond.cloud.status import UploadStatus
 from lakepond.cloud.store import LARGE, Store, md5_of_file
 from lakepond.cloud.uploader import Upload, Uploader
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakepondError, SpecError
 from lakepond.flow.cloud_to_lake import pull
-from lakepond.flow.lake_to_cloud import Pusher
 from lakepond.lake.links import target_in
 
 log = logging.getLogger("lakepond")

@@ -46,8 +46,8 @@ class Gc:
         """Find unused files, and delete them if --delete is given."""
         retention(self.keep_last, self.keep_every)
         at_least(0, older_than=self.older_than)
+        from lakepond.cloud.garbage import gc
         from lakepond.cloud.place import Cloud
-        from lakepond.flow.cloud_gc import gc
         from lakepond.runs.copies import is_run_in_cloud
 
         place = Cloud.of(self.url)

@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from lakepond.cloud.fetching import CloudSegments, Fetcher, Remote, bring_commits, bring_segments, look
+from lakepond.cloud.leases import Lease
 from lakepond.cloud.place import Cloud
+from lakepond.cloud.pusher import Pusher
 from lakepond.cloud.status import UploadStatus
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudConflict, CloudError, CloudUnreachable, LakeError, SpecError
-from lakepond.flow.cloud_to_lake import CloudSegments, Fetcher, Remote, bring_commits, bring_segments, look
-from lakepond.flow.lake_to_cloud import Pusher
-from lakepond.flow.leases import Lease
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit

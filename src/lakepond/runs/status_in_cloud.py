@@ -8,10 +8,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lakepond import untrusted
+from lakepond.cloud.layout import commit_name, commit_numbers
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound
-from lakepond.flow.layout import commit_name, commit_numbers
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit
 from lakepond.runs.copies import KNOWN

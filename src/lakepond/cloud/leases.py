@@ -17,9 +17,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from lakepond.cloud.layout import LEASES
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudError, CloudRefused
-from lakepond.flow.layout import LEASES
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.names import SEGMENT
 

@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from lakepond.cloud import leases
 from lakepond.cloud.bucket import Listed
+from lakepond.cloud.fetching import CloudSegments, Remote, look
+from lakepond.cloud.layout import LEASES, commit_name
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.status import in_words
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt, SpecError
-from lakepond.flow import leases
-from lakepond.flow.cloud_to_lake import CloudSegments, Remote, look
-from lakepond.flow.layout import LEASES, commit_name
 from lakepond.lake.format import commits
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.names import SEGMENT

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lakepond.cloud.bucket import Listed
+from lakepond.cloud.fetching import CloudSegments
+from lakepond.cloud.layout import KNOWN, commit_name, commit_numbers
 from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Upload, Uploader
 from lakepond.errors import (
@@ -24,8 +26,6 @@ from lakepond.errors import (
     CloudUnreachable,
     LakeCorrupt,
 )
-from lakepond.flow.cloud_to_lake import CloudSegments
-from lakepond.flow.layout import KNOWN, commit_name, commit_numbers
 from lakepond.formats import ranges
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Elsewhere, known

@@ -1,0 +1,275 @@
+"""Downloads from the cloud: the newest intact commit, or one by number, and its segments.
+
+    LIST ──▶ lake.json ──▶ commits, newest first, until one is intact ──▶ its segments, four at a time
+
+Every segment is compared with its digest before it appears. Existing segments are not downloaded again, so an
+interrupted pull resumes. Memory: a few megabytes per worker, for segments of any size.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lakepond import forks
+from lakepond.cloud.bucket import Listed
+from lakepond.cloud.layout import KNOWN, commit_name, commit_numbers
+from lakepond.cloud.pace import patiently
+from lakepond.cloud.place import Cloud
+from lakepond.cloud.status import in_words
+from lakepond.cloud.store import Store
+from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorrupt, LakeFull
+from lakepond.formats import ranges
+from lakepond.lake.elsewhere import FOLDER, Elsewhere, Segments
+from lakepond.lake.files import make_folders, write_bytes, write_whole
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.checksum import Digest
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.links import check_folders
+from lakepond.lake.lock import WriterLock
+from lakepond.lake.read.catalog import Catalog
+
+log = logging.getLogger("lakepond")
+TRIES = 3
+"""how often a segment that comes back wrong is fetched"""
+
+
+class Fetcher:
+    """Downloads and verifies segments; concurrent requests for a segment share one download."""
+
+    def __init__(self, path: Path, store: Store) -> None:
+        self._folder, self._store = path / "segments", store
+        self.restart_in_child()
+        self.segments: Segments | None = None
+        """asked to make room before a file is fetched"""
+        forks.register(self)
+
+    def restart_in_child(self) -> None:
+        """Forget the downloads of the parent's threads."""
+        self._lock = threading.Lock()
+        self._busy: dict[str, threading.Lock] = {}
+
+    def __call__(self, name: str) -> None:
+        """Have this segment here."""
+        with self._lock:
+            mine = self._busy.setdefault(name, threading.Lock())
+        with mine:
+            if not (self._folder / name).exists():
+                self._bring(name)
+
+    def _bring(self, name: str) -> None:
+        patience, cap = self._store.cloud.patience, self._store.cloud.retry_cap
+        found = patiently(lambda: self._store.head(f"segments/{name}"), for_seconds=patience, cap=cap)
+        if found is None:
+            raise CloudNotFound(
+                f"segment {name} is not in {self._store.cloud} any more: see `gc`, or open another commit."
+            )
+        if self.segments is not None:
+            self.segments.make_room(found.size)
+        for _ in range(TRIES):
+            try:
+                patiently(lambda: self._fetch(name, found.size), for_seconds=patience, cap=cap)
+                return
+            except CloudCorrupt as error:
+                wrong = error
+                log.warning("%s", error)
+        raise wrong
+
+    def _fetch(self, name: str, size: int) -> None:
+        def fill(file: Any) -> None:
+            digest = Digest()
+            for piece in self._store.stream(f"segments/{name}", size):
+                digest.update(piece)
+                view = memoryview(piece)
+                while view:
+                    view = view[file.write(view) :]
+            if digest.hexdigest() != name.partition(".")[0]:
+                raise CloudCorrupt(
+                    f"segment {name} in {self._store.cloud} is damaged: its content does not match "
+                    "the digest in its name; push it again from a disk that has it, or open an older commit."
+                )
+            os.fsync(file.fileno())
+
+        check_folders(self._folder)
+        write_whole(self._folder, fill, lambda _: name)
+
+
+class CloudSegments:
+    """The manifests of a lake in the cloud, or on this disk if they are there."""
+
+    def __init__(self, store: Store, path: Path | None = None) -> None:
+        self._store, self._folder = store, None if path is None else path / "segments"
+
+    def data(self, name: str, most: int) -> bytes:
+        """The bytes of a manifest; `CloudNotFound` if it does not exist."""
+        if self._folder is not None and (self._folder / name).is_file():
+            return (self._folder / name).read_bytes()[: most + 1]
+        return _read(self._store, f"segments/{name}")[: most + 1]
+
+
+@dataclass(frozen=True)
+class Remote:
+    """The lake at a cloud location."""
+
+    listed: dict[str, Listed]
+    numbers: list[int]
+    """of all its commits, intact or not, oldest first"""
+
+
+def look(store: Store) -> Remote | None:
+    """Return the lake at a location, or None. Fails fast if the server does not answer."""
+    listed = patiently(lambda: store.list(known=KNOWN), for_seconds=1.0, cap=store.cloud.retry_cap)
+    if description.NAME not in listed:
+        return None
+    return Remote(listed, commit_numbers(listed))
+
+
+def bring_commits(
+    path: Path, store: Store, elsewhere: Elsewhere, number: int | None = None, remote: Remote | None = None
+) -> Commit:
+    """Download `lake.json`, the newest intact commit and the requested one; return the latter."""
+    cloud = store.cloud
+    remote = remote if remote is not None else look(store)
+    if remote is None:
+        raise CloudNotFound(f"there is no lake at {cloud}; `lakepond push` or `replay.push()` uploads one.")
+    folders = [path / name for name in ("segments", "commits", FOLDER, "quarantine")]
+    check_folders(*folders)
+    for folder in (path, *folders[:3]):
+        make_folders(folder)
+    with WriterLock(path / "lock"):
+        data = _read(store, description.NAME)
+        if not (path / description.NAME).exists():
+            write_bytes(path, description.NAME, data)
+            description.read(path)
+        else:
+            mine = (path / description.NAME).read_bytes()
+            if not _same_lake(mine, data):
+                raise CloudConflict(f"{path} and {cloud} are different lakes; pull to another folder.")
+            if description.format_of(mine) < description.format_of(data):
+                write_bytes(path, description.NAME, data)
+        newest = _newest_whole(path, store, elsewhere, remote)
+        if number is None or number == newest.number:
+            return newest
+        if number not in remote.numbers:
+            raise CloudNotFound(f"{cloud} has no commit {number}; it has {ranges(sorted(remote.numbers))}.")
+        return _bring_commit(path, store, elsewhere, remote, number)
+
+
+def _newest_whole(path: Path, store: Store, elsewhere: Elsewhere, remote: Remote) -> Commit:
+    """Fetch the newest intact commit; those after it, which are damaged, go to the quarantine."""
+    mine = commits.numbers(path / "commits")
+    for number in reversed(remote.numbers):
+        if mine and mine[-1] < number:
+            _check_pushed(path, store, elsewhere, remote, mine[-1], number)
+        try:
+            ahead = bool(mine) and mine[-1] > number
+            return _bring_commit(path, store, elsewhere, remote, number, ahead=ahead)
+        except (LakeCorrupt, CloudCorrupt, CloudNotFound) as error:
+            log.warning("%s: skipping unreadable commit %d: %s", store.cloud, number, error)
+    raise CloudNotFound(f"{store.cloud} has no complete commit; push again from a disk that has one.")
+
+
+def _check_pushed(
+    path: Path, store: Store, elsewhere: Elsewhere, remote: Remote, here: int, newest: int
+) -> None:
+    """Raise `CloudConflict` if the newest commit on this disk was never in the cloud, which has a newer one.
+
+    One that was there with all its files, and is not any more, was deleted by a `gc`.
+    """
+    file = path / "commits" / commits.file_name(here)
+    if here in remote.numbers:
+        pushed = file.read_bytes() == _read(store, commit_name(here))
+    else:
+        try:
+            pushed = all(name in elsewhere for name in commits.read(file.parent, here).named())
+        except LakeCorrupt:
+            pushed = False
+    if not pushed:
+        raise CloudConflict(
+            f"{path} has a commit {here} that was never pushed, and another machine has published commit "
+            f"{newest} in {store.cloud}: pull to a fresh folder to continue from that one, or push this one "
+            "to another place."
+        )
+
+
+def _bring_commit(
+    path: Path, store: Store, elsewhere: Elsewhere, remote: Remote, number: int, *, ahead: bool = False
+) -> Commit:
+    """One commit, checked, with the list of its files; `CloudCorrupt` unless all that it names is there.
+
+    `ahead`: this disk has a newer commit, which continues this one only if its files are known here.
+    """
+    name = commits.file_name(number)
+    data = _read(store, commit_name(number))
+    file = path / "commits" / name
+    if file.exists() and file.read_bytes() != data:
+        raise CloudConflict(
+            f"{path} and {store.cloud} have different commits {number}: two runs wrote them. Pull to another "
+            "folder, or push this one elsewhere."
+        )
+    try:
+        commit = Commit.from_json(data, name)
+        files = dict(Catalog(commit, CloudSegments(store, path)).files())
+        for segment, size in files.items():
+            found = remote.listed.get(f"segments/{segment}")
+            if found is None or found.size != size:
+                raise CloudCorrupt(
+                    f"{store.cloud} does not have {segment} of {size:,} bytes, which it names."
+                )
+    except (LakeCorrupt, CloudCorrupt):
+        if not file.exists():  # kept, so that its number is not given again
+            make_folders(path / "quarantine")
+            write_bytes(path / "quarantine", name, data)
+        raise
+    if ahead and not file.exists() and not all(segment in elsewhere for segment in files):
+        raise CloudConflict(
+            f"another machine has published commit {number} in {store.cloud}, which does not exist at "
+            f"{path}, and there are newer commits here that were never pushed: pull to a fresh folder to "
+            "continue from that one, or push this one to another place."
+        )
+    elsewhere.add(files)
+    if not file.exists():
+        (path / "commits" / commits.NEWEST).unlink(missing_ok=True)  # it finds commits without gaps only
+        write_bytes(path / "commits", name, data)
+    return commit
+
+
+def bring_segments(path: Path, commit: Commit, fetcher: Fetcher, cloud: Cloud) -> None:
+    """Download all segments of a commit, several in parallel."""
+    files = Catalog(commit, Segments(path, bring=fetcher)).files()
+    missing = {name: size for name, size in files if not (path / "segments" / name).exists()}
+    needed, free = sum(missing.values()), shutil.disk_usage(path).free
+    if needed > free:
+        raise LakeFull(
+            errno.ENOSPC,
+            f"commit {commit.number} of {cloud} needs {in_words(needed)} more at {path}, where "
+            f"{in_words(free)} are free; pull it lazily, with a local_budget, or to a larger disk",
+        )
+    log.info("%s: fetching %d files, %s", cloud, len(missing), in_words(needed))
+    with ThreadPoolExecutor(cloud.workers, "lakepond-pull") as pool:
+        fetched = [pool.submit(fetcher, name) for name in missing]
+        try:
+            for each in fetched:
+                each.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _same_lake(mine: bytes, theirs: bytes) -> bool:
+    try:
+        return mine == theirs or description.same_lake(mine, theirs)
+    except ValueError:
+        return False
+
+
+def _read(store: Store, name: str) -> bytes:
+    """A small file of the cloud; a server that stops answering is waited for."""
+    return patiently(lambda: store.read(name), for_seconds=store.cloud.patience, cap=store.cloud.retry_cap)
