@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from lakepond.cloud.bucket import Unlistable
 from lakepond.cloud.layout import BOUNDARY, chain_folder, commit_name, is_chain
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt
@@ -36,7 +37,10 @@ def chain_names(store: Store) -> list[str]:
 
     Two LISTs with a delimiter, of the place and of `writers/`: their answers do not grow with the chains.
     """
-    top = store.folders()
+    try:
+        top = store.folders()
+    except Unlistable:  # because of a key that the client cannot name: ask for what matters
+        top = [folder for folder in ("commits", FOLDER) if store.list(folder)]
     named = [name for name in store.folders(FOLDER) if is_chain(name)] if FOLDER in top else []
     return [*([""] if "commits" in top else []), *named]
 

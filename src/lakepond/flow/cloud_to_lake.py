@@ -29,5 +29,5 @@ def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, laz
     fetcher = Fetcher(path, store)
     if not lazy:
         bring_segments(path, chosen, fetcher, cloud)
-    segments = Segments(path, bring=fetcher, pin=Lease(store).pin)
+    segments = Segments(path, bring=fetcher, pin=Lease(store, path).pin)
     return Lake(path, description.read(path), chosen, segments)

@@ -38,7 +38,7 @@ class CloudCopy:
         fetcher = Fetcher(path, self.store)
         self._fetcher = fetcher
         self.pusher = Pusher(path, self.cloud, store=self.store)
-        self.lease = Lease(self.store, newest=partial(_newest, path, CloudSegments(self.store, path)))
+        self.lease = Lease(self.store, path, newest=partial(_newest, path, CloudSegments(self.store, path)))
         self.segments = Segments(
             path,
             bring=fetcher,
