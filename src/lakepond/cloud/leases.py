@@ -126,14 +126,14 @@ class Collecting:
 
     def renew(self) -> None:
         """Put it, or put it again before readers ignore it; `CloudUnreachable` if that may have happened."""
-        passed = _clock() - self._at
+        passed = clock() - self._at
         if math.inf > passed > GC_SECONDS / 2:
             raise CloudUnreachable(
                 f"{self._store.cloud}: this machine was suspended for {passed:,.0f} s while `gc` deleted; it "
                 "stopped: run it again."
             )
         if passed > GC_RENEW_SECONDS:
-            self._at = _clock()
+            self._at = clock()
             self._store.replace(self.name, b"{}")
 
 
@@ -352,6 +352,6 @@ def _content(numbers: Collection[int], names: Collection[str]) -> bytes:
     return json.dumps(lease).encode()
 
 
-def _clock() -> float:
+def clock() -> float:
     """Seconds; also those that this machine was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
