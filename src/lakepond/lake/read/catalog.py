@@ -89,6 +89,12 @@ class Catalog:
             return entry.stop > self.commit.oldest
         return meets(self.commit.live_rows[leaf], entry.first, entry.stop)
 
+    def lists(self, file: File) -> bool:
+        """Whether the commit names this file."""
+        last = file.stop - 1, file.stop
+        found = self.rows(file.leaf, *last) if isinstance(file, RowsFile) else self.segments(*last)
+        return any(each.name == file.name for each in found)
+
     def live(self, leaf: int | None, entries: Sequence[Entry]) -> Iterator[tuple[Entry, bool]]:
         """The entries that belong to the commit, and whether one is a manifest of which every file does.
 
