@@ -94,7 +94,7 @@ class LakeWriter:
         self.maintenance = Maintenance(
             path, writer, self._files, keep_last=keep_last, keep_every=keep_every, merge_after=merge_after
         )
-        for folder in (self._commits, self._folder):
+        for folder in (path, self._commits, self._folder):
             delete_temporary(folder)
 
     def go_on_from(self, commit: Commit) -> None:
