@@ -6,15 +6,21 @@ import re
 from collections.abc import Iterable
 
 from lakepond.lake.format import commits, description
+from lakepond.lake.format.names import SOURCES, folder_of
 
 LEASES = "leases/"
-KNOWN = (description.NAME, "commits/", "segments/", LEASES)
+KNOWN = (description.NAME, "commits/", "segments/", f"{SOURCES}/", LEASES)
 """all that belongs to a lake"""
 
 
 def commit_name(number: int) -> str:
     """The object of one commit."""
     return f"commits/{commits.file_name(number)}"
+
+
+def segment_name(name: str) -> str:
+    """The object of one segment, or of a file that all writers share."""
+    return f"{folder_of(name)}/{name}"
 
 
 def commit_numbers(names: Iterable[str], under: str = "") -> list[int]:

@@ -36,6 +36,11 @@ def is_shared(name: str) -> bool:
     return name.endswith(".source")
 
 
+def folder_of(name: str) -> str:
+    """The folder that a segment is in."""
+    return SOURCES if is_shared(name) else "segments"
+
+
 def entries(folder: Path, form: re.Pattern[str]) -> Iterator[os.DirEntry[str]]:
     """The entries of a folder whose names have this form, of any type; none if the folder does not exist.
 
