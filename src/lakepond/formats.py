@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime
 from itertools import groupby
+
+from lakepond.errors import SpecError
 
 UNKNOWN = "–"
 
@@ -79,6 +82,19 @@ def duration(seconds: float | None) -> str:
             parts.append(f"{left // length} {unit}")
             left %= length
     return " ".join(parts)
+
+
+def parse_seconds(text: float | str) -> float:
+    """A length of time that a user gave: a number of seconds, or text like "5s", "2min" or "1.5 h"."""
+    units = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+    seconds = text if isinstance(text, int | float) and not isinstance(text, bool) else math.nan
+    if isinstance(text, str) and (match := re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", text)):
+        seconds = float(match[1]) * units.get(match[2], math.nan)
+    if not 0 < seconds < math.inf:
+        raise SpecError(
+            f"{text!r} is not a valid length of time; write seconds, or text like '5s' or '2min'."
+        )
+    return float(seconds)
 
 
 def age(moment: float, now: float) -> str:
