@@ -33,12 +33,16 @@ if TYPE_CHECKING:
         RecordError,
         ReplayClosed,
         SampleError,
+        SampleTimeout,
         SpecError,
         TooFewSteps,
         UnknownStream,
     )
     from lakepond.flow.cloud_to_lake import pull
+    from lakepond.flow.following.lag import Lag, WriterLag
     from lakepond.flow.lake_to_cloud import push
+    from lakepond.followed import FollowedReplay
+    from lakepond.lake.format.snapshots import Snapshot
     from lakepond.lake.read.lake import Lake, LakeStats
     from lakepond.lake.repair import repair
     from lakepond.replay import Replay, fill
@@ -46,6 +50,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "lakepond.replay": ("Replay", "fill"),
+    "lakepond.followed": ("FollowedReplay",),
+    "lakepond.flow.following.lag": ("Lag", "WriterLag"),
+    "lakepond.lake.format.snapshots": ("Snapshot",),
     "lakepond.lake.read.lake": ("Lake", "LakeStats"),
     "lakepond.cloud.place": ("Cloud",),
     "lakepond.cloud.status": ("UploadStatus",),
@@ -60,6 +67,7 @@ _HOMES = {
         "RecordError",
         "SampleError",
         "TooFewSteps",
+        "SampleTimeout",
         "UnknownStream",
         "ReplayClosed",
         "LakeError",
@@ -84,6 +92,10 @@ _MOVED = ("CloudSync", "PrioritizedReplayBuffer", "ReplayBuffer")
 
 __all__ = [
     "Replay",
+    "FollowedReplay",
+    "Lag",
+    "WriterLag",
+    "Snapshot",
     "Lake",
     "fill",
     "repair",
@@ -104,6 +116,7 @@ __all__ = [
     "RecordError",
     "SampleError",
     "TooFewSteps",
+    "SampleTimeout",
     "UnknownStream",
     "ReplayClosed",
     "LakeError",

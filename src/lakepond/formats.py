@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime
 from itertools import groupby
 
@@ -79,6 +80,15 @@ def duration(seconds: float | None) -> str:
             parts.append(f"{left // length} {unit}")
             left %= length
     return " ".join(parts)
+
+
+def seconds_in(text: float | str) -> float:
+    """A number of seconds, or a duration like "0.5s", "30 s", "5min" or "2h"; ValueError if it is not one."""
+    lengths = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", str(text))
+    if match is None or match[2] not in lengths or float(match[1]) == 0:
+        raise ValueError(f"{text!r} is not a valid duration; write it like '0.5s', '30s' or '5min'.")
+    return float(match[1]) * lengths[match[2]]
 
 
 def age(moment: float, now: float) -> str:

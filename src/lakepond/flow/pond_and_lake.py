@@ -14,7 +14,7 @@ import numpy as np
 from lakepond import forks
 from lakepond.errors import LakeCorrupt, RecordError, SpecError
 from lakepond.flow import lake_to_pond
-from lakepond.flow.link_notes import cut_streams, link_note
+from lakepond.flow.link_notes import cut_streams, end_note, link_note
 from lakepond.flow.pond_to_lake import Handed, copy_of, hand_over
 from lakepond.lake import writers
 from lakepond.lake.files import ASIDE
@@ -89,7 +89,7 @@ class Outflow:
                 since,
                 self._handed,
                 self.background,
-                {**note, **links},
+                {**note, **links, **end_note(self._ends)},
                 self._generator,
                 self._ends,
             )
