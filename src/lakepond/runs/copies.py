@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from lakepond.adapters.cloud_sync import CloudSync, files_of
+from lakepond.cloud import layout
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.status import UploadStatus
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudNotFound, LakepondError
-from lakepond.flow import layout
 from lakepond.flow.cloud_to_lake import pull
 from lakepond.flow.lake_to_cloud import push
 from lakepond.lake.files import write_bytes
