@@ -172,7 +172,7 @@ def test_3_etags_that_only_look_like_md5_are_found_out(name):
     store = Store(lp.Cloud(f"memory://{name}"), bucket)
     for k in range(3):
         store.keep(f"x{k}", lambda: b"bytes")
-    assert store.bytes_sent == 15  # nothing was sent twice
+    assert store.server.bytes_sent == 15  # nothing was sent twice
 
 
 # --- 4: LIST, then the commit --------------------------------------------------------------------

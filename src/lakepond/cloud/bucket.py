@@ -10,7 +10,7 @@ A bucket does one try of one thing and raises a `CloudError`; patience and check
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -77,6 +77,9 @@ class Bucket(Protocol):
 
     def list(self, prefix: str) -> Iterator[Listed]:
         """All objects under a prefix."""
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """The names of the folders directly below a prefix, sorted; one request, whatever is in them."""
 
     def delete(self, name: str) -> None:
         """Delete one object; it need not be there."""

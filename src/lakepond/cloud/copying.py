@@ -405,11 +405,11 @@ class Copier:
         if self._old_description:
             self.store.replace(description.NAME, read_regular(self.path / description.NAME))
             self._old_description = False
-        if description.NAME in listed and self.store.conditions is not None:
+        if description.NAME in listed and self.store.server.conditions is not None:
             return
         self._put(description.NAME, read_regular(self.path / description.NAME))
-        if description.NAME in listed and self.store.conditions is None:  # a second one was taken
-            self.store.conditions = False
+        if description.NAME in listed and self.store.server.conditions is None:  # a second one was taken
+            self.store.server.conditions = False
             log.warning(
                 "%s does not support conditional writes: two runs that push to one URL would not be noticed",
                 self.cloud,

@@ -1,4 +1,13 @@
-"""The names of a lake's objects in the cloud: those of its files on disk, and the leases of its readers."""
+"""The names of a lake's objects in the cloud: those of its files on disk, and a few more.
+
+    lake.json                                  of all writers
+    commits/<number>.json, segments/<digest>   the chain of the writer without a name
+    leases/<id>.json, boundary.json            of that chain
+    writers/<name>.<incarnation>/...           the chain of a named writer: the same four, for each
+
+A chain is the history of one writer: commits with increasing numbers, and the segments that they name. The
+object at a commit's number is the slot of that number: the commit, or a skip if it was never published.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +15,23 @@ import re
 from collections.abc import Iterable
 
 from lakepond.lake.format import commits, description
+from lakepond.lake.format.names import CHAIN
+from lakepond.lake.writers import FOLDER
 
 LEASES = "leases/"
-KNOWN = (description.NAME, "commits/", "segments/", LEASES)
+BOUNDARY = "boundary.json"
+KNOWN = (description.NAME, BOUNDARY, "commits/", "segments/", LEASES, f"{FOLDER}/")
 """all that belongs to a lake"""
+
+
+def chain_folder(chain: str) -> str:
+    """The folder of a chain below the lake's place: "" for the writer without a name."""
+    return f"{FOLDER}/{chain}" if chain else ""
+
+
+def is_chain(name: str) -> bool:
+    """Whether a folder in `writers/` of a bucket is the chain of a writer: `<name>.<incarnation>`."""
+    return CHAIN.fullmatch(name) is not None
 
 
 def commit_name(number: int) -> str:
@@ -18,7 +40,7 @@ def commit_name(number: int) -> str:
 
 
 def commit_numbers(names: Iterable[str], under: str = "") -> list[int]:
-    """The commits among the objects of a place, oldest first; other names in that folder are ignored."""
+    """The slots among the objects of a place, oldest first; other names in that folder are ignored."""
     form = re.compile(re.escape(under) + r"commits/([0-9]{10})\.json")
     found = (form.fullmatch(name) for name in names)
     return sorted(int(match[1]) for match in found if match is not None)

@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -94,6 +94,16 @@ class LocalBucket:
                 found = None if file.endswith(ASIDE) else self.head(name)
                 if found is not None:
                     yield found
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """The names of the folders directly below a prefix, sorted."""
+        with self._blaming(prefix):
+            try:
+                found = os.scandir(self._folder / prefix)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            with found:
+                return sorted(entry.name for entry in found if entry.is_dir())
 
     def delete(self, name: str) -> None:
         """Delete one file."""

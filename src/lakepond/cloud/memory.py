@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,9 +59,14 @@ class MemoryBucket:
 
     def list(self, prefix: str) -> Iterator[Listed]:
         """All objects under a prefix."""
-        for name, held in sorted(self._held.items()):
+        for name, held in sorted(list(self._held.items())):
             if name.startswith(prefix):
                 yield Listed(name, len(held.data), held.etag, held.modified)
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """The names of the folders directly below a prefix, sorted."""
+        below = (name.removeprefix(prefix) for name in list(self._held) if name.startswith(prefix))
+        return sorted({name.partition("/")[0] for name in below if "/" in name})
 
     def delete(self, name: str) -> None:
         """Delete one object."""

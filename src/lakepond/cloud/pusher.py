@@ -101,7 +101,7 @@ class Pusher:
                 last_error=error,
                 pushed=copier.pushed,
                 over_budget_bytes=0 if self.segments is None else self.segments.over_budget(),
-                conditions=self.store.conditions,
+                conditions=self.store.server.conditions,
             )
 
     def confirm(self, ask: bool) -> bool:

@@ -110,6 +110,19 @@ class RemoteBucket:
             return [*map(_listed, level["objects"]), *(each for found in folders for each in found)]
         return from_key(f"{prefix}0")
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """The names of the folders directly below a prefix, sorted."""
+        from obstore.exceptions import InvalidPathError
+
+        with self._asking(prefix):
+            try:
+                level = _obstore().list_with_delimiter(self._client(60.0), prefix or None)
+                found = (folder.rstrip("/").removeprefix(prefix) for folder in level["common_prefixes"])
+            except InvalidPathError:  # one key that the client cannot name: list what it can
+                names = (each.name.removeprefix(prefix) for each in self._list(prefix))
+                found = (name.partition("/")[0] for name in names if "/" in name)
+            return sorted(set(found))
+
     def delete(self, name: str) -> None:
         """Delete one object."""
         try:

@@ -15,6 +15,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,28 @@ LARGE = 64 << 20
 """bytes from which on a file that changes is sent in parts; what is named by content never is"""
 
 
+class Server:
+    """What all places on one server share: the client, the pace, and what is known of the server."""
+
+    def __init__(self, cloud: Cloud, bucket: Bucket | None) -> None:
+        self._cloud, self._bucket = cloud, bucket
+        self._making = threading.Lock()
+        self.pace = None if cloud.max_rate is None else TokenBucket(cloud.max_rate)
+        self.conditions: bool | None = None
+        """whether it honours "only if it is not there"; None: not known yet"""
+        self.md5_etags = cloud.parts()[0] != "az"
+        self.bytes_sent = 0
+        """all that was sent, second tries included"""
+
+    @property
+    def bucket(self) -> Bucket:
+        """The bucket; made at its first use, so that credentials may come later than the run."""
+        with self._making:
+            if self._bucket is None:
+                self._bucket = _bucket(self._cloud)
+            return self._bucket
+
+
 class Store:
     """One place. Each call is one try; all threads may call."""
 
@@ -41,24 +64,22 @@ class Store:
         scheme, _, self._prefix = cloud.parts()
         if bucket is None and scheme not in ("file", "memory"):
             require_client()
-        self._bucket = bucket
-        self._making = threading.Lock()
-        self._pace = None if cloud.max_rate is None else TokenBucket(cloud.max_rate)
+        self.server = Server(cloud, bucket)
         self._least = least_timeout
-        self._md5_etags = scheme != "az"
-        self.conditions: bool | None = None
-        """whether the server honours "only if it is not there"; None: not known yet"""
         self._ignored, self._unlistable = 0, False
-        self.bytes_sent = 0
-        """all that was sent, second tries included"""
+
+    def under(self, folder: str) -> Store:
+        """The place of a folder below this one, on the same server."""
+        below = Store.__new__(Store)
+        vars(below).update(vars(self))
+        below.cloud = replace(self.cloud, url=f"{self.cloud.url.rstrip('/')}/{folder}")
+        below._prefix = self._key(folder)
+        return below
 
     @property
     def bucket(self) -> Bucket:
-        """The bucket; made at its first use, so that credentials may come later than the run."""
-        with self._making:
-            if self._bucket is None:
-                self._bucket = _bucket(self.cloud)
-            return self._bucket
+        """The bucket; one for all places on the server."""
+        return self.server.bucket
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -80,7 +101,7 @@ class Store:
         try:
             etag = self._put(name, data, create=True)
         except Exists:
-            self.conditions = True
+            self.server.conditions = True
             if self.holds(name, data):  # our own, whose answer was lost
                 return
             if not sound(self.read(name)):  # our own, changed on the way: nobody can read it
@@ -100,26 +121,26 @@ class Store:
     def replace_file(self, name: str, path: Path) -> None:
         """Have a large file there: in parts, then read back piece by piece."""
         size = path.stat().st_size
-        if self._pace is not None:
-            self._pace.take(size)
+        if self.server.pace is not None:
+            self.server.pace.take(size)
         self.bucket.put_file(self._key(name), path, self._timeout(size))
-        self.bytes_sent += size
+        self.server.bytes_sent += size
         if self.bucket.checks != "own" and self.md5_of(name) != md5_of_file(path):
             raise CloudUnreachable(
                 f"{self.cloud} has {name}, but its checksum differs after the upload; it is uploaded again."
             )
 
     def _put(self, name: str, data: bytes, create: bool) -> str | None:
-        if self._pace is not None:
-            self._pace.take(len(data))
-        self.bytes_sent += len(data)
+        if self.server.pace is not None:
+            self.server.pace.take(len(data))
+        self.server.bytes_sent += len(data)
         return self.bucket.put(self._key(name), data, create=create, timeout=self._timeout(len(data)))
 
     def _check(self, name: str, data: bytes, etag: str | None) -> None:
         """After a put: raise, to be tried again, unless what is there is what was sent."""
         if self.bucket.checks == "own":
             return
-        if not self._md5_etags and random.random() >= self.cloud.read_back:
+        if not self.server.md5_etags and random.random() >= self.cloud.read_back:
             return
         if not self._same(name, data, etag):
             self._put(name, data, create=False)
@@ -131,13 +152,13 @@ class Store:
 
     def _same(self, name: str, data: bytes, etag: str | None) -> bool:
         md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-        told = Listed(name, len(data), etag, 0.0).md5 if self._md5_etags else None
+        told = Listed(name, len(data), etag, 0.0).md5 if self.server.md5_etags else None
         if told == md5:
             return True
         if self.md5_of(name) != md5:
             return False
         if told is not None:  # an encrypted bucket's ETags look like MD5s and are none
-            self._md5_etags = False
+            self.server.md5_etags = False
             log.info("%s: ETags are not MD5 checksums here; new files are read back and compared", self.cloud)
         return True
 
@@ -190,6 +211,11 @@ class Store:
         if count > self._ignored:
             log.info("%s: %d keys that are not valid file names are ignored", self.cloud, count)
         self._ignored = max(self._ignored, count)
+
+    def folders(self, under: str = "") -> Sequence[str]:
+        """The names of the folders directly below this place, or below a folder of it, sorted; one LIST."""
+        start = self._key(f"{under}/" if under else "")
+        return [name for name in self.bucket.folders(start) if valid_name(name)]
 
     def read(self, name: str, most: int = 1 << 30) -> bytes:
         """All bytes of a small object."""

@@ -25,7 +25,11 @@ SEGMENT = re.compile(rf"{DIGEST}\.(?:rows|steps|manifest)")
 COMMIT = re.compile(r"([0-9]{10}|[1-9][0-9]{10,})\.json")
 PLACE = re.compile(r"[0-9a-f]{12}\.txt")
 TEMPORARY = re.compile(r"[0-9]+-[0-9a-f]{8}\.aside")
-WRITER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+CHAIN = re.compile(rf"({_NAME})\.([0-9a-f]{{12}})")
+"""a named writer in a bucket: the name, and the incarnation of its disk"""
+WRITER = re.compile(rf"{_NAME}(?:\.[0-9a-f]{{12}})?")
+"""a writer's folder: a name, or a chain from a bucket"""
 
 
 def entries(folder: Path, form: re.Pattern[str]) -> Iterator[os.DirEntry[str]]:

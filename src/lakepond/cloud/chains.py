@@ -1,0 +1,93 @@
+"""The chains of a lake in a bucket, and what is at a number of one: a commit, a skip, or nothing yet.
+
+After the commit N the next object of a chain is at N + 1: the commit N + 1, or a skip to a later number, if
+the numbers between were never published. So a reader that knows commit N needs one GET to learn what follows.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from lakepond.cloud.layout import BOUNDARY, chain_folder, commit_name, is_chain
+from lakepond.cloud.store import Store
+from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt
+from lakepond.lake.format import commits
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.sealed import parse, seal, unseal
+from lakepond.lake.format.version import check_version, version
+from lakepond.lake.writers import FOLDER
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Says that no commit with a number in [number, to) was or will be published; the next one is at `to`."""
+
+    number: int
+    to: int
+
+    def to_json(self) -> bytes:
+        """The object: JSON, sealed by a checksum."""
+        return seal({**version(), "skip_to": self.to})
+
+
+def chain_names(store: Store) -> list[str]:
+    """The chains of the lake at a place: "" for the writer without a name, if it has one, then the others.
+
+    Two LISTs with a delimiter, of the place and of `writers/`: their answers do not grow with the chains.
+    """
+    top = store.folders()
+    named = [name for name in store.folders(FOLDER) if is_chain(name)] if FOLDER in top else []
+    return [*([""] if "commits" in top else []), *named]
+
+
+def chain_store(store: Store, chain: str) -> Store:
+    """The place of one chain below that of its lake."""
+    return store.under(chain_folder(chain)) if chain else store
+
+
+def read_slot(chain: Store, number: int) -> Commit | Skip | None:
+    """What a chain has at a number; None if nothing was published there.
+
+    Raises `LakeCorrupt` if the object is damaged, `LakeTooNew` if a later version wrote it.
+    """
+    try:
+        return parse_slot(chain.read(commit_name(number)), number)
+    except CloudNotFound:
+        return None
+
+
+def parse_slot(data: bytes, number: int) -> Commit | Skip:
+    """The commit or the skip in the bytes of a slot; `LakeCorrupt` if it is damaged."""
+    name = commits.file_name(number)
+    content = parse(data)
+    if not isinstance(content, dict) or "skip_to" not in content:
+        commit = Commit.from_json(data, name)
+        if commit.number != number:
+            raise LakeCorrupt(f"commit {name} says that it is number {commit.number}.")
+        return commit
+    check_version(content, f"skip {name}")  # first: a later one may be sealed differently
+    try:
+        to = unseal(data)["skip_to"]
+        if type(to) is not int or to <= number:
+            raise ValueError(f"it skips from {number} to {to!r}")
+    except (ValueError, KeyError) as error:
+        raise LakeCorrupt(f"skip {name} is damaged: {error}.") from error
+    return Skip(number, to)
+
+
+def read_boundary(chain: Store) -> int:
+    """The number below which no slot may be created any more, because `gc` may have deleted some; 0: none."""
+    try:
+        data = chain.read(BOUNDARY)
+    except CloudNotFound:
+        return 0
+    try:
+        first = json.loads(data)["first"]
+        if type(first) is not int or first < 0:
+            raise ValueError(f"it is {first!r}")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CloudCorrupt(
+            f"{BOUNDARY} in {chain.cloud} is damaged ({error}); run `lakepond gc` to write it again."
+        ) from error
+    return first
