@@ -8,14 +8,15 @@ from typing import Any, NoReturn, overload
 
 from lakepond.errors import LakeReadOnly, SpecError
 from lakepond.flow.following import snapshots
-from lakepond.flow.following.chains import Chains, chains_of
+from lakepond.flow.following.chains import Chains, LocalChains
 from lakepond.flow.following.follower import Follower
 from lakepond.flow.following.lag import Lag, WriterLag
 from lakepond.flow.following.limits import Limits
-from lakepond.formats import duration, seconds_in
+from lakepond.formats import duration, parse_seconds
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.snapshots import Snapshot
 from lakepond.replay import Replay
+from lakepond.sampling.arguments import check_arguments
 from lakepond.types import Array, Batch
 
 SHOWN_WRITERS = 8
@@ -57,11 +58,8 @@ class FollowedReplay(Replay):
             )
         if samples_per_insert is not None and not samples_per_insert > 0:
             raise SpecError(f"samples_per_insert must be above 0, or None, but is {samples_per_insert!r}.")
-        try:
-            every = seconds_in(poll_every), seconds_in(discover_every)
-        except ValueError as error:
-            raise SpecError(str(error)) from None
-        chains = chains_of(place, cache)
+        every = parse_seconds(poll_every), parse_seconds(discover_every)
+        chains = _chains(place, cache)
         try:
             found = None if snapshot is None else snapshots.read(chains, snapshot)
             alpha = found.alpha if alpha is None and found is not None else alpha
@@ -107,7 +105,10 @@ class FollowedReplay(Replay):
         writer did last. options: all other arguments of `Replay.sample`.
         """
         follower = self._follower
-        count = batch_size * (options.get("sequence_length") or 1)
+        given: dict[str, Any] = {"n_step": 1, "gamma": None, "sequence_length": None, "replace": True}
+        given |= {name: value for name, value in options.items() if name in given}
+        check_arguments(batch_size, **given)  # before waiting
+        count = batch_size * (given["sequence_length"] or 1)
         follower.limits.wait(count, timeout, lambda: self._pond.size, self._reason)
         try:
             return super().sample(batch_size, **options)
@@ -190,6 +191,14 @@ class FollowedReplay(Replay):
 
     def __repr__(self) -> str:
         return f"FollowedReplay({self._place}: {self.stats()})"
+
+
+def _chains(place: str | Path, cache: str | Path | None) -> Chains:
+    if "://" not in str(place):
+        return LocalChains(Path(place))
+    from lakepond.flow.following.cloud_chains import CloudChains
+
+    return CloudChains(str(place), None if cache is None else Path(cache))
 
 
 def _last_of(each: WriterLag) -> str:

@@ -7,6 +7,8 @@ import re
 from datetime import UTC, datetime
 from itertools import groupby
 
+from lakepond.errors import SpecError
+
 UNKNOWN = "–"
 
 
@@ -82,13 +84,17 @@ def duration(seconds: float | None) -> str:
     return " ".join(parts)
 
 
-def seconds_in(text: float | str) -> float:
-    """A number of seconds, or a duration like "0.5s", "30 s", "5min" or "2h"; ValueError if it is not one."""
-    lengths = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", str(text))
-    if match is None or match[2] not in lengths or float(match[1]) == 0:
-        raise ValueError(f"{text!r} is not a valid duration; write it like '0.5s', '30s' or '5min'.")
-    return float(match[1]) * lengths[match[2]]
+def parse_seconds(text: float | str) -> float:
+    """A length of time that a user gave: a number of seconds, or text like "5s", "2min" or "1.5 h"."""
+    units = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+    seconds = text if isinstance(text, int | float) and not isinstance(text, bool) else math.nan
+    if isinstance(text, str) and (match := re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", text)):
+        seconds = float(match[1]) * units.get(match[2], math.nan)
+    if not 0 < seconds < math.inf:
+        raise SpecError(
+            f"{text!r} is not a valid length of time; write seconds, or text like '5s' or '2min'."
+        )
+    return float(seconds)
 
 
 def age(moment: float, now: float) -> str:

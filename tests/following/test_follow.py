@@ -306,8 +306,8 @@ def test_wrong_arguments(tmp_path):
     for wrong, why in [
         ({"min_steps": 101}, "min_steps=101 must be between 0 and the capacity of 100"),
         ({"samples_per_insert": 0}, "samples_per_insert must be above 0"),
-        ({"poll_every": "soon"}, "'soon' is not a valid duration"),
-        ({"poll_every": 0}, "not a valid duration"),
+        ({"poll_every": "soon"}, "'soon' is not a valid length of time"),
+        ({"poll_every": 0}, "not a valid length of time"),
     ]:
         with pytest.raises(lp.SpecError, match=why):
             lp.Replay.follow(tmp_path / "lake", 100, **wrong)

@@ -103,7 +103,7 @@ def test_a_snapshot_while_steps_arrive(tmp_path):
     assert len({snapshot.recorded for snapshot in taken}) > 3
     for snapshot in taken[::3]:
         with lp.Replay.follow(path, 1_000, snapshot=snapshot.number) as again:
-            assert len(again) == 360
+            wait_until(lambda again=again: len(again) == 360)
             assert steps_in(again)[: snapshot.recorded] == arrived[: snapshot.recorded]
             assert sorted(steps_in(again)) == sorted(arrived)
     for each in writers:

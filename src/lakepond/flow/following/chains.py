@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from lakepond.lake.read.lake import Lake, newest_intact
 from lakepond.types import Spec
 
 log = logging.getLogger("lakepond")
+NEW_SECONDS = 0.5
+"""how long the file of a new commit may be locked by its writer"""
 
 
 class Chains(Protocol):
@@ -120,7 +123,15 @@ class LocalChains:
 
     def lake(self, heads: Mapping[str, Commit]) -> Lake:
         """The lake at these commits; retention keeps them until it is closed."""
-        return Lake(self.path, self.spec, dict(heads))
+        until = time.monotonic() + NEW_SECONDS
+        while True:
+            try:
+                return Lake(self.path, self.spec, dict(heads))
+            except FileNotFoundError:
+                there = (self._folder(chain) / commits.file_name(c.number) for chain, c in heads.items())
+                if time.monotonic() > until or not all(file.exists() for file in there):
+                    raise
+            time.sleep(0.001)  # its writer has published it and not closed it yet
 
     def keep(self, chain: str, commit: Commit) -> None:
         """Lock a commit in place of the one before it."""
@@ -176,10 +187,3 @@ class LocalChains:
 
     def __str__(self) -> str:
         return str(self.path)
-
-
-def chains_of(place: str | Path, cache: str | Path | None) -> Chains:
-    """The chains of a lake in a folder or a bucket; `cache`: the folder for files of a bucket."""
-    if "://" not in str(place):
-        return LocalChains(Path(place))
-    raise NotImplementedError

@@ -75,15 +75,19 @@ class Lake(Sampled, Exports):
         path: Path,
         spec: Spec,
         commit: Commit | dict[str, Commit],
-        segments: Segments | None = None,
+        segments: Segments | Mapping[str, Segments] | None = None,
     ) -> None:
-        """Use `Lake.open`. `commit`: one commit, or the commit of each writer by its name."""
+        """Use `Lake.open`. `commit`: one commit, or the commit of each writer by its name.
+
+        `segments`: of the only writer, or of each writer by its name, if files may be elsewhere.
+        """
         self.path, self.spec = path, spec
         self._fields: list[tuple[str, Field]] = list(leaves(spec.obs, "obs"))
         self._rng = np.random.default_rng()
-        self._read({"": commit} if isinstance(commit, Commit) else commit, segments)
+        heads = {"": commit} if isinstance(commit, Commit) else commit
+        self._read(heads, dict.fromkeys(heads, segments) if isinstance(segments, Segments) else segments)
 
-    def _read(self, heads: dict[str, Commit], segments: Segments | None) -> None:
+    def _read(self, heads: dict[str, Commit], segments: Mapping[str, Segments] | None) -> None:
         self.heads = heads
         """the commit of each writer"""
         self.commit = next(iter(heads.values())) if len(heads) == 1 else _together(heads)
@@ -246,7 +250,7 @@ class Lake(Sampled, Exports):
         from lakepond.lake.write.writer import LakeWriter
 
         heads: dict[str, Commit] = {}
-        segments = self.reader.heads[0].segments if len(self.heads) == 1 else None
+        segments = {head.writer: head.segments for head in self.reader.heads}
         self.close()  # retention keeps commits that are read
         try:
             for name in self.heads:

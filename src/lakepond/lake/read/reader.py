@@ -113,9 +113,13 @@ class LakeReader:
     """The files of one commit of each writer. Thread-safe."""
 
     def __init__(
-        self, path: Path, commits: Mapping[str, Commit], spec: Spec, segments: Segments | None = None
+        self,
+        path: Path,
+        commits: Mapping[str, Commit],
+        spec: Spec,
+        segments: Mapping[str, Segments] | None = None,
     ) -> None:
-        """`segments`: of the only writer, if files may be elsewhere."""
+        """`segments`: of writers whose files may be elsewhere."""
         self.path = path
         self._leaves = leaves = sum(1 for _ in leaves_of(spec.obs))
         self.heads: list[Head] = []
@@ -126,7 +130,7 @@ class LakeReader:
                     f"commit {commit.number} of {path} has {len(commit.rows)} observations, not {leaves}; "
                     "restore lake.json from a copy."
                 )
-            files = segments if segments is not None else Segments(path, writer)
+            files = segments[writer] if segments and writer in segments else Segments(path, writer)
             start = commit.oldest if len(commits) == 1 else first
             self.heads.append(Head(writer, commit, Catalog(commit, files), files, start, shift))
             first += commit.recorded - commit.oldest
