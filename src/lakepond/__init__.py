@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from lakepond.flow.cloud_to_lake import pull
     from lakepond.flow.following.lag import Lag, WriterLag
     from lakepond.flow.lake_to_cloud import push
+    from lakepond.flow.mixing import Mixture, mix
     from lakepond.followed import FollowedReplay
     from lakepond.lake.format.snapshots import Snapshot
     from lakepond.lake.read.lake import Lake, LakeStats
@@ -52,6 +53,7 @@ _HOMES = {
     "lakepond.replay": ("Replay", "fill"),
     "lakepond.followed": ("FollowedReplay",),
     "lakepond.flow.following.lag": ("Lag", "WriterLag"),
+    "lakepond.flow.mixing": ("Mixture", "mix"),
     "lakepond.lake.format.snapshots": ("Snapshot",),
     "lakepond.lake.read.lake": ("Lake", "LakeStats"),
     "lakepond.cloud.place": ("Cloud",),
@@ -96,6 +98,8 @@ __all__ = [
     "Lag",
     "WriterLag",
     "Snapshot",
+    "Mixture",
+    "mix",
     "Lake",
     "fill",
     "repair",

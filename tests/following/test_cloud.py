@@ -165,7 +165,7 @@ def test_a_poll_is_one_get_per_chain(machines, bucket, paused):
         follower.poll()
         assert bucket.requests["GET"] == 3
         assert bucket.requests["LIST"] == 0
-        assert bucket.requests["GET segment"] == bucket.requests["HEAD"] == 2  # rows and steps, each once
+        assert 1 <= bucket.requests["GET segment"] == bucket.requests["HEAD"] <= 2  # rows and steps, once
         each_once_in_order(replay, {0: (0, 10), 1: (0, 20), 2: (0, 10)})
         bucket.requests.clear()
         follower._discovered -= 3_600
@@ -208,7 +208,7 @@ def test_a_server_that_is_away(machines, bucket):
 
 
 def test_the_cache_stays_small(machines, monkeypatch, paused, tmp_path):
-    monkeypatch.setattr(cloud_chains, "CACHE_BYTES", 60_000)
+    monkeypatch.setattr(cloud_chains, "CACHE_BYTES", 10_000)
     monkeypatch.setattr(cloud_chains, "TRIM_BYTES", 1_000)
     with paused(URL, 500, cache=tmp_path / "cache") as replay:
         sizes = []
@@ -220,8 +220,8 @@ def test_the_cache_stays_small(machines, monkeypatch, paused, tmp_path):
             sizes.append(sum(each.st_size for each in segment_files(folder / "segments").values()))
             assert len(list((folder / "commits").iterdir())) == 1
         each_once_in_order(replay, {1: (0, 360)})
-        assert max(sizes) < 100_000
-        assert sum(each.st_size for each in segment_files(machines[1].home / "segments").values()) > 200_000
+        assert max(sizes) < 25_000
+        assert sum(each.st_size for each in segment_files(machines[1].home / "segments").values()) > 50_000
 
 
 def test_snapshots_in_a_bucket(machines, bucket, paused):
