@@ -160,7 +160,9 @@ class Simulation:
         if answer and self.rng.random() < 0.7:
             return
         stalled = self.rng.random() < self._stalls
-        self.sleep(self.rng.choice((HOUR, 13 * HOUR, 2 * DAY, 3 * DAY)) if stalled else self.rng.uniform(0, 2))
+        self.sleep(
+            self.rng.choice((HOUR, 13 * HOUR, 2 * DAY, 3 * DAY)) if stalled else self.rng.uniform(0, 2)
+        )
 
     def put(self, name: str, data: bytes, *, create: bool, timeout: float) -> str | None:
         """Store bytes."""

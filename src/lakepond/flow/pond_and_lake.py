@@ -16,7 +16,7 @@ import numpy as np
 from lakepond import forks
 from lakepond.errors import LakeCorrupt, RecordError, ReplayClosed, SpecError
 from lakepond.flow import lake_to_pond
-from lakepond.flow.link_notes import link_note
+from lakepond.flow.link_notes import end_note, link_note
 from lakepond.flow.pond_to_lake import Handed, copy_of, hand_over
 from lakepond.lake import writers
 from lakepond.lake.files import ASIDE
@@ -97,7 +97,7 @@ class Outflow:
                 since,
                 self._handed,
                 self.background,
-                {**note, **links},
+                {**note, **links, **end_note(self._ends)},
                 self._generator,
                 self._ends,
             )

@@ -2,6 +2,7 @@
 
 A lake stores whether a step follows the previous one of its stream. The note adds which streams were cut and
 have no step since, and which steps were appended by `fill_from` and therefore belong to no sequence.
+It also lists steps of earlier commits whose end flags this one changes, for those who have read them already.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from lakepond.errors import LakeCorrupt
 from lakepond.lake.format.commits import Commit
 from lakepond.types import STREAM_MAX, Array
 
-CUT_STREAMS, ALONE_STEPS = "cut_streams", "alone_steps"
+CUT_STREAMS, ALONE_STEPS, ENDED_STEPS = "cut_streams", "alone_steps", "ended_steps"
 
 
 def cut_streams(commit: Commit) -> list[int]:
@@ -23,6 +24,19 @@ def cut_streams(commit: Commit) -> list[int]:
     if type(streams) is not list or not all(type(s) is int and 0 <= s <= STREAM_MAX for s in streams):
         raise LakeCorrupt(f"commit {commit.number} has an invalid note: {CUT_STREAMS}={streams!r}.")
     return streams
+
+
+def ended_steps(commit: Commit) -> dict[int, tuple[bool, bool]]:
+    """The steps of earlier commits whose end flags a commit changes: terminated and truncated."""
+    listed: Any = commit.note.get(ENDED_STEPS, [])
+    try:
+        found = {step: (terminated, truncated) for step, terminated, truncated in listed}
+        valid = all(type(step) is int and {type(f) for f in flags} == {bool} for step, flags in found.items())
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise LakeCorrupt(f"commit {commit.number} has an invalid note: {ENDED_STEPS}={listed!r}.")
+    return found
 
 
 def are_alone(commit: Commit, ids: Array) -> Array:
