@@ -17,9 +17,11 @@ import math
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lakepond.cloud import leases
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.chains import ChainCopy, Skip, parse_slot, read_boundary
 from lakepond.cloud.fetching import CloudSegments
@@ -49,6 +51,8 @@ MOST_COMMITS = 200
 """commits that are planned together: bounds the memory of a first push"""
 MOST_HEADS = 16
 """files of one commit that are asked for one by one; more are found by a LIST"""
+RECENT_SECONDS = 6 * 3600.0
+"""how long a file that was sent is too new for any `gc`"""
 CONFIRMED_SECONDS = 600.0
 """how long a file that a LIST has shown in the cloud may leave the disk without another LIST"""
 
@@ -99,6 +103,7 @@ class Copier:
         self._tip: Listed | None = None  # the newest slot
         self._before: Commit | None = None  # the newest commit whose files are all there
         self._errors = 0  # failed uploads that were taken into account
+        self._sent_at: dict[str, float] = {}  # when files were sent that no commit there names yet
         self._compared: set[int] = set()  # commits there that have the content of those here
         self._left_out: set[int] = set()  # commits that are not sent; reported once
         self._listed_at = -math.inf  # when a LIST has shown which files are there
@@ -365,11 +370,12 @@ class Copier:
         for planned in plan:
             self._wait(planned.files, left, errors)
             sent = {n: size for n, size in planned.files.items() if shown is None or n in uploads}
-            self._check_arrived(sent)
             number = planned.commit.number
             if shown is None or number not in shown.slots:
                 published = number
-                self._publish(planned)
+                self._publish_safely(planned, sent)
+            else:
+                self._check_arrived(sent)
             self.pushed, self._before = number, planned.commit
         if published is not None:
             log.info("%s: commit %d is complete in the cloud", self.cloud, published)
@@ -466,7 +472,11 @@ class Copier:
             return 0
         if found is not None and place.holds(segment_name(name), read_regular(file), found):
             return 0
-        return place.keep(segment_name(name), lambda: read_regular(file))
+        started = leases.clock()
+        size = place.keep(segment_name(name), lambda: read_regular(file))
+        if size:
+            self._sent_at[name] = started
+        return size
 
     def _find(self, name: str, shown: Shown) -> Listed | None:
         """A segment in the cloud; None if it is not there. What all writers share is not in the LIST."""
@@ -491,6 +501,24 @@ class Copier:
             )
 
     # --- publishing ------------------------------------------------------------------------------
+
+    def _publish_safely(self, planned: Planned, sent: dict[str, int]) -> None:
+        """Publish a commit whose files are all there, and stay there: `gc` deletes none of them meanwhile.
+
+        It deletes nothing that was put a short time ago. Other files that no commit may name yet are
+        protected by a lease until the commit does.
+        """
+        started = leases.clock()
+        old = {
+            name: size
+            for name, size in planned.files.items()
+            if started - self._sent_at.pop(name, -math.inf) > RECENT_SECONDS
+        }
+        with leases.protecting(self.store, old.keys()) if old else nullcontext():
+            self._check_arrived({**sent, **old})
+            self._publish(planned)
+        if leases.clock() - started > RECENT_SECONDS:  # this machine was suspended
+            self._check_arrived(planned.files)
 
     def _publish(self, planned: Planned) -> None:
         """Create the slot of a commit, after a skip if it is not the next one."""

@@ -3,7 +3,9 @@
     lake.json, sources/<digest>.source         of all writers
     commits/<number>.json, segments/<digest>   the chain of the writer without a name
     leases/<id>.json, boundary.json            of that chain
-    writers/<name>.<incarnation>/...           the chain of a named writer: the same four, for each
+    garbage.json                               what `gc` found unused in that chain
+    writers/<name>.<incarnation>/...           the chain of a named writer: the same five, for each
+    snapshots/<number>.json                    views of all chains that followers have stored
 
 A chain is the history of one writer: commits with increasing numbers, and the segments that they name. The
 object at a commit's number is the slot of that number: the commit, or a skip if it was never published.
@@ -20,7 +22,12 @@ from lakepond.lake.writers import FOLDER
 
 LEASES = "leases/"
 BOUNDARY = "boundary.json"
-KNOWN = (description.NAME, BOUNDARY, "commits/", "segments/", LEASES, f"{FOLDER}/", f"{SOURCES}/")
+GARBAGE = "garbage.json"
+SNAPSHOTS = "snapshots"
+KNOWN = (
+    *(description.NAME, BOUNDARY, GARBAGE),
+    *("commits/", "segments/", LEASES, f"{FOLDER}/", f"{SNAPSHOTS}/", f"{SOURCES}/"),
+)
 """all that belongs to a lake"""
 
 

@@ -130,6 +130,6 @@ def _segments(copy: ChainCopy, fetcher: Fetcher | None = None) -> Segments:
         copy.path,
         copy.writer,
         bring=fetcher if fetcher is not None else Fetcher(copy),
-        pin=Lease(copy.store).pin,
+        pin=Lease(copy.store, copy.home).pin,
         commit=partial(commit_of, copy),
     )

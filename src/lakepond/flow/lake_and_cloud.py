@@ -53,7 +53,7 @@ class CloudCopy:
         self._copy, self.store = self.pusher.copy, self.pusher.store
         home = self._copy.home
         self._fetcher = fetcher = Fetcher(self._copy)
-        self.lease = Lease(self.store, newest=partial(_newest, home, CloudSegments(self.store, home)))
+        self.lease = Lease(self.store, home, newest=partial(_newest, home, CloudSegments(self.store, home)))
         self.segments = Segments(
             path,
             writer,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
 
 from lakepond.errors import LakeCorrupt
-from lakepond.flow.link_notes import are_alone
+from lakepond.lake.format.link_notes import are_alone
 from lakepond.lake.format.tracks import covered, distinct
 from lakepond.lake.read.assemble import PART_STEPS
 from lakepond.lake.read.lake import PART_BYTES, Lake
@@ -37,16 +38,29 @@ def resume(lake: Lake, pond: Pond, oldest: int = 0) -> None:
     """
     start = max(oldest, lake.commit.oldest, lake.commit.recorded - pond.capacity)
     pond.start_at(start)
-    _choose_layouts(lake, pond)
+    choose_layouts(lake, pond)
     rows = _Rows(lake, pond, ours=True)
     for part in lake.parts(np.arange(start, lake.commit.recorded)):
         held = rows.hold(part)
         alone = are_alone(lake.commit, pond.recorded + np.arange(len(held.columns["stream"])))
         try:
-            _append(pond, held, slice(None), alone=alone)
+            append(pond, held, slice(None), alone=alone)
         finally:
             _unpin(pond, held)
     _restore_priorities(lake, pond)
+
+
+@contextmanager
+def held(lake: Lake, pond: Pond, part: Part) -> Iterator[Held]:
+    """The steps of a part, to be appended by the caller; their rows are pinned until the end of the block.
+
+    Rows that the pond has already, from whatever lake, are found.
+    """
+    found = _Rows(lake, pond, ours=False, straight=False).hold(part)
+    try:
+        yield found
+    finally:
+        _unpin(pond, found)
 
 
 def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
@@ -55,7 +69,7 @@ def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
     Rows are loaded as they are read, steps are appended at the end: until then, memory is needed for their
     columns and window starts.
     """
-    _choose_layouts(lake, pond)
+    choose_layouts(lake, pond)
     read: list[Held] = []
     rows = _Rows(lake, pond, ours=False)
     if rows.straight:
@@ -68,13 +82,13 @@ def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
                 leaf.store is not None and not isinstance(values, SlotWindows)
                 for leaf, values in zip(pond.leaves, held.leaves, strict=True)
             ):  # written before their layout was known: a few steps, but complete observations
-                _append(pond, held, rng.permutation(len(held.columns["stream"])))
+                append(pond, held, rng.permutation(len(held.columns["stream"])))
                 _unpin(pond, read.pop())
         if read:
-            whole = _joined(read)
+            whole = joined(read)
             order = rng.permutation(len(whole.columns["stream"]))
             for at in range(0, len(order), PART_STEPS):
-                _append(pond, whole, order[at : at + PART_STEPS])
+                append(pond, whole, order[at : at + PART_STEPS])
     finally:
         for held in read:
             _unpin(pond, held)
@@ -106,14 +120,15 @@ def draw(lake: Lake, count: int, rng: np.random.Generator) -> Array:
     return np.sort(lake.commit.oldest + rng.choice(len(lake), count, replace=False, shuffle=False))
 
 
-def _choose_layouts(lake: Lake, pond: Pond) -> None:
+def choose_layouts(lake: Lake, pond: Pond) -> None:
+    """Use the row layouts of a lake, if nothing is in the pond and none is declared."""
     if not pond.size:
         for leaf, layout in zip(pond.leaves, lake.reader.layouts(), strict=True):
             if layout is not None and layout.axis is not None:
                 leaf.use_layout(RowLayout(layout.axis, leaf.field.shape[layout.axis] // layout.length))
 
 
-def _append(pond: Pond, held: Held, which: slice | Array, *, alone: Array | None = None) -> None:
+def append(pond: Pond, held: Held, which: slice | Array, *, alone: Array | None = None) -> None:
     """Append steps; `alone`: those that belong to no sequence, None: all, in random order."""
 
     def part(leaf: SlotWindows | Array, k: int) -> SlotWindows | Array:
@@ -137,7 +152,12 @@ def _unpin(pond: Pond, held: Held) -> None:
             pond.unpin_rows(i, leaf.pinned)
 
 
-def _joined(parts: list[Held]) -> Held:
+def can_join(leaves: Sequence[SlotWindows | Array]) -> bool:
+    """Whether the windows of one leaf in several parts are of one kind."""
+    return len({isinstance(leaf, SlotWindows) for leaf in leaves}) == 1
+
+
+def joined(parts: list[Held]) -> Held:
     """All parts as one, with one track per leaf; the rows stay pinned by the parts."""
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
     leaves: list[SlotWindows | Array] = []
@@ -157,12 +177,15 @@ def _joined(parts: list[Held]) -> Held:
 class _Rows:
     """Loads the rows of parts of a lake into a pond."""
 
-    def __init__(self, lake: Lake, pond: Pond, *, ours: bool) -> None:
-        """`ours`: the pond is poured into this lake, so rows keep their numbers and repeats are found."""
+    def __init__(self, lake: Lake, pond: Pond, *, ours: bool, straight: bool = True) -> None:
+        """`ours`: the pond is poured into this lake, so rows keep their numbers and repeats are found.
+
+        `straight`: repeats need not be found, if the pond is empty.
+        """
         self._lake, self._pond, self._ours = lake, pond, ours
         # a row of an earlier part is found by its number; it is referenced by steps, or pinned
         self._slots = [_Slots() for _ in pond.leaves]
-        self.straight = not ours and not pond.size
+        self.straight = straight and not ours and not pond.size
         """the pond is empty, so rows need not be looked up: they are decoded into their slots"""
         self._scratch = np.empty(0 if self.straight else PART_BYTES, np.uint8)
 
