@@ -6,6 +6,7 @@ Step n of collector k is the window of the day 10 + 100 * k + n; each row of the
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -41,20 +42,23 @@ def record(replay: lp.Replay, source: lp.RowSource, k: int, count: int) -> None:
     )
 
 
-def collect(folder: Path, cloud: lp.Cloud | str, k: int, commits: int = 3) -> None:
+def collect(folder: Path, cloud: lp.Cloud | str | None, k: int, commits: int = 3) -> None:
     """A machine of its own: a folder, a source, a process that ends."""
     source = lp.RowSource(ROWS)
     with lp.Replay.open(folder, SPEC, capacity=50, cloud=cloud, writer=f"collector-{k}") as replay:
         for _ in range(commits):
             record(replay, source, k, 20)
             replay.commit()
-            assert replay.push(wait=True, timeout=60).done
+            assert cloud is None or replay.push(wait=True, timeout=60).done
 
 
 def check(lake: lp.Lake, steps: dict[int, int]) -> None:
     """All steps of each collector, to the last bit."""
     lake.verify()
-    batch = lake.steps(lake.query())
+    check_batch(lake.steps(lake.query()), steps)
+
+
+def check_batch(batch: lp.Batch, steps: dict[int, int]) -> None:
     for k, count in steps.items():
         own = batch.reward == k
         assert batch.action[own].tolist() == list(range(count))
@@ -162,6 +166,30 @@ def test_a_pull_without_a_source_skips_the_commits_that_need_it(name, tmp_path):
     store.delete(next(key for key in store.list() if key.startswith("sources/")))
     with pytest.raises(lp.CloudNotFound, match="no complete commit"):
         lp.pull(tmp_path / "there", cloud)
+
+
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+def test_a_learner_follows_collectors_over_one_source(kind, name, tmp_path):
+    """On one disk, and through a bucket; it stores each row once, whichever collector recorded it."""
+    cloud = None if kind == "disk" else f"memory://{name}"
+    folders = [tmp_path / "lake" if cloud is None else tmp_path / f"machine-{k}" for k in range(3)]
+    for k in range(3):
+        collect(folders[k], cloud, k)
+    place = tmp_path / "lake" if cloud is None else cloud
+    with lp.Replay.follow(place, capacity=1_000, poll_every="0.01s", discover_every="0.05s") as learner:
+        for total in (180, 360):
+            until = time.monotonic() + 30
+            while len(learner) < total and time.monotonic() < until:
+                time.sleep(0.01)
+            batch = learner.recent(total)
+            check_batch(batch, dict.fromkeys(range(3), total // 3))
+            assert learner.stats().rows < 400  # days 2 to 330
+            if total == 180:
+                for k in range(3):
+                    collect(folders[k], cloud, k)
+    if cloud is None:
+        assert not list(tmp_path.rglob("*.rows"))
+        assert len(list(tmp_path.rglob("*.source"))) == 3
 
 
 def test_gc_leaves_sources_alone(name, tmp_path):

@@ -46,7 +46,8 @@ class Fetcher:
     """Downloads and verifies segments; concurrent requests for a segment share one download."""
 
     def __init__(self, copy: ChainCopy) -> None:
-        self._copy = copy
+        self.copy = copy
+        """whose segments"""
         self.restart_in_child()
         self.segments: Segments | None = None
         """asked to make room before a file is fetched"""
@@ -62,11 +63,11 @@ class Fetcher:
         with self._lock:
             mine = self._busy.setdefault(name, threading.Lock())
         with mine:
-            if not self._copy.file(name).exists():
+            if not self.copy.file(name).exists():
                 self._bring(name)
 
     def _bring(self, name: str) -> None:
-        store = self._copy.place(name)
+        store = self.copy.place(name)
         patience, cap = store.cloud.patience, store.cloud.retry_cap
         found = patiently(lambda: store.head(segment_name(name)), for_seconds=patience, cap=cap)
         if found is None:
@@ -85,7 +86,7 @@ class Fetcher:
         raise wrong
 
     def _fetch(self, name: str, size: int) -> None:
-        store, folder = self._copy.place(name), self._copy.file(name).parent
+        store, folder = self.copy.place(name), self.copy.file(name).parent
 
         def fill(file: Any) -> None:
             digest = Digest()
