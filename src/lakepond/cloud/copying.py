@@ -498,8 +498,8 @@ class Copier:
     def _publish_safely(self, planned: Planned, sent: dict[str, int]) -> None:
         """Publish a commit whose files are all there, and stay there: `gc` deletes none of them meanwhile.
 
-        It deletes nothing that was put a short time ago. Other files that no commit may name yet are protected
-        by a lease until the commit does.
+        It deletes nothing that was put a short time ago. Other files that no commit may name yet are
+        protected by a lease until the commit does.
         """
         started = leases.clock()
         old = {
