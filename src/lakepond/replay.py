@@ -174,7 +174,7 @@ class Replay(Persistent):
     @classmethod
     def follow(
         cls,
-        place: str | Path,
+        place: str | Path | Cloud,
         capacity: int = 50_000,
         *,
         min_steps: int = 0,
