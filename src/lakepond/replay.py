@@ -12,6 +12,7 @@ import numpy.typing as npt
 from lakepond.errors import SampleError, SpecError, TooFewSteps, UnknownStream
 from lakepond.flow.agents_to_pond import MISSING, Intake, as_array, check_length, joins_of
 from lakepond.flow.persistence import MERGE_AFTER, Persistent
+from lakepond.formats import parse_seconds
 from lakepond.pond import Pond
 from lakepond.pond.direct import DirectAppend
 from lakepond.pond.hints import hints
@@ -93,6 +94,7 @@ class Replay(Persistent):
         cloud: str | Cloud | None = None,
         pull: Literal["lazy", "all"] | None = None,
         local_budget: int | str | None = None,
+        push_every: float | str | None = None,
         writer: str = "",
     ) -> Self:
         """Open a replay that stores all of its steps in a lake at `path`; create the lake or resume from it.
@@ -109,19 +111,22 @@ class Replay(Persistent):
         merge_after: merge small files in the background once there are this many; None: never.
         min_free: bytes that must stay free on the disk, as a number or text ("20GB"); with less free space
         a commit raises `LakeFull`.
-        cloud: URL that `push` uploads to ("gs://bucket/demo").
+        cloud: URL that `push` uploads to ("gs://bucket/demo"). Any number of machines may push to one URL,
+        each under a `writer` name; only one of them may be without a name.
         pull: resume from the lake in the cloud, if it exists, and download its segments when they are read
         ("lazy") or immediately ("all").
         local_budget: maximum bytes of segments on this disk ("20GB"). Uploaded segments beyond it are deleted
         locally and downloaded again when they are read.
-        writer: name of this writer if several processes write the same lake. Each writer has its own steps,
-        commits and lock; `Lake.open` reads them together.
+        push_every: commit and push new steps in the background, at most this far behind: seconds, or text
+        like "5s" or "2min". Errors are logged and retried, and never stop recording.
+        writer: name of this writer if several processes or machines write the same lake. Each writer has its
+        own steps, commits and lock; `Lake.open` reads them together. With a cloud, a named writer continues
+        its chain in the bucket as long as it has its disk; with a new disk it starts another one.
 
         Raises `LakeLocked` if this or another process already writes the lake under that name, `LakeCorrupt`
         if no commit is intact, and `SpecError` if arguments are invalid or contradict each other.
         """
         from lakepond.flow import pond_and_lake
-        from lakepond.lake.format import description
         from lakepond.lake.format.commits import Start
         from lakepond.lake.write.disk_guard import parse_bytes
         from lakepond.lake.write.retention import check_kept
@@ -131,15 +136,11 @@ class Replay(Persistent):
         if max_steps is not None and max_steps < capacity:
             raise SpecError(f"max_steps={max_steps:,} must be at least the capacity of {capacity:,} steps.")
         check_kept(keep_last, keep_every)
-        copy = pond_and_lake.cloud_copy(
-            path, cloud, pull, local_budget, None if isinstance(commit, Start) else commit, writer
-        )
-        known = description.read(path) if spec is not None and (path / description.NAME).exists() else None
-        if spec is not None and known is not None and spec != known:
-            raise SpecError(
-                f"{path} was created with a different spec: {spec.differences(known)}. Omit spec to use that "
-                "of the lake; to add a field, copy its steps to a new lake (docs/howto/add-a-field.md)."
-            )
+        seconds = None if push_every is None else parse_seconds(push_every)
+        if seconds is not None and cloud is None:
+            raise SpecError("push_every needs a cloud; pass its URL, like cloud='gs://bucket/demo'.")
+        number = None if isinstance(commit, Start) else commit
+        copy = pond_and_lake.cloud_copy(path, spec, cloud, pull, local_budget, number, writer)
         spec = pond_and_lake.find_or_make(path, spec)
         replay = cls(spec, capacity, alpha=alpha, threads=threads, seed=seed, cast=cast)
         lake_writer = LakeWriter(
@@ -156,6 +157,8 @@ class Replay(Persistent):
         )
         replay._outflow = pond_and_lake.continue_lake(replay._pond, lake_writer, commit, copy, replay._rng)
         replay._cloud = copy
+        if seconds is not None:
+            replay._outflow.push_every(seconds)
         return replay
 
     @classmethod

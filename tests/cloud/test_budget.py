@@ -102,6 +102,7 @@ def test_a_commit_whose_files_are_nowhere_does_not_keep_newer_ones_from_being_pu
             store.delete(f"segments/{segment}")
             (tmp_path / "lake/segments" / segment).unlink()
         store.delete("commits/0000000000.json")
+    with lp.Replay.open(tmp_path / "lake", capacity=80, max_steps=80, cloud=cloud) as replay:
         run(replay, commits=1)
         assert replay.push(wait=True).done
         assert replay.upload_status().pushed == 5

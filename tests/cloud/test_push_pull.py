@@ -54,7 +54,9 @@ def test_a_push_with_nothing_new_asks_once_and_sends_nothing(moto, name, tmp_pat
         before = len(moto.log())
         assert replay.push(wait=True).done
         asked = [each for each in moto.log()[before:] if "_lakepond" not in each[1]]
-        assert [(method, "list-type" in query) for method, _, query, _, _ in asked] == [("GET", True)]
+        assert [(method, path.rpartition("/")[2]) for method, path, *_ in asked] == [
+            ("HEAD", "0000000001.json")  # whether the server still has the newest commit
+        ]
 
 
 def test_25_generations_send_every_byte_once(moto, name, tmp_path):

@@ -370,19 +370,6 @@ def test_repair_mends_every_writer_and_touches_no_file_of_another(tmp_path):
         all_there(lake, [("a", 0, 60), ("b", 0, 40)])
 
 
-def test_the_cloud_is_refused_in_a_sentence(tmp_path):
-    path, cloud = tmp_path / "lake", f"file://{tmp_path}/bucket"
-    with pytest.raises(lp.SpecError, match="cannot be combined"):
-        lp.Replay.open(path, spec_of(WORLD), capacity=20, writer="a", cloud=cloud)
-    assert not path.exists()
-    write(path, "a", [10])
-    told = lp.push(path, cloud)
-    assert told.state == "failed"
-    assert "several writers (a, ...), and a bucket cannot store such a lake; nothing was uploaded" in str(
-        told.last_error
-    )
-
-
 WRITER = """
 import sys, numpy as np, lakepond as lp
 sys.path.insert(0, {tests!r})

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
+from lakepond.cloud.bucket import Unlistable
 from lakepond.cloud.layout import BOUNDARY, chain_folder, commit_name, is_chain
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt
+from lakepond.lake import writers
+from lakepond.lake.elsewhere import Elsewhere
 from lakepond.lake.format import commits
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.sealed import parse, seal, unseal
@@ -36,14 +40,43 @@ def chain_names(store: Store) -> list[str]:
 
     Two LISTs with a delimiter, of the place and of `writers/`: their answers do not grow with the chains.
     """
-    top = store.folders()
-    named = [name for name in store.folders(FOLDER) if is_chain(name)] if FOLDER in top else []
-    return [*([""] if "commits" in top else []), *named]
+    named = [name for name in store.folders(FOLDER) if is_chain(name)]
+    try:
+        unnamed = "commits" in store.folders()
+    except Unlistable:  # because of a key beside the lake
+        unnamed = bool(store.list("commits"))
+    return [*([""] if unnamed else []), *named]
 
 
 def chain_store(store: Store, chain: str) -> Store:
     """The place of one chain below that of its lake."""
     return store.under(chain_folder(chain)) if chain else store
+
+
+class ChainCopy:
+    """One chain of a lake in a bucket, and the folder on this disk that it is copied to or from."""
+
+    def __init__(self, path: Path, lake: Store, chain: str) -> None:
+        """`path`: folder of the lake. `lake`: its place."""
+        self.path, self.lake, self.chain = path, lake, chain
+        self.writer = writers.folder_of(path, chain)
+        """the name of its folder on this disk"""
+        self.home = writers.home(path, self.writer)
+        self.store = chain_store(lake, chain)
+        self.elsewhere = Elsewhere(path, str(self.store.cloud))
+
+    def was_there(self, number: int, data: bytes) -> bool:
+        """Whether a commit with this content was published from this disk, or pulled to it."""
+        noted = self.elsewhere.knows_slot(number, data)
+        if noted is not None:
+            return noted
+        listed = Elsewhere(
+            self.path, self.elsewhere.url
+        )  # of earlier versions: the files are all that is noted
+        try:
+            return all(file in listed for file in Commit.from_json(data, commits.file_name(number)).named())
+        except LakeCorrupt:
+            return False
 
 
 def read_slot(chain: Store, number: int) -> Commit | Skip | None:

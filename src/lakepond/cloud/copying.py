@@ -1,6 +1,13 @@
-"""One round of a push: upload the files that the cloud does not have, segments first, commits last.
+"""One round of a push: upload the files that a chain lacks, and publish each commit once its files are there.
 
-commits on disk ──▶ LIST ──▶ send what is not there ──▶ LIST ──▶ publish the commits
+    commits on disk ──▶ files that are new ──▶ PUT ──▶ HEAD ──▶ the commit's slot ──▶ boundary
+
+A chain in a bucket is a log. The slot of each number is created once and never replaced, and the next slot is
+created only by a machine that knows the content of the newest one: it published it, pulled it, or compared it
+byte for byte. So a chain never has two histories, whatever several machines do at the same time.
+
+A LIST shows what a chain has in the first round of a process, and in the first one after an error. Other
+rounds ask for what is new only.
 """
 
 from __future__ import annotations
@@ -9,13 +16,14 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from lakepond.cloud.bucket import Listed
+from lakepond.cloud.chains import ChainCopy, Skip, parse_slot, read_boundary
 from lakepond.cloud.fetching import CloudSegments
-from lakepond.cloud.layout import KNOWN, commit_name, commit_numbers
+from lakepond.cloud.layout import commit_name, commit_numbers
 from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Upload, Uploader
 from lakepond.errors import (
@@ -27,18 +35,19 @@ from lakepond.errors import (
     LakeCorrupt,
 )
 from lakepond.formats import ranges
-from lakepond.lake import writers
-from lakepond.lake.elsewhere import Elsewhere, known
+from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.checksum import Digest
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.sealed import unseal
 from lakepond.lake.links import check_folders, read_regular
-from lakepond.lake.read.catalog import Catalog, new_files
+from lakepond.lake.read.catalog import Catalog, added_files
 
 log = logging.getLogger("lakepond")
-MOST_COMMITS = 1000
+MOST_COMMITS = 200
 """commits that are planned together: bounds the memory of a first push"""
+MOST_HEADS = 16
+"""files of one commit that are asked for one by one; more are found by a LIST"""
 CONFIRMED_SECONDS = 600.0
 """how long a file that a LIST has shown in the cloud may leave the disk without another LIST"""
 
@@ -50,26 +59,17 @@ class Planned(NamedTuple):
     data: bytes
     """its file"""
     files: dict[str, int]
-    """the files that it needs and no commit before it in the plan, with their sizes"""
+    """the files that it needs and the commit before it does not, with their sizes"""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The oldest commits on this disk that should be in the cloud."""
+@dataclass
+class Shown:
+    """What a LIST has shown of the chain."""
 
-    commits: dict[int, Planned]
-    """by number, sorted"""
-    newest: int | None
-    """the newest commit on this disk"""
-
-    @property
-    def is_last(self) -> bool:
-        """Whether there are no later ones."""
-        return not self.commits or max(self.commits) == self.newest
-
-    def files(self) -> dict[str, int]:
-        """All files that the commits refer to, with their sizes."""
-        return {name: size for planned in self.commits.values() for name, size in planned.files.items()}
+    slots: dict[int, Listed]
+    files: dict[str, Listed]
+    boundary: int
+    """no slot below this number may be created"""
 
 
 class Changed(Exception):
@@ -77,11 +77,15 @@ class Changed(Exception):
 
 
 class Copier:
-    """Uploads a lake to the cloud, one round at a time."""
+    """Uploads the chain of one writer, one round at a time."""
 
-    def __init__(self, path: Path, store: Store, elsewhere: Elsewhere, uploader: Uploader) -> None:
-        self.path, self.store, self.cloud = path, store, store.cloud
-        self._elsewhere, self._uploader = elsewhere, uploader
+    def __init__(self, copy: ChainCopy, uploader: Uploader) -> None:
+        self._copy = copy
+        self.path, self.store, self.cloud = copy.path, copy.store, copy.store.cloud
+        self._lake, self._home, self._elsewhere = copy.lake, copy.home, copy.elsewhere
+        self._commits, self._segments = self._home / "commits", Segments(self.path, copy.writer)
+        self._manifests = CloudSegments(copy.store, self._home)
+        self._uploader = uploader
         self._change = threading.Condition()
         self._stop = False
         self.to_go: dict[str, int] = {}
@@ -90,96 +94,39 @@ class Copier:
         """commits that were put, and their bytes"""
         self.pushed: int | None = None
         """the newest commit that is known to be complete there"""
-        self._published: set[int] = (
-            set()
-        )  # commits that were seen there, complete; the newest is checked again
-        self._compared: set[int] = set()  # commits there that are known to be this lake's
+        self._next: int | None = None  # the slot that is created next; None: a LIST has to show it
+        self._tip: Listed | None = None  # the newest slot
+        self._before: Commit | None = None  # the newest commit whose files are all there
+        self._errors = 0  # failed uploads that were taken into account
+        self._compared: set[int] = set()  # commits there that have the content of those here
         self._left_out: set[int] = set()  # commits that are not sent; reported once
-        self._unsure: set[str] = set()  # commits that may have arrived changed
         self._listed_at = -math.inf  # when a LIST has shown which files are there
-        self._same_lake = False  # whether `lake.json` was compared with the one there
-        self._old_description = False  # whether that one is of an earlier version
+        self._described = False  # whether `lake.json` was compared and put
+        self._old_description = False  # whether the one there is of an earlier version
 
     def round(self) -> None:
         """Upload all current commits; raises the first error.
 
         `Changed`: plan again. `CloudConflict`: the user must decide. Other `CloudError`s can be retried.
         """
-        if others := writers.names(self.path)[1:]:
-            raise CloudConflict(
-                f"{self.path} has several writers ({', '.join(others[:8])}, ...), and a bucket "
-                "cannot store such a lake; nothing was uploaded: keep this lake on its disk."
-            )
-        check_folders(self.path / "commits", self.path / "segments")
-        while not self._some_commits():
-            pass
-
-    def _some_commits(self) -> bool:
-        """Upload the oldest commits that are not there yet; returns whether these were all."""
-        plan = self._plan()
-        listed = self._list()
-        if lost := {number for number in self._published if commit_name(number) not in listed}:
-            self._published -= lost
-            self._compared -= lost
-            plan = self._plan()
-        self._forget_deleted(listed)
-        self._leave_out_deleted(plan, listed)
-        self._compare(plan, listed)
-        self._leave_out_lost(plan, listed)
-        if self._send(plan, listed):
-            listed = self._list()  # what is really in the cloud, not what was sent
-            self._compare(plan, listed)  # another machine may have published in the meantime
-        self._publish(plan, listed)
-        return plan.is_last
+        check_folders(self._commits, self._segments.folder)
+        if self._home != self.path:
+            check_folders(self._home.parent, self._home)
+        listing = self._next is None
+        try:
+            if not listing and not self._still_there():
+                listing, self._next = True, None
+            self._copy_commits()
+        except BaseException as error:
+            if listing or not isinstance(error, Changed):  # it is not certain any more what is there
+                self._next = None
+            raise
 
     def stop(self) -> None:
         """Stop waiting for uploads."""
         with self._change:
             self._stop = True
             self._change.notify_all()
-
-    def _list(self) -> dict[str, Listed]:
-        """The objects there, without commits that may have arrived changed."""
-        listed = self.store.list(known=KNOWN)
-        return {name: each for name, each in listed.items() if name not in self._unsure}
-
-    def _put(self, name: str, data: bytes) -> None:
-        """Publish a commit or the description; one that may have arrived changed is published again."""
-        self._unsure.add(name)
-        self.store.publish(name, data, _sound)
-        self._unsure.discard(name)
-
-    def _plan(self) -> Plan:
-        found: dict[int, Planned] = {}
-        folder, segments = self.path / "commits", CloudSegments(self.store, self.path)
-        numbers = commits.numbers(folder)
-        seen: dict[str, int] = {}
-        for number in numbers:
-            if number in self._published and number != numbers[-1]:
-                continue
-            if len(found) == MOST_COMMITS:
-                break
-            try:
-                data = read_regular(folder / commits.file_name(number))
-                commit = Commit.from_json(data, commits.file_name(number))
-                files = new_files(Catalog(commit, segments), seen)
-                found[number] = Planned(commit, data, files)
-            except FileNotFoundError:
-                raise Changed from None
-            except (LakeCorrupt, CloudNotFound) as error:
-                log.warning("%s: commit %d is not pushed: %s", self.cloud, number, error)
-        plan = Plan(found, numbers[-1] if numbers else None)
-        with self._change:
-            self.to_go = {name: size for name, size in plan.files().items() if name not in self._elsewhere}
-        return plan
-
-    def _forget_deleted(self, listed: dict[str, Listed]) -> None:
-        """Forget that files on this disk are in the cloud as well if a `gc`, say, has deleted them there."""
-        here = (file.name for file in (self.path / "segments").glob("*"))
-        gone = [name for name in here if name in self._elsewhere and f"segments/{name}" not in listed]
-        if gone:
-            self._elsewhere.doubt(gone)
-        self._listed_at = time.monotonic()
 
     def confirm(self, ask: bool) -> bool:
         """Whether a recent LIST has confirmed which files are in the cloud; with `ask`, one may be made."""
@@ -190,133 +137,201 @@ class Copier:
                 return False
         return time.monotonic() - self._listed_at <= CONFIRMED_SECONDS
 
-    def _compare(self, plan: Plan, listed: dict[str, Listed]) -> None:
-        """Raise `CloudConflict` if another machine has published there; called before anything is sent.
+    # --- what is here, and what is there ---------------------------------------------------------
 
-        Every commit that is on this disk and in the cloud must have the same bytes in both. If there is a new
-        one to publish, the newest one there must be known to this machine, or its steps would be hidden.
+    def _copy_commits(self) -> None:
+        shown = None
+        here = self._numbers_here()
+        if not here:
+            return
+        if self._next is None:
+            self._before, self._described = None, False
+            self._expect(self._plan(here[:MOST_COMMITS]))
+            shown = self._look(here)
+            here = self._to_copy(here, shown)
+        for start in range(0, len(here), MOST_COMMITS):
+            self._some_commits(here[start : start + MOST_COMMITS], here[-1], shown)
+
+    def _numbers_here(self) -> list[int]:
+        """The commits on this disk; those from the next slot on, if it is known."""
+        newest = commits.newest(self._commits)
+        if newest is None:
+            return []
+        if self._next is None or newest - self._next > MOST_COMMITS:
+            return [number for number in commits.numbers(self._commits) if number >= (self._next or 0)]
+        numbers = range(self._next, newest + 1)
+        return [number for number in numbers if (self._commits / commits.file_name(number)).is_file()]
+
+    def _still_there(self) -> bool:
+        """Whether the newest slot is there, as it was: a server that forgot it may have forgotten more."""
+        self._errors = self._uploader.errors
+        if self._tip is None:
+            return True
+        found = self.store.head(self._tip.name)
+        return found is not None and found.size == self._tip.size
+
+    def _look(self, here: list[int]) -> Shown:
+        """LIST the chain, and find out which slot is the next; raises `CloudConflict` if it is another's."""
+        self._errors = self._uploader.errors
+        self._compare_descriptions()
+        listed = self.store.list("commits")
+        slots = {number: listed[commit_name(number)] for number in commit_numbers(listed)}
+        files = self.store.list("segments")
+        self._forget_deleted(files)
+        shown = Shown(slots, files, read_boundary(self.store))  # read after the LIST: `gc` raises it first
+        self._compare(here, slots)
+        self._find_next(shown)
+        return shown
+
+    def _compare(self, here: list[int], slots: dict[int, Listed]) -> None:
+        """Compare every commit that is here and there; raises `CloudConflict` if two differ.
+
+        A slot that was damaged on its way there is removed from `slots`, to be published again.
         """
-        there = commit_numbers(listed)
-        self._compared.intersection_update(there)
-        mine = read_regular(self.path / description.NAME)
-        if description.NAME in listed and not self._same_lake:
-            if not self._holds(description.NAME, mine, listed) and not self._upgrades(mine):
-                raise CloudConflict(
-                    f"{self.cloud} contains a different lake from {self.path}; nothing was overwritten: "
-                    "push this one to another place, or pull that one to a fresh folder."
-                )
-            self._same_lake = True
-        for number in plan.commits.keys() & set(there) - self._compared:
-            if not self._holds(commit_name(number), plan.commits[number].data, listed):
+        self._compared.intersection_update(slots)
+        for number in [number for number in here if number in slots and number not in self._compared]:
+            try:
+                mine = read_regular(self._commits / commits.file_name(number))
+            except FileNotFoundError:
+                raise Changed from None
+            try:
+                if self.store.holds(commit_name(number), mine, slots[number]):
+                    self._compared.add(number)
+                    continue
+                theirs = self.store.read(commit_name(number))
+            except CloudNotFound:  # deleted in the meantime
+                theirs = b""
+            if not _sound(theirs):
+                del slots[number]
+            elif not isinstance(parse_slot(theirs, number), Skip):
                 raise self._published_by_another(number, "with different content from the one at")
-            self._compared.add(number)
-        there = commit_numbers(listed)
-        if there and there[-1] not in self._compared and plan.commits.keys() - set(there):
-            if not self._knows(there[-1]):
-                raise self._published_by_another(there[-1], "which does not exist at")
-            self._compared.add(there[-1])
 
-    def _upgrades(self, mine: bytes) -> bool:
-        """Whether the cloud has this lake in another version; an earlier one is replaced before a commit."""
-        theirs = self.store.read(description.NAME)
-        same = _sound(theirs) and description.same_lake(mine, theirs)
-        self._old_description = same and description.format_of(theirs) < description.format_of(mine)
-        return same
+    def _find_next(self, shown: Shown) -> None:
+        """Find the next slot; None if the newest commit there is not known to this machine."""
+        self._next, self._tip = shown.boundary, None
+        for number in sorted(shown.slots, reverse=True):
+            if self._tip is None:
+                self._tip, self._next = shown.slots[number], max(self._next, number + 1)
+            if number in self._compared:
+                return
+            data = self.store.read(commit_name(number))
+            found = parse_slot(data, number) if _sound(data) else None
+            if isinstance(found, Skip):
+                self._next = max(self._next, found.to)
+            else:
+                self._next = self._next if self._knows(number, data) else None
+                return
 
-    def _holds(self, name: str, data: bytes, listed: dict[str, Listed]) -> bool:
-        """Whether the cloud has these bytes; what was damaged on its way there is left out of `listed`."""
-        try:
-            if self.store.holds(name, data, listed[name]):
-                return True
-            damaged = not _sound(self.store.read(name))
-        except CloudNotFound:  # deleted in the meantime
-            damaged = True
-        if damaged:
-            self._unsure.add(name)
-            del listed[name]
-        return damaged
+    def _to_copy(self, here: list[int], shown: Shown) -> list[int]:
+        """The commits that should be there: those that are, whose files are checked, and those that are not.
 
-    def _knows(self, number: int) -> bool:
+        Not sent are commits that are older than all that the cloud keeps: a `gc` deleted them there.
+        `CloudConflict` if the newest one here was never there, and another machine has published.
+        """
+        slots, tip = shown.slots, max(shown.slots, default=-1)
+        first = max(min(slots, default=0), shown.boundary)
+        newest = here[-1]
+        if newest not in self._compared:
+            new = newest > tip if self._next is None else newest >= first
+            if (new and self._next is None) or (not new and not self._was_there(newest)):
+                raise self._published_by_another(tip, "which does not exist at")
+        wanted = [number for number in here if number in self._compared]
+        if self._next is not None:
+            absent = [number for number in here if number not in slots and number >= first]
+            wanted += [n for n in absent if n >= self._next or not self._is_skipped(n, slots)]
+            wanted.sort()
+        self._leave_out(
+            [number for number in here if number not in wanted], f"{self.cloud} keeps commits from {first} on"
+        )
+        return wanted
+
+    def _is_skipped(self, number: int, slots: dict[int, Listed]) -> bool:
+        """Whether the slot before a number, which has none, is a skip over it; or else the server lost it."""
+        before = max((slot for slot in slots if slot < number), default=None)
+        if before is None or before in self._compared:
+            return False
+        found = parse_slot(self.store.read(commit_name(before)), before)
+        return isinstance(found, Skip) and found.to > number
+
+    def _knows(self, number: int, data: bytes) -> bool:
         """Whether a commit that is there, and not on this disk, was published or pulled by this machine."""
         name = commits.file_name(number)
-        try:
-            data = self.store.read(commit_name(number))
-            if (self.path / "quarantine" / name).is_file():  # it was pulled, but a file of it was missing
-                return (self.path / "quarantine" / name).read_bytes() == data
-            mine = known(self.path)  # every file that a process on this disk has sent or pulled
-            return all(file in mine for file in Commit.from_json(data, name).named())
-        except LakeCorrupt:
-            return False
+        quarantined = self._home / "quarantine" / name  # it was pulled, but a file of it was missing
+        if quarantined.is_file() and quarantined.read_bytes() == data:
+            return True
+        return self._copy.was_there(number, data)
 
-    def _was_there(self, commit: Commit) -> bool:
-        """Whether all files of a commit were at this place once."""
-        listed = Elsewhere(self.path, self._elsewhere.url)  # as it is on disk now
-        return all(file in listed for file in commit.named())
+    def _was_there(self, number: int) -> bool:
+        """Whether a commit on this disk was published once, or pulled."""
+        return self._copy.was_there(number, read_regular(self._commits / commits.file_name(number)))
 
     def _published_by_another(self, number: int, how: str) -> CloudConflict:
         return CloudConflict(
-            f"another machine has published commit {number} in {self.cloud}, {how} {self.path}; nothing was "
-            "uploaded: pull that lake to a fresh folder to continue from it, or push this one to "
+            f"another machine has published commit {number} in {self.cloud}, {how} {self._home}; nothing "
+            "was overwritten: pull that lake to a fresh folder to continue from it, or push this one to "
             "another place."
         )
-
-    def _leave_out_deleted(self, plan: Plan, listed: dict[str, Listed]) -> None:
-        """Do not send commits that are older than all that the cloud keeps: a `gc` deleted them there.
-
-        `CloudConflict` if the newest one here is among them and was never there: another machine continued.
-        """
-        kept = commit_numbers(listed)
-        deleted = [number for number in plan.commits if kept and number < kept[0]]
-        if deleted and deleted[-1] == plan.newest and not self._was_there(plan.commits[deleted[-1]].commit):
-            raise self._published_by_another(kept[-1], "which does not exist at")
-        self._drop(plan, deleted)
-        self._leave_out(deleted, f"{self.cloud} keeps commits from {kept[0] if kept else 0} on")
 
     def _leave_out(self, numbers: list[int], why: str) -> None:
         """Report commits that are not sent, once."""
         if new := [number for number in numbers if number not in self._left_out]:
             self._left_out.update(new)
-            log.warning("%s: commit %s of %s is not pushed", why, ranges(new), self.path)
+            log.warning("%s: commit %s of %s is not pushed", why, ranges(new), self._home)
 
-    def _leave_out_lost(self, plan: Plan, listed: dict[str, Listed]) -> None:
-        """Push without commits whose files are neither here nor there; not without the newest."""
-        lost: set[str] = set()
-        dropped: list[int] = []
-        for number, planned in plan.commits.items():
-            for name, size in planned.files.items():
-                found = listed.get(f"segments/{name}")
-                if (self.path / "segments" / name).exists() or (found is not None and found.size == size):
-                    continue
-                if not (self.path / "commits" / commits.file_name(number)).exists():
-                    raise Changed
-                lost.add(name)
-            catalog = Catalog(planned.commit, CloudSegments(self.store, self.path))
-            needs = catalog.files() if lost else ()
-            missing = next((name for name, _ in needs if name in lost), None)
-            if missing is not None:
-                why = f"commit {number} needs {missing}, which is neither at {self.path} nor in {self.cloud}"
-                if number == plan.newest:
-                    raise LakeCorrupt(f"{why}; run `lakepond repair`.")
-                self._leave_out([number], why)
-                dropped.append(number)
-        self._drop(plan, dropped)
-        self._published.update(dropped)  # they are not planned again
+    def _forget_deleted(self, files: dict[str, Listed]) -> None:
+        """Forget that files on this disk are in the cloud as well if a `gc`, say, has deleted them there."""
+        here = (file.name for file in self._segments.folder.glob("*"))
+        gone = [name for name in here if name in self._elsewhere and f"segments/{name}" not in files]
+        if gone:
+            self._elsewhere.doubt(gone)
+        self._listed_at = time.monotonic()
 
-    def _drop(self, plan: Plan, numbers: list[int]) -> None:
-        """Remove commits from a plan; files that later ones share with them are counted there."""
-        if not numbers:
+    # --- lake.json -------------------------------------------------------------------------------
+
+    def _compare_descriptions(self) -> None:
+        """Raise `CloudConflict` if the place has a different lake."""
+        mine = read_regular(self.path / description.NAME)
+        try:
+            if self._lake.holds(description.NAME, mine):
+                return
+            theirs = self._lake.read(description.NAME)
+        except CloudNotFound:
             return
-        kept = {number: plan.commits[number] for number in plan.commits if number not in numbers}
-        plan.commits.clear()
-        seen: dict[str, int] = {}
-        for number, planned in kept.items():
-            files = new_files(Catalog(planned.commit, CloudSegments(self.store, self.path)), seen)
-            plan.commits[number] = planned._replace(files=files)
+        if not _sound(theirs):  # damaged on its way: put again
+            return
+        if not description.same_lake(mine, theirs):
+            raise CloudConflict(
+                f"{self._lake.cloud} contains a different lake from {self.path}; nothing was overwritten: "
+                "push this one to another place, or pull that one to a fresh folder."
+            )
+        self._old_description = description.format_of(theirs) < description.format_of(mine)
+        self._described = not self._old_description  # a later one is not replaced
 
-    def _send(self, plan: Plan, listed: dict[str, Listed]) -> bool:
-        """Send every file that is not there, or not known to be right; whether there was any."""
+    def _put_description(self) -> None:
+        """Have `lake.json` there; and learn, from a second one, whether the server honours conditions."""
+        if self._described:
+            return
+        data, server = read_regular(self.path / description.NAME), self._lake.server
+        if self._old_description:
+            self._lake.replace(description.NAME, data)
+            self._old_description = False
+        if self._lake.head(description.NAME) is None:
+            self._lake.publish(description.NAME, data, _sound)
+        if server.conditions is None and self._lake.publish(description.NAME, data, _sound):
+            server.conditions = False
+            log.warning(
+                "%s does not support conditional writes: two runs that push to one URL would not be noticed",
+                self._lake.cloud,
+            )
+        self._described = True
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def _some_commits(self, numbers: list[int], newest: int, shown: Shown | None) -> None:
+        """Upload the files of some commits, several at a time, and publish each commit after its own."""
+        plan = self._plan(numbers, newest, shown)
         left: set[str] = set()
-        errors: list[Exception] = []
+        errors: dict[str, Exception] = {}
 
         def finish(name: str, error: Exception | None) -> None:
             if error is None:
@@ -324,74 +339,142 @@ class Copier:
             with self._change:
                 left.discard(name)
                 self.to_go.pop(name, None)
-                errors.extend([] if error is None else [error])
+                if error is not None:
+                    errors[name] = error
                 self._change.notify_all()
 
-        uploads = []
-        for name, size in plan.files().items():
-            found = listed.get(f"segments/{name}")
-            if found is not None and found.size == size and name in self._elsewhere:
-                continue
-            left.add(name)
-            uploads.append(
-                Upload(
-                    f"segments/{name}",
-                    size,
-                    send=lambda name=name, found=found: self._send_one(name, found),  # type: ignore[misc]
-                    done=lambda name=name: finish(name, None),  # type: ignore[misc]
-                    failed=lambda error, name=name: finish(name, error),  # type: ignore[misc]
-                )
-            )
+        uploads: dict[str, Upload] = {}
+        for planned in plan:
+            for name, size in planned.files.items():
+                found = None if shown is None else shown.files.get(f"segments/{name}")
+                listed = shown is None or (found is not None and found.size == size)
+                if not (listed and name in self._elsewhere):
+                    uploads[name] = Upload(
+                        f"segments/{name}",
+                        size,
+                        send=lambda name=name, found=found: self._send_one(name, found),  # type: ignore[misc]
+                        done=lambda name=name: finish(name, None),  # type: ignore[misc]
+                        failed=lambda error, name=name: finish(name, error),  # type: ignore[misc]
+                    )
+        left.update(uploads)
         with self._change:
-            self.to_go = {upload.name.removeprefix("segments/"): upload.size for upload in uploads}
-        self._uploader.submit(*uploads)
-        with self._change:
-            self._change.wait_for(lambda: not left or self._stop)
-        if self._stop and left:
-            raise CloudUnreachable(
-                f"the connection to {self.cloud} was closed before everything was uploaded."
-            )
-        for error in errors:
-            if isinstance(error, FileNotFoundError):
+            self.to_go = {name: upload.size for name, upload in uploads.items()}
+        self._uploader.submit(*uploads.values())
+        published = None
+        for planned in plan:
+            self._wait(planned.files, left, errors)
+            sent = {n: size for n, size in planned.files.items() if shown is None or n in uploads}
+            self._check_arrived(sent)
+            number = planned.commit.number
+            if shown is None or number not in shown.slots:
+                published = number
+                self._publish(planned)
+            self.pushed, self._before = number, planned.commit
+        if published is not None:
+            log.info("%s: commit %d is complete in the cloud", self.cloud, published)
+
+    def _plan(
+        self, numbers: Iterable[int], newest: int | None = None, shown: Shown | None = None
+    ) -> list[Planned]:
+        """The commits with the files that are new in each; those that cannot be sent are left out.
+
+        newest: the newest commit here; if it cannot be sent, `LakeCorrupt`. None: files are not checked.
+        """
+        found: list[Planned] = []
+        before = self._before
+        for number in numbers:
+            name = commits.file_name(number)
+            try:
+                data = read_regular(self._commits / name)
+                commit = Commit.from_json(data, name)
+                planned = Planned(commit, data, self._added(commit, before))
+            except FileNotFoundError:
                 raise Changed from None
-            raise error
-        return bool(uploads)
+            except (LakeCorrupt, CloudNotFound) as error:
+                self._leave_out([number], str(error))
+                continue
+            lost = None if newest is None else self._lost(planned, shown)
+            if lost is None:
+                found.append(planned)
+                before = commit
+                continue
+            why = f"commit {number} needs {lost}, which is neither at {self._home} nor in {self.cloud}"
+            if number == newest:
+                raise LakeCorrupt(f"{why}; run `lakepond repair`.")
+            self._leave_out([number], why)
+        return found
+
+    def _added(self, commit: Commit, before: Commit | None) -> dict[str, int]:
+        catalog = Catalog(commit, self._manifests)
+        try:
+            return added_files(catalog, None if before is None else Catalog(before, self._manifests))
+        except (LakeCorrupt, CloudNotFound):
+            if before is None:
+                raise
+            return added_files(catalog, None)  # a manifest of the one before is gone with it
+
+    def _lost(self, planned: Planned, shown: Shown | None) -> str | None:
+        """A file of a commit that is neither here nor there; None if there is none."""
+        for name, size in planned.files.items():
+            if self._segments.local(name) is not None:
+                continue
+            if shown is None:
+                there = name in self._elsewhere
+            else:
+                found = shown.files.get(f"segments/{name}")
+                there = found is not None and found.size == size
+            if not there:
+                if not (self._commits / commits.file_name(planned.commit.number)).exists():
+                    raise Changed
+                return name
+        return None
+
+    def _expect(self, plan: list[Planned]) -> None:
+        """Report the files that may have to be sent, before the cloud is asked."""
+        with self._change:
+            self.to_go = {
+                name: size
+                for planned in plan
+                for name, size in planned.files.items()
+                if name not in self._elsewhere
+            }
+
+    def _wait(self, names: Iterable[str], left: set[str], errors: dict[str, Exception]) -> None:
+        """Return when these files have arrived; raises if one was given up."""
+        with self._change:
+            self._change.wait_for(lambda: left.isdisjoint(names) or self._stop)
+            if self._stop and not left.isdisjoint(names):
+                raise CloudUnreachable(
+                    f"the connection to {self.cloud} was closed before everything was uploaded."
+                )
+        for name in names:
+            if isinstance(error := errors.get(name), FileNotFoundError):
+                raise Changed from None
+            if error is not None:
+                raise error
 
     def _send_one(self, name: str, found: Listed | None) -> int:
         """Have one segment there; returns how many bytes were sent for it."""
-        file = self.path / "segments" / name
-        if found is not None and not file.exists():  # it is there alone: its name tells whether it is right
-            check_content(self.store, name, found.size)
+        file = self._segments.local(name)
+        if file is None:
+            if found is None:
+                raise FileNotFoundError(name)
+            check_content(self.store, name, found.size)  # it is there alone: its name says the content
             return 0
         if found is not None and self.store.holds(f"segments/{name}", read_regular(file), found):
             return 0
         return self.store.keep(f"segments/{name}", lambda: read_regular(file))
 
-    def _publish(self, plan: Plan, listed: dict[str, Listed]) -> None:
-        """Put the commits that are not there, each after all that it names was seen there."""
-        new = [number for number in plan.commits if commit_name(number) not in listed]
-        if new:
-            self._put_description(listed)
-        for number, (_, data, files) in sorted(plan.commits.items()):
-            self._check_arrived(files, listed)
-            if number not in new:
-                self._published.add(number)
-                self.pushed = number
-                continue
-            self._put(commit_name(number), data)
-            self._compared.add(number)
-            self._published.add(number)
-            self.pushed = number
-            self.commit_bytes += len(data)
-            self.commit_files += 1
-        if new:
-            log.info("%s: commit %d is complete in the cloud", self.cloud, new[-1])
-
-    def _check_arrived(self, files: dict[str, int], listed: dict[str, Listed]) -> None:
+    def _check_arrived(self, files: dict[str, int]) -> None:
+        """Raise, to be tried again, unless the server has these files: it may have lost what it took."""
+        if len(files) <= MOST_HEADS:
+            there = {f"segments/{name}": self.store.head(f"segments/{name}") for name in files}
+        else:
+            there = dict(self.store.list("segments"))
         lost = [
             name
             for name, size in files.items()
-            if (found := listed.get(f"segments/{name}")) is None or found.size != size
+            if (found := there.get(f"segments/{name}")) is None or found.size != size
         ]
         if lost:
             self._elsewhere.drop(lost)
@@ -400,20 +483,54 @@ class Copier:
                 "are uploaded again."
             )
 
-    def _put_description(self, listed: dict[str, Listed]) -> None:
-        """Have `lake.json` there; and learn, from a second one, whether the server honours conditions."""
-        if self._old_description:
-            self.store.replace(description.NAME, read_regular(self.path / description.NAME))
-            self._old_description = False
-        if description.NAME in listed and self.store.server.conditions is not None:
-            return
-        self._put(description.NAME, read_regular(self.path / description.NAME))
-        if description.NAME in listed and self.store.server.conditions is None:  # a second one was taken
-            self.store.server.conditions = False
-            log.warning(
-                "%s does not support conditional writes: two runs that push to one URL would not be noticed",
-                self.cloud,
+    # --- publishing ------------------------------------------------------------------------------
+
+    def _publish(self, planned: Planned) -> None:
+        """Create the slot of a commit, after a skip if it is not the next one."""
+        if self._uploader.errors != self._errors and not self._still_there():
+            raise CloudUnreachable(f"{self.cloud} does not have commits that it acknowledged; it is listed.")
+        self._put_description()
+        number = planned.commit.number
+        assert self._next is not None
+        while self._next < number:
+            self._next = self._skip(Skip(self._next, number))
+        self._create(number, planned.data)  # below the next slot if the server has lost it
+        self._next = max(self._next, number + 1)
+        self._compared.add(number)
+        self.commit_bytes += len(planned.data)
+        self.commit_files += 1
+
+    def _skip(self, skip: Skip) -> int:
+        """Say in a slot that the next commit is at a later number; returns that number."""
+        try:
+            self._create(skip.number, skip.to_json())
+            return skip.to
+        except CloudConflict:
+            found = parse_slot(self.store.read(commit_name(skip.number)), skip.number)
+            if isinstance(found, Skip) and found.to <= skip.to:  # of a process that was stopped after it
+                return found.to
+            raise
+
+    def _create(self, number: int, data: bytes) -> None:
+        """Create one slot; raises `CloudConflict` if it has another content, or may not be created."""
+        name = commit_name(number)
+        self._elsewhere.note_slot(number, data)  # first: it is recognised though its answer may be lost
+        try:
+            created = self.store.publish(name, data, _sound)
+        except CloudConflict:
+            if not (self._commits / commits.file_name(number)).exists() and b'"skip_to"' not in data:
+                raise Changed from None  # another process on this disk has published what follows it
+            raise self._published_by_another(number, "with different content from the one at") from None
+        if number < read_boundary(self.store):
+            if created:
+                self.store.delete(name)
+            raise CloudConflict(
+                f"commit {number} of {self._home} is older than all that {self.cloud} keeps since its last "
+                "`gc`; it was not published: pull that lake to a fresh folder to continue from it, or push "
+                "this one to another place."
             )
+        if self._tip is None or self._tip.name <= name:
+            self._tip = Listed(name, len(data), None, 0.0)
 
 
 def check_content(store: Store, name: str, size: int) -> None:

@@ -20,14 +20,14 @@ from typing import Any
 
 from lakepond import forks
 from lakepond.cloud.bucket import Listed
-from lakepond.cloud.layout import KNOWN, commit_name, commit_numbers
+from lakepond.cloud.chains import ChainCopy, Skip, parse_slot, read_slot
+from lakepond.cloud.layout import LEASES, commit_name, commit_numbers
 from lakepond.cloud.pace import patiently
-from lakepond.cloud.place import Cloud
 from lakepond.cloud.status import in_words
 from lakepond.cloud.store import Store
-from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorrupt, LakeFull
+from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorrupt, LakeFull, LakeNotFound
 from lakepond.formats import ranges
-from lakepond.lake.elsewhere import FOLDER, Elsewhere, Segments
+from lakepond.lake.elsewhere import FOLDER, Segments
 from lakepond.lake.files import make_folders, write_bytes, write_whole
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.checksum import Digest
@@ -116,107 +116,128 @@ class CloudSegments:
 
 @dataclass(frozen=True)
 class Remote:
-    """The lake at a cloud location."""
+    """A chain in the cloud."""
 
     listed: dict[str, Listed]
     numbers: list[int]
-    """of all its commits, intact or not, oldest first"""
+    """of all its commits, intact or not, and of its skips, oldest first"""
 
 
-def look(store: Store) -> Remote | None:
-    """Return the lake at a location, or None. Fails fast if the server does not answer."""
-    listed = patiently(lambda: store.list(known=KNOWN), for_seconds=1.0, cap=store.cloud.retry_cap)
-    if description.NAME not in listed:
+def look(store: Store, lake: Store | None = None) -> Remote | None:
+    """Return the chain at a location, or None if there is no lake. Fails fast if the server does not answer.
+
+    lake: the location of the lake, if the chain is that of a named writer.
+    """
+
+    def ask() -> Remote | None:
+        listed = store.list("commits")  # first: it says if the bucket does not exist
+        if (store if lake is None else lake).head(description.NAME) is None:
+            return None
+        return Remote({**listed, **store.list("segments"), **store.list(LEASES)}, commit_numbers(listed))
+
+    return patiently(ask, for_seconds=1.0, cap=store.cloud.retry_cap)
+
+
+def read_description(lake: Store) -> bytes | None:
+    """`lake.json` of the lake at a location; None if there is none. Fails fast like `look`."""
+    try:
+        return patiently(lambda: lake.read(description.NAME), for_seconds=1.0, cap=lake.cloud.retry_cap)
+    except CloudNotFound:
         return None
-    return Remote(listed, commit_numbers(listed))
 
 
-def bring_commits(
-    path: Path, store: Store, elsewhere: Elsewhere, number: int | None = None, remote: Remote | None = None
-) -> Commit:
-    """Download `lake.json`, the newest intact commit and the requested one; return the latter."""
-    cloud = store.cloud
-    remote = remote if remote is not None else look(store)
+def keep_description(path: Path, lake: Store, data: bytes) -> None:
+    """Have a downloaded `lake.json` at `path`; `CloudConflict` if there is a different lake."""
+    if not (path / description.NAME).exists():
+        make_folders(path)
+        write_bytes(path, description.NAME, data)
+        description.read(path)
+        return
+    mine = (path / description.NAME).read_bytes()
+    if not _same_lake(mine, data):
+        raise CloudConflict(f"{path} and {lake.cloud} are different lakes; pull to another folder.")
+    if description.format_of(mine) < description.format_of(data):
+        write_bytes(path, description.NAME, data)
+
+
+def bring_commits(copy: ChainCopy, number: int | None = None, remote: Remote | None = None) -> Commit:
+    """Download `lake.json`, the newest intact commit of a chain and the requested one; return the latter."""
+    remote = remote if remote is not None else look(copy.store, copy.lake)
     if remote is None:
-        raise CloudNotFound(f"there is no lake at {cloud}; `lakepond push` or `replay.push()` uploads one.")
-    folders = [path / name for name in ("segments", "commits", FOLDER, "quarantine")]
+        raise CloudNotFound(
+            f"there is no lake at {copy.lake.cloud}; `lakepond push` or `replay.push()` uploads one."
+        )
+    folders = [copy.home / "segments", copy.home / "commits", copy.path / FOLDER, copy.home / "quarantine"]
     check_folders(*folders)
-    for folder in (path, *folders[:3]):
+    for folder in (copy.path, *folders[:3]):
         make_folders(folder)
-    with WriterLock(path / "lock"):
-        data = _read(store, description.NAME)
-        if not (path / description.NAME).exists():
-            write_bytes(path, description.NAME, data)
-            description.read(path)
-        else:
-            mine = (path / description.NAME).read_bytes()
-            if not _same_lake(mine, data):
-                raise CloudConflict(f"{path} and {cloud} are different lakes; pull to another folder.")
-            if description.format_of(mine) < description.format_of(data):
-                write_bytes(path, description.NAME, data)
-        newest = _newest_whole(path, store, elsewhere, remote)
+    with WriterLock(copy.home / "lock"):
+        keep_description(copy.path, copy.lake, _read(copy.lake, description.NAME))
+        newest = _newest_whole(copy, remote)
         if number is None or number == newest.number:
             return newest
         if number not in remote.numbers:
-            raise CloudNotFound(f"{cloud} has no commit {number}; it has {ranges(sorted(remote.numbers))}.")
-        return _bring_commit(path, store, elsewhere, remote, number)
+            raise CloudNotFound(
+                f"{copy.store.cloud} has no commit {number}; it has {ranges(sorted(remote.numbers))}."
+            )
+        return _bring_commit(copy, remote, number)
 
 
-def _newest_whole(path: Path, store: Store, elsewhere: Elsewhere, remote: Remote) -> Commit:
+def _newest_whole(copy: ChainCopy, remote: Remote) -> Commit:
     """Fetch the newest intact commit; those after it, which are damaged, go to the quarantine."""
-    mine = commits.numbers(path / "commits")
+    mine = commits.numbers(copy.home / "commits")
     for number in reversed(remote.numbers):
-        if mine and mine[-1] < number:
-            _check_pushed(path, store, elsewhere, remote, mine[-1], number)
         try:
-            ahead = bool(mine) and mine[-1] > number
-            return _bring_commit(path, store, elsewhere, remote, number, ahead=ahead)
+            if mine and mine[-1] < number:
+                _check_pushed(copy, remote, mine[-1], number)
+            return _bring_commit(copy, remote, number, ahead=bool(mine) and mine[-1] > number)
+        except Skipped:
+            continue
         except (LakeCorrupt, CloudCorrupt, CloudNotFound) as error:
-            log.warning("%s: skipping unreadable commit %d: %s", store.cloud, number, error)
-    raise CloudNotFound(f"{store.cloud} has no complete commit; push again from a disk that has one.")
+            log.warning("%s: skipping unreadable commit %d: %s", copy.store.cloud, number, error)
+    raise CloudNotFound(f"{copy.store.cloud} has no complete commit; push again from a disk that has one.")
 
 
-def _check_pushed(
-    path: Path, store: Store, elsewhere: Elsewhere, remote: Remote, here: int, newest: int
-) -> None:
+class Skipped(Exception):
+    """The slot of a number is a skip: no commit has that number."""
+
+
+def _check_pushed(copy: ChainCopy, remote: Remote, here: int, newest: int) -> None:
     """Raise `CloudConflict` if the newest commit on this disk was never in the cloud, which has a newer one.
 
     One that was there with all its files, and is not any more, was deleted by a `gc`.
     """
-    file = path / "commits" / commits.file_name(here)
+    data = (copy.home / "commits" / commits.file_name(here)).read_bytes()
     if here in remote.numbers:
-        pushed = file.read_bytes() == _read(store, commit_name(here))
+        pushed = data == _read(copy.store, commit_name(here))
     else:
-        try:
-            pushed = all(name in elsewhere for name in commits.read(file.parent, here).named())
-        except LakeCorrupt:
-            pushed = False
+        pushed = copy.was_there(here, data)
     if not pushed:
         raise CloudConflict(
-            f"{path} has a commit {here} that was never pushed, and another machine has published commit "
-            f"{newest} in {store.cloud}: pull to a fresh folder to continue from that one, or push this one "
-            "to another place."
+            f"{copy.home} has a commit {here} that was never pushed, and another machine has published "
+            f"commit {newest} in {copy.store.cloud}: pull to a fresh folder to continue from that one, or "
+            "push this one to another place."
         )
 
 
-def _bring_commit(
-    path: Path, store: Store, elsewhere: Elsewhere, remote: Remote, number: int, *, ahead: bool = False
-) -> Commit:
+def _bring_commit(copy: ChainCopy, remote: Remote, number: int, *, ahead: bool = False) -> Commit:
     """One commit, checked, with the list of its files; `CloudCorrupt` unless all that it names is there.
 
-    `ahead`: this disk has a newer commit, which continues this one only if its files are known here.
+    `ahead`: this disk has a newer commit, which continues this one only if it is known here.
     """
-    name = commits.file_name(number)
+    store, name = copy.store, commits.file_name(number)
     data = _read(store, commit_name(number))
-    file = path / "commits" / name
+    file = copy.home / "commits" / name
     if file.exists() and file.read_bytes() != data:
         raise CloudConflict(
-            f"{path} and {store.cloud} have different commits {number}: two runs wrote them. Pull to another "
-            "folder, or push this one elsewhere."
+            f"{copy.home} and {store.cloud} have different commits {number}: two runs wrote them. Pull to "
+            "another folder, or push this one elsewhere."
         )
     try:
-        commit = Commit.from_json(data, name)
-        files = dict(Catalog(commit, CloudSegments(store, path)).files())
+        commit = parse_slot(data, number)
+        if isinstance(commit, Skip):
+            raise Skipped
+        files = dict(Catalog(commit, CloudSegments(store, copy.home)).files())
         for segment, size in files.items():
             found = remote.listed.get(f"segments/{segment}")
             if found is None or found.size != size:
@@ -225,25 +246,41 @@ def _bring_commit(
                 )
     except (LakeCorrupt, CloudCorrupt):
         if not file.exists():  # kept, so that its number is not given again
-            make_folders(path / "quarantine")
-            write_bytes(path / "quarantine", name, data)
+            make_folders(copy.home / "quarantine")
+            write_bytes(copy.home / "quarantine", name, data)
         raise
-    if ahead and not file.exists() and not all(segment in elsewhere for segment in files):
+    if ahead and not file.exists() and not copy.was_there(number, data):
         raise CloudConflict(
             f"another machine has published commit {number} in {store.cloud}, which does not exist at "
-            f"{path}, and there are newer commits here that were never pushed: pull to a fresh folder to "
-            "continue from that one, or push this one to another place."
+            f"{copy.home}, and there are newer commits here that were never pushed: pull to a fresh folder "
+            "to continue from that one, or push this one to another place."
         )
-    elsewhere.add(files)
+    copy.elsewhere.add(files)
     if not file.exists():
-        (path / "commits" / commits.NEWEST).unlink(missing_ok=True)  # it finds commits without gaps only
-        write_bytes(path / "commits", name, data)
+        copy.elsewhere.note_slot(number, data)
+        (copy.home / "commits" / commits.NEWEST).unlink(missing_ok=True)  # it finds commits without gaps only
+        write_bytes(copy.home / "commits", name, data)
     return commit
 
 
-def bring_segments(path: Path, commit: Commit, fetcher: Fetcher, cloud: Cloud) -> None:
+def commit_of(copy: ChainCopy, number: int) -> Commit:
+    """A commit of a chain by its number; read from the cloud if it is not on this disk."""
+    if (copy.home / "commits" / commits.file_name(number)).is_file():
+        return commits.read(copy.home / "commits", number)
+    found = patiently(
+        lambda: read_slot(copy.store, number),
+        for_seconds=copy.store.cloud.patience,
+        cap=copy.store.cloud.retry_cap,
+    )
+    if not isinstance(found, Commit):
+        raise LakeNotFound(f"{copy.store.cloud} has no commit {number}.")
+    return found
+
+
+def bring_segments(copy: ChainCopy, commit: Commit, fetcher: Fetcher) -> None:
     """Download all segments of a commit, several in parallel."""
-    files = Catalog(commit, Segments(path, bring=fetcher)).files()
+    path, cloud = copy.home, copy.store.cloud
+    files = Catalog(commit, Segments(copy.path, copy.writer, bring=fetcher)).files()
     missing = {name: size for name, size in files if not (path / "segments" / name).exists()}
     needed, free = sum(missing.values()), shutil.disk_usage(path).free
     if needed > free:

@@ -1,21 +1,23 @@
-"""Uploads of a lake in the background: every file once, the commit last.
+"""Uploads of a writer's chain in the background: every file once, each commit after its files.
 
-    commits on disk ──▶ LIST ──▶ upload missing files ──▶ LIST ──▶ publish the commits
+    commits on disk ──▶ upload missing files ──▶ HEAD ──▶ publish each commit
 
-The objects are those of a lake: `lake.json`, `segments/<digest>`, `commits/<number>.json`. Readers rely on
-commits only and never walk folders. A segment is put once, verified, and recorded in a list beside the lake;
-a commit is put after a LIST has shown all of its files. So a reader always finds the newest complete commit.
+Readers rely on commits only and never walk folders. A segment is put once, verified, and recorded in a list
+beside the lake; a commit is put after the server has shown all of its files. So a reader always finds the
+newest complete commit.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from lakepond.cloud.chains import ChainCopy
 from lakepond.cloud.copying import Changed, Copier
 from lakepond.cloud.pace import Backoff
 from lakepond.cloud.place import Cloud
@@ -23,7 +25,8 @@ from lakepond.cloud.status import UploadStatus, in_words
 from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Uploader
 from lakepond.errors import CloudConflict, CloudError, CloudForked
-from lakepond.lake.elsewhere import Elsewhere, Segments
+from lakepond.lake import writers
+from lakepond.lake.elsewhere import Segments
 
 log = logging.getLogger("lakepond")
 CLOSE_SECONDS = 30.0
@@ -31,18 +34,20 @@ CLOSE_SECONDS = 30.0
 
 
 class Pusher:
-    """Uploads a lake to the cloud on a background thread. Thread-safe."""
+    """Uploads the chain of one writer to the cloud on a background thread. Thread-safe."""
 
-    def __init__(self, path: Path, cloud: Cloud, *, store: Store | None = None) -> None:
+    def __init__(self, path: Path, cloud: Cloud, *, store: Store | None = None, writer: str = "") -> None:
+        """`store`: of the lake's place. `writer`: whose chain; the one without a name by default."""
         self.path, self.cloud = path, cloud
-        self.store = store if store is not None else Store(cloud)
-        self.elsewhere = Elsewhere(path, str(cloud))
+        lake = store if store is not None else Store(cloud)
+        self.copy = ChainCopy(path, lake, writers.chain_of(path, writer))
+        self.store, self.elsewhere = self.copy.store, self.copy.elsewhere
         self.segments: Segments | None = None
         """asked to keep to its budget after a push"""
         self.wait_for_commits: Callable[[], object] = lambda: None
         """returns when commits that were handed over are on disk"""
         self._uploader = Uploader(cloud)
-        self._copier = Copier(path, self.store, self.elsewhere, self._uploader)
+        self._copier = Copier(self.copy, self._uploader)
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._asked = self._served = 0
@@ -50,6 +55,8 @@ class Pusher:
         self._stop = False
         self._error: str | None = None
         self._failed = False
+        self._gave_up_at = -math.inf
+        self._reported: str | None = None  # why the last push was given up
         self.failures = 0
         """rounds that failed"""
 
@@ -103,6 +110,11 @@ class Pusher:
                 over_budget_bytes=0 if self.segments is None else self.segments.over_budget(),
                 conditions=self.store.server.conditions,
             )
+
+    @property
+    def gave_up_recently(self) -> bool:
+        """Whether a push was given up within the longest time between two attempts: the user must act."""
+        return time.monotonic() - self._gave_up_at < self.cloud.retry_cap
 
     def confirm(self, ask: bool) -> bool:
         """Whether the list of uploaded files is up to date; `ask`: make a LIST if necessary."""
@@ -166,6 +178,7 @@ class Pusher:
             except Exception as error:  # of the lake or its disk: training continues, the user must act
                 self._give_up(asked, f"{type(error).__name__}: {error}")
             else:
+                self._reported = None
                 with self._change:
                     self._error, self._served = None, max(self._served, asked)
                     self._change.notify_all()
@@ -173,7 +186,9 @@ class Pusher:
 
     def _give_up(self, asked: int, error: str) -> None:
         self.failures += 1
-        log.error("%s: the push stopped; push again to continue: %s", self.cloud, error)
+        if error != self._reported:
+            log.error("%s: the push stopped; push again to continue: %s", self.cloud, error)
+        self._reported, self._gave_up_at = error, time.monotonic()
         with self._change:
             self._error, self._failed, self._served = error, True, max(self._served, asked)
             self._change.notify_all()

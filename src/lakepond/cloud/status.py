@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -55,6 +56,27 @@ class UploadStatus:
         if self.failed:
             text += f", {self.failed} files failed"
         return text + (f" ({self.last_error})" if self.last_error else "")
+
+
+def together(statuses: Sequence[UploadStatus]) -> UploadStatus:
+    """The progress of several uploads as one; of the state, the one that needs the most attention."""
+    if len(statuses) == 1:
+        return statuses[0]
+    states = [status.state for status in statuses]
+    return UploadStatus(
+        state=next(state for state in ("failed", "waiting", "sending", "idle") if state in states),
+        uploaded=sum(status.uploaded for status in statuses),
+        uploaded_bytes=sum(status.uploaded_bytes for status in statuses),
+        pending=sum(status.pending for status in statuses),
+        pending_bytes=sum(status.pending_bytes for status in statuses),
+        failed=sum(status.failed for status in statuses),
+        lag_seconds=max(status.lag_seconds for status in statuses),
+        bytes_per_second=sum(status.bytes_per_second for status in statuses),
+        last_error=next((status.last_error for status in statuses if status.last_error), None),
+        pushed=max((status.pushed for status in statuses if status.pushed is not None), default=None),
+        over_budget_bytes=sum(status.over_budget_bytes for status in statuses),
+        conditions=statuses[-1].conditions,
+    )
 
 
 def in_words(size: float) -> str:

@@ -96,23 +96,27 @@ class Store:
         self._check(name, data, etag)
         return len(data)
 
-    def publish(self, name: str, data: bytes, sound: Callable[[bytes], bool]) -> None:
-        """Have a pointer there; `CloudConflict` if another one is that is `sound`, overwriting it if not."""
+    def publish(self, name: str, data: bytes, sound: Callable[[bytes], bool]) -> bool:
+        """Have a pointer there; `CloudConflict` if another one is that is `sound`, overwriting it if not.
+
+        Returns whether this call put it there; False if it was there already.
+        """
         try:
             etag = self._put(name, data, create=True)
         except Exists:
             self.server.conditions = True
             if self.holds(name, data):  # our own, whose answer was lost
-                return
+                return False
             if not sound(self.read(name)):  # our own, changed on the way: nobody can read it
                 self.replace(name, data)
-                return
+                return True
             raise CloudConflict(
                 f"another machine has published {name} in {self.cloud} with different content; nothing was "
                 "overwritten: pull that lake to a fresh folder to continue from it, or push this one to "
                 "another place."
             ) from None
         self._check(name, data, etag)
+        return True
 
     def replace(self, name: str, data: bytes) -> None:
         """Have these bytes there, whatever was there before."""

@@ -54,6 +54,8 @@ class Uploader:
         self._threads: list[threading.Thread] = []
         self._stop = False
         self._uploaded = self._uploaded_bytes = self._failed = 0
+        self.errors = 0
+        """tries that failed; the server may have been restarted meanwhile"""
         self._recent: list[tuple[float, int]] = []
         self._error: str | None = None
         self._state = "idle"
@@ -141,6 +143,7 @@ class Uploader:
             for other in self._waiting.values():  # what failed may well go now, too
                 other.not_before = 0.0
             return
+        self.errors += 1
         self._error = str(error)
         if not isinstance(error, CloudError):  # of the disk, say; or a mistake of ours
             self._error = f"{type(error).__name__}: {error}"

@@ -8,20 +8,32 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from lakepond.cloud.fetching import CloudSegments, Fetcher, Remote, bring_commits, bring_segments, look
+from lakepond.cloud.fetching import (
+    CloudSegments,
+    Fetcher,
+    bring_commits,
+    bring_segments,
+    commit_of,
+    keep_description,
+    look,
+    read_description,
+)
 from lakepond.cloud.leases import Lease
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.pusher import Pusher
 from lakepond.cloud.status import UploadStatus
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudConflict, CloudError, CloudUnreachable, LakeError, SpecError
+from lakepond.flow.pond_and_lake import find_or_make
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.read.catalog import Catalog
+from lakepond.types import Spec
 
+T = TypeVar("T")
 log = logging.getLogger("lakepond")
 HELLO_SECONDS = 2.0
 """how long a start waits for the cloud's first answer before it says so"""
@@ -30,27 +42,57 @@ PULL_SECONDS = 60.0
 
 
 class CloudCopy:
-    """The copy of one replay's lake in the cloud."""
+    """The copy of one replay's chain in the cloud."""
 
-    def __init__(self, path: Path, cloud: str | Cloud, budget: int | None = None) -> None:
-        self.path, self.cloud = path, Cloud.of(cloud)
-        self.store = Store(self.cloud)
-        fetcher = Fetcher(path, self.store)
-        self._fetcher = fetcher
-        self.pusher = Pusher(path, self.cloud, store=self.store)
-        self.lease = Lease(self.store, newest=partial(_newest, path, CloudSegments(self.store, path)))
+    def __init__(
+        self, path: Path, cloud: Cloud, store: Store, budget: int | None = None, writer: str = ""
+    ) -> None:
+        """`store`: of the lake's place. `writer`: whose chain."""
+        self.path, self.cloud = path, cloud
+        self.pusher = Pusher(path, cloud, store=store, writer=writer)
+        self._copy, self.store = self.pusher.copy, self.pusher.store
+        home = self._copy.home
+        self._fetcher = fetcher = Fetcher(home, self.store)
+        self.lease = Lease(self.store, newest=partial(_newest, home, CloudSegments(self.store, home)))
         self.segments = Segments(
             path,
+            writer,
             bring=fetcher,
             budget=budget,
             safe=self.pusher.elsewhere,
             pin=self.lease.pin,
             confirm=self.pusher.confirm,
+            commit=partial(commit_of, self._copy),
         )
         self._unpin: Callable[[float], None] = lambda _: None
         fetcher.segments = self.segments
         self.pusher.segments = self.segments
         self._closing = False
+
+    @classmethod
+    def of_named(
+        cls, path: Path, cloud: Cloud, spec: Spec | None, budget: int | None, writer: str
+    ) -> CloudCopy:
+        """The copy of a named writer; creates its lake, from the `lake.json` in the cloud if there is one.
+
+        An unreachable cloud is logged.
+        """
+        store = Store(cloud)
+        away: CloudError | None = None
+        if not (path / description.NAME).exists():
+            try:
+                data = answer(lambda: read_description(store), cloud, HELLO_SECONDS)
+                if data is not None:
+                    keep_description(path, store, data)
+            except CloudError as error:
+                away = error
+        find_or_make(path, spec)
+        copy = cls(path, cloud, store, budget, writer)
+        if away is not None:
+            copy._away(away)
+        else:
+            threading.Thread(target=copy._greet, name="lakepond-hello", daemon=True).start()
+        return copy
 
     def begin(self, pull: Literal["lazy", "all"] | None, commit: int | None) -> None:
         """Pull if requested, before the lake is opened; refuse a location that contains another lake.
@@ -64,7 +106,8 @@ class CloudCopy:
             threading.Thread(target=self._greet, name="lakepond-hello", daemon=True).start()
             return
         try:
-            remote = self._look(PULL_SECONDS if pull is not None and not here else HELLO_SECONDS)
+            seconds = PULL_SECONDS if pull is not None and not here else HELLO_SECONDS
+            remote = answer(lambda: look(self.store), self.cloud, seconds)
         except CloudError as error:
             if pull is not None and not here:
                 raise
@@ -72,15 +115,17 @@ class CloudCopy:
             return
         if remote is None:
             return
-        if pull is None:
+        if pull is None and remote.numbers:
             raise CloudConflict(
                 f"{self.cloud} holds a lake of {len(remote.numbers)} commits already, and {self.path} none: "
                 "pass pull='lazy' or pull='all' to continue it, or name another place for a new one."
             )
-        if remote.numbers:
-            chosen = bring_commits(self.path, self.store, self.pusher.elsewhere, commit, remote)
+        if not remote.numbers and not here:  # named writers have created it
+            keep_description(self.path, self.store, self.store.read(description.NAME))
+        elif remote.numbers:
+            chosen = bring_commits(self._copy, commit, remote)
             if pull == "all":
-                bring_segments(self.path, chosen, self._fetcher, self.cloud)
+                bring_segments(self._copy, chosen, self._fetcher)
 
     def _greet(self) -> None:
         try:
@@ -93,28 +138,6 @@ class CloudCopy:
             "%s: %s Training continues; everything is kept on this disk until then.", self.cloud, error
         )
         self.pusher.note(str(error))
-
-    def _look(self, seconds: float) -> Remote | None:
-        """List the cloud location on a thread, and wait for it for a limited time."""
-        found: list[Remote | CloudError | None] = []
-
-        def ask() -> None:
-            try:
-                found.append(look(self.store))
-            except CloudError as error:
-                found.append(error)
-
-        asking = threading.Thread(target=ask, name="lakepond-hello", daemon=True)
-        asking.start()
-        asking.join(min(seconds, HELLO_SECONDS))
-        if asking.is_alive() and seconds > HELLO_SECONDS:
-            log.warning("%s: no answer within %.0f s; still waiting", self.cloud, HELLO_SECONDS)
-            asking.join(seconds - HELLO_SECONDS)
-        if not found:
-            raise CloudUnreachable(f"{self.cloud} does not answer within {seconds:.0f} s; check the network.")
-        if isinstance(found[0], CloudError):
-            raise found[0]
-        return found[0]
 
     def continue_from(self, commit: Commit) -> None:
         """Protect a commit from `gc` until `close`, because later commits share its segments."""
@@ -138,6 +161,11 @@ class CloudCopy:
         """Start uploading all commits on this disk."""
         self.pusher.push()
 
+    def push_unless_refused(self) -> None:
+        """`push`, but not soon after one that the user has to act upon."""
+        if not self.pusher.gave_up_recently:
+            self.pusher.push()
+
     def status(self) -> UploadStatus:
         """Return the progress of uploads."""
         return self.pusher.status()
@@ -156,6 +184,30 @@ class CloudCopy:
             self._closing = True
         self.pusher.close() if timeout is None else self.pusher.close(timeout)
         self._unpin(HELLO_SECONDS)
+
+
+def answer(ask: Callable[[], T], cloud: Cloud, seconds: float) -> T:
+    """What `ask` returns, called on a thread and waited for for a limited time; `CloudUnreachable` then."""
+    found: list[T] = []
+    errors: list[CloudError] = []
+
+    def work() -> None:
+        try:
+            found.append(ask())
+        except CloudError as error:
+            errors.append(error)
+
+    asking = threading.Thread(target=work, name="lakepond-hello", daemon=True)
+    asking.start()
+    asking.join(min(seconds, HELLO_SECONDS))
+    if asking.is_alive() and seconds > HELLO_SECONDS:
+        log.warning("%s: no answer within %.0f s; still waiting", cloud, HELLO_SECONDS)
+        asking.join(seconds - HELLO_SECONDS)
+    if errors:
+        raise errors[0]
+    if not found:
+        raise CloudUnreachable(f"{cloud} does not answer within {seconds:.0f} s; check the network.")
+    return found[0]
 
 
 def _newest(path: Path, segments: CloudSegments) -> tuple[int, frozenset[str]] | None:

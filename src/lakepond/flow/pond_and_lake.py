@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
+import weakref
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from lakepond import forks
-from lakepond.errors import LakeCorrupt, RecordError, SpecError
+from lakepond.errors import LakeCorrupt, RecordError, ReplayClosed, SpecError
 from lakepond.flow import lake_to_pond
 from lakepond.flow.link_notes import cut_streams, end_note, link_note
 from lakepond.flow.pond_to_lake import Handed, copy_of, hand_over
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from lakepond.cloud.place import Cloud
     from lakepond.flow.lake_and_cloud import CloudCopy
 
+log = logging.getLogger("lakepond")
 KEPT_SAVES = 2
 """saves of a replay that are kept: the newest, and the one before it"""
 MOST_WAITING = 4
@@ -58,7 +61,10 @@ class Outflow:
         self.background = Background(writer, keeps_all=keeps_all)
         self.lock = threading.RLock()
         """held while steps are submitted for a commit; nothing is recorded meanwhile"""
+        self.ended = threading.Event()
+        """set when it is closed"""
         self._warned = 0  # failures that have been warned of
+        self._asked_for: int | None = None  # the newest commit that `commit_and_push` has pushed
         if cloud is not None:
             cloud.wait_with(self.background.wait_for_jobs)
         self.background.drop_with(self, lambda: pond.recorded)
@@ -149,6 +155,21 @@ class Outflow:
                 stacklevel=3,
             )
 
+    def push_every(self, seconds: float) -> None:
+        """Commit and push what is new on a daemon thread, every so many seconds, until `close`."""
+        args = (weakref.ref(self), seconds)
+        threading.Thread(target=_push_every, args=args, name="lakepond-push-every", daemon=True).start()
+
+    def commit_and_push(self) -> None:
+        """Commit the steps that are not committed yet, and push commits that were not pushed yet."""
+        try:
+            self.commit_the_rest()
+        finally:  # a commit that was made before is pushed, though this one may have failed
+            last = self.background.writer.last
+            if self._cloud is not None and last is not None and last.number != self._asked_for:
+                self._cloud.push_unless_refused()
+                self._asked_for = None if self._cloud.pusher.gave_up_recently else last.number
+
     def lake(self, commit: int | None) -> Lake:
         """The lake, to read: the newest commit of this writer, or the one with that number."""
         segments = None if self._cloud is None else self._cloud.segments
@@ -169,12 +190,35 @@ class Outflow:
                 if not self.background.stopped:  # nor interrupted before it had ended
                     self.commit_the_rest()
                 self.background.close()
+            self.ended.set()
         if self._cloud is not None:
             self._cloud.close()
 
     def _keep_to_budget(self, done: Future[Commit]) -> None:
         if self._cloud is not None and done.exception() is None:
             self._cloud.committed()
+
+
+def _push_every(outflow: weakref.ref[Outflow], seconds: float) -> None:
+    """Until the replay is closed or dropped. Errors are logged, each once until another one or a success."""
+    reported = ""
+    while True:
+        current = outflow()
+        if current is None or current.background.stopped:
+            return
+        ended = current.ended
+        try:
+            current.commit_and_push()
+            reported = ""
+        except ReplayClosed:
+            return
+        except Exception as error:
+            if (text := f"{type(error).__name__}: {error}") != reported:
+                log.warning("%s: new steps were not committed or pushed: %s", current.path, text)
+            reported = text
+        del current
+        if ended.wait(seconds):
+            return
 
 
 def find_or_make(path: Path, spec: Spec | None) -> Spec:
@@ -185,7 +229,10 @@ def find_or_make(path: Path, spec: Spec | None) -> Spec:
         raise SpecError(f"there is no lake at {path}; pass a spec to create one.")
     known = description.read(path)
     if spec is not None and spec != known:
-        raise SpecError(f"{path} was created with a different spec; omit spec to use that of the lake.")
+        raise SpecError(
+            f"{path} was created with a different spec: {spec.differences(known)}. Omit spec to use that "
+            "of the lake; to add a field, copy its steps to a new lake (docs/howto/add-a-field.md)."
+        )
     return known
 
 
@@ -271,25 +318,34 @@ def check_saved(path: str | Path) -> None:
 
 def cloud_copy(
     path: Path,
+    spec: Spec | None,
     cloud: str | Cloud | None,
     pull: Literal["lazy", "all"] | None,
     local_budget: int | str | None,
     commit: int | None,
     writer: str,
 ) -> CloudCopy | None:
-    """The cloud copy of a lake, after pulling from it if asked; None without a cloud."""
+    """The cloud copy of a writer's chain, after pulling from it if asked; None without a cloud."""
     if cloud is None:
         if pull is not None or local_budget is not None:
             raise SpecError(
                 "pull and local_budget need a cloud; pass its URL, like cloud='gs://bucket/demo'."
             )
         return None
-    if writer:
-        raise SpecError(
-            f"writer={writer!r} and a cloud cannot be combined: a lake with several writers cannot be pushed."
-        )
+    from lakepond.cloud.place import Cloud
+    from lakepond.cloud.store import Store
     from lakepond.flow.lake_and_cloud import CloudCopy
 
-    copy = CloudCopy(path, cloud, None if local_budget is None else parse_bytes(local_budget))
-    copy.begin(pull, commit)
-    return copy
+    cloud, budget = Cloud.of(cloud), None if local_budget is None else parse_bytes(local_budget)
+    if not writer:
+        copy = CloudCopy(path, cloud, Store(cloud), budget)
+        copy.begin(pull, commit)
+        return copy
+    if pull is not None:
+        raise SpecError(
+            f"pull={pull!r} and writer={writer!r} cannot be combined: only the writer without a name is "
+            "continued from the cloud, and a named one from its own disk."
+        )
+    writers.check_own(writer)
+    writers.home(path, writer)  # or its name is not valid
+    return CloudCopy.of_named(path, cloud, spec, budget, writer)

@@ -1,6 +1,7 @@
 """Files of a lake that are elsewhere: which they are, how they come back, and which may leave this disk.
 
-    lake/elsewhere/<place>.txt    the place's URL, then a line for each file that was found intact there
+    lake/elsewhere/<place>.txt      the place's URL, then a line for each file that was found intact there
+    lake/elsewhere/<place>.slots    the newest commits that were published there from this disk, or pulled
 
 A file that a commit names may be missing on this disk if such a list names it: it is not lost, it is
 elsewhere. `bring` fetches it when it is used. With a budget, files that are safe elsewhere are deleted here,
@@ -12,6 +13,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakepond import forks
-from lakepond.errors import LakeCorrupt
+from lakepond.errors import LakeCorrupt, LakeNotFound
 from lakepond.lake.files import make_folders, write_all, write_bytes
 from lakepond.lake.format.checksum import Digest
 from lakepond.lake.format.names import PLACE, SEGMENT, delete, delete_temporary, entries, segment_files
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 FOLDER = "elsewhere"
 BROUGHT_AT_A_TIME = 4
+KEPT_SLOTS = 8
+"""commits of a place whose content is noted"""
 GONE = "is missing: if its commit was deleted, open the lake again; otherwise run `lakepond repair`."
 
 
@@ -96,6 +100,31 @@ class Elsewhere:
                 os.fsync(file.fileno())  # a process that was killed may have written a line without a sync
                 self._names &= _parse(file.read())[1]
             return set(self._names)
+
+    # --- commits ---------------------------------------------------------------------------------
+
+    def note_slot(self, number: int, data: bytes) -> None:
+        """Note, durably, the content of a commit that is about to be published there, or was pulled."""
+        with self._lock, self._locked():
+            slots = {**self._slots(), number: Digest(data).hexdigest()}
+            lines = [f"{each} {slots[each]}\n" for each in sorted(slots)[-KEPT_SLOTS:]]
+            write_bytes(self._file.parent, self._slots_file.name, "".join(lines).encode())
+
+    def knows_slot(self, number: int, data: bytes) -> bool | None:
+        """Whether a commit there was published from this disk, or pulled; None if none was ever noted."""
+        slots = self._slots()
+        return slots.get(number) == Digest(data).hexdigest() if slots else None
+
+    @property
+    def _slots_file(self) -> Path:
+        return self._file.with_suffix(".slots")
+
+    def _slots(self) -> dict[int, str]:
+        try:
+            text = self._slots_file.read_text(errors="replace")
+        except FileNotFoundError:
+            return {}
+        return {int(m[1]): m[2] for m in re.finditer(r"^([0-9]+) ([0-9a-f]+)$", text, re.MULTILINE)}
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -163,16 +192,18 @@ class Segments:
         safe: Elsewhere | None = None,
         pin: Callable[[Commit, frozenset[str]], Callable[[float], None]] | None = None,
         confirm: Callable[[bool], bool] = lambda ask: True,
+        commit: Callable[[int], Commit] | None = None,
     ) -> None:
         """`bring` fetches a file. `budget`: bytes on this disk; files that are `safe` elsewhere are deleted.
 
         `writer`: whose files. `pin` keeps a commit and its files at the other place, until what it returns is
         called with seconds to wait. `confirm` returns whether `safe` is up to date; with True it may ask the
-        other place.
+        other place. `commit` returns a commit by its number, from the other place if it is not here.
         """
         self._lake, self.folder = lake, home(lake, writer) / "segments"
         self._bring, self.budget, self._safe = bring, budget, safe
         self._pin, self._confirm = pin, confirm
+        self._commit = commit
         self._used: dict[str, int] = {}
         self._clock = 0
         self.restart_in_child()
@@ -205,6 +236,17 @@ class Segments:
             return file
         shared = self._lake / "segments" / name  # of other writers, in lakes of format 1
         return shared if shared != file and shared.exists() else None
+
+    def commit(self, number: int) -> Commit:
+        """The writer's commit with that number."""
+        from lakepond.lake.format import commits  # which needs this module
+
+        if self._commit is not None:
+            return self._commit(number)
+        try:
+            return commits.read(self.folder.parent / "commits", number)
+        except FileNotFoundError:
+            raise LakeNotFound(f"{self.folder.parent} has no commit {number}.") from None
 
     def pin(self, commit: Commit, names: Iterable[str]) -> Callable[[float], None]:
         """Keep a commit and its files elsewhere while it is read, if it needs any from there."""

@@ -4,6 +4,11 @@
       lake.json                                      of all
       commits/, segments/, lock                      of the writer without a name: the only one, in most lakes
       writers/<name>/commits/, segments/, lock       of each other one
+      writers/<name>/incarnation                     12 hex digits, once the writer is used with a bucket
+      writers/<name>.<incarnation>/...               a copy of another machine's writer, from a bucket
+
+The chain of a writer is its history. In a bucket that of a named writer is called `<name>.<incarnation>`: a
+machine that lost its disk starts a new incarnation, and so a new chain. The writer without a name has none.
 
 No writer ever changes or deletes a file of another. In lakes of format 1 all segments were in the lake's own
 folder; a writer that continues such a lake first links its files to a folder of its own.
@@ -12,15 +17,19 @@ folder; a writer that continues such a lake first links its files to a folder of
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from lakepond.errors import SpecError
-from lakepond.lake.files import make_folders, sync_folder, write_path
-from lakepond.lake.format.names import WRITER, entries
+from lakepond.errors import LakeCorrupt, SpecError
+from lakepond.lake.files import make_folders, sync_folder, write_bytes, write_path
+from lakepond.lake.format.names import CHAIN, WRITER, entries
 
 FOLDER = "writers"
+INCARNATION = "incarnation"
 
 
 def home(lake: Path, writer: str) -> Path:
@@ -38,6 +47,59 @@ def names(lake: Path) -> list[str]:
     """The names of all writers, sorted; the one without a name is the first, even if it never wrote."""
     named = (entry.name for entry in entries(lake / FOLDER, WRITER))
     return ["", *sorted(name for name in named if (lake / FOLDER / name / "commits").is_dir())]
+
+
+def check_own(writer: str) -> None:
+    """Raise `SpecError` if a name is that of a chain in a bucket, whose copies on disk are not written."""
+    if CHAIN.fullmatch(writer):
+        raise SpecError(
+            f"writer={writer!r} is the name of a chain in a bucket, and a copy of it is only read; give the "
+            "writer a name of its own."
+        )
+
+
+def chain_of(lake: Path, writer: str) -> str:
+    """The name of a writer's chain in a bucket; its incarnation is made, durably, when it is first needed."""
+    if not writer or CHAIN.fullmatch(writer):
+        return writer
+    folder = home(lake, writer)
+    found = _incarnation(folder)
+    if found is None:
+        make_folders(folder)
+        made = f"{int(time.time()):08x}{os.urandom(2).hex()}"
+        with suppress(FileExistsError):  # another process was faster
+            write_bytes(folder, INCARNATION, made.encode(), existing="refuse")
+        found = _incarnation(folder)
+    return f"{writer}.{found}"
+
+
+def folder_of(lake: Path, chain: str) -> str:
+    """The writer's folder that has a chain: this disk's own writer, or else the one of the copy."""
+    match = CHAIN.fullmatch(chain)
+    if match is not None and _incarnation(home(lake, match[1])) == match[2]:
+        return match[1]
+    return chain
+
+
+def find(writer: str, among: Iterable[str]) -> list[str]:
+    """The writers that a name stands for: the one of that name, or all of its incarnations."""
+    among = list(among)
+    exact = [name for name in among if name == writer]
+    matches = ((name, CHAIN.fullmatch(name)) for name in among)
+    return exact or [name for name, match in matches if match is not None and match[1] == writer]
+
+
+def _incarnation(folder: Path) -> str | None:
+    """The incarnation that a writer's folder has; None if it has none yet."""
+    try:
+        found = (folder / INCARNATION).read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not re.fullmatch(r"[0-9a-f]{12}", found):
+        raise LakeCorrupt(
+            f"{folder / INCARNATION} is damaged; delete it, and the writer starts a new chain in the bucket."
+        )
+    return found
 
 
 def adopt(lake: Path, writer: str, files: Iterable[str]) -> None:

@@ -102,7 +102,7 @@ class Catalog:
         """
         for entry in entries:
             if self.is_live(leaf, entry):
-                whole = isinstance(entry, Manifest) and self._all_live(leaf, entry)
+                whole = isinstance(entry, Manifest) and self.all_live(leaf, entry)
                 yield entry, whole
                 if isinstance(entry, Manifest) and not whole:
                     yield from self.live(leaf, self.read(entry, leaf))
@@ -125,7 +125,8 @@ class Catalog:
         """The rows of a leaf that are in the files of the commit."""
         return sum(entry.count for entry in self.live_files(leaf))
 
-    def _all_live(self, leaf: int | None, entry: Manifest) -> bool:
+    def all_live(self, leaf: int | None, entry: Manifest) -> bool:
+        """Whether every file below a manifest belongs to the commit."""
         if leaf is None:
             return entry.first >= self.commit.oldest
         return any(a <= entry.first and entry.stop <= b for a, b in self.commit.live_rows[leaf])
@@ -171,6 +172,38 @@ class Catalog:
         if entries is None:
             entries = manifests.read(self._source, manifest, leaf, len(self.commit.rows))
         return entries
+
+
+def added_files(catalog: Catalog, before: Catalog | None) -> dict[str, int]:
+    """The files of a commit that are not files of the one before, with their sizes; of None: all.
+
+    Manifests that both have are not read if every file of them is live in the commit before, so time and
+    memory follow what is new. A file that several entries name may be among them although it is not new.
+    """
+    if before is None:
+        return dict(catalog.files())
+    whole = {
+        entry.name
+        for leaf, listed in before.commit.lists()
+        for entry in listed
+        if isinstance(entry, Manifest) and before.all_live(leaf, entry)
+    }
+    shared: set[str] = set()
+
+    def skip(name: str) -> bool:
+        if name in whole:
+            shared.add(name)
+        return name in whole
+
+    found = {f"{info.digest}.steps": info.bytes for info in catalog.commit.weights}
+    for leaf, listed in catalog.commit.lists():
+        found.update(catalog.files_below(leaf, listed, skip))
+    for leaf, listed in before.commit.lists():
+        for name, _ in before.files_below(leaf, listed, shared.__contains__):
+            found.pop(name, None)
+    for info in before.commit.weights:
+        found.pop(f"{info.digest}.steps", None)
+    return found
 
 
 def new_files(catalog: Catalog, seen: dict[str, int]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,6 +82,8 @@ class Lake(Sampled, Exports):
         `segments`: of the only writer, or of each writer by its name, if files may be elsewhere.
         """
         self.path, self.spec = path, spec
+        self.url: str | None = None
+        """of a lake that was opened in a bucket"""
         self._fields: list[tuple[str, Field]] = list(leaves(spec.obs, "obs"))
         self._rng = np.random.default_rng()
         heads = {"": commit} if isinstance(commit, Commit) else commit
@@ -110,20 +112,35 @@ class Lake(Sampled, Exports):
         *,
         writer: str | None = None,
         segments: Segments | None = None,
+        cache: str | Path | None = None,
     ) -> Self:
         """Open a lake at its newest intact commit, or at the commit with that number.
 
+        path: folder of the lake, or the URL of one in a bucket ("gs://bucket/demo"), whose files are
+        downloaded when they are read.
         If the lake has several writers, the newest commits of all are read together, and step ids count the
         live steps of the first writer from 0, then those of the next.
         commit: number of a commit of `writer`, or of the writer without a name.
         writer: read the steps of this writer only, with its own step ids.
         segments: locates files that are not on this disk; passed by `pull` and `Replay.lake`.
+        cache: folder for the files of a lake in a bucket; default: one per URL in `$XDG_CACHE_HOME/lakepond`
+        (`~/.cache/lakepond`).
 
         Raises `LakeNotFound` if the lake or the commit does not exist, `LakeCorrupt` if the requested commit
         is damaged. Without `commit`, damaged commits are skipped with a warning.
         """
+        if "://" in str(path):
+            from lakepond.flow.cloud_to_lake import open_in_cloud
+
+            lake = cls(*open_in_cloud(str(path), commit, writer, None if cache is None else Path(cache)))
+            lake.url = str(path)
+            return lake
+        if cache is not None:
+            raise SpecError("cache is for a lake in a bucket; give its URL in place of a path.")
         path = Path(path)
         spec = description.read(path)
+        if writer is not None:
+            writer = one_writer(path, writer, writers.names(path))
         if commit is not None:
             writer = writer or ""
             folder = writers.home(path, writer) / "commits"
@@ -152,7 +169,12 @@ class Lake(Sampled, Exports):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also in another process, opens the same commits of the lake at the same path."""
-        return open_commits, (self.path.absolute(), {name: head.number for name, head in self.heads.items()})
+        numbers = {name: head.number for name, head in self.heads.items()}
+        if self.url is not None:
+            from lakepond.flow.cloud_to_lake import open_again
+
+            return open_again, (self.url, self.path.absolute(), numbers)
+        return open_commits, (self.path.absolute(), numbers)
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -165,7 +187,8 @@ class Lake(Sampled, Exports):
         """Return the ids of live steps, optionally of one stream or writer, or recorded after a commit.
 
         stream: number of a stream; each writer numbers its own streams, so the same number of two writers is
-        two streams. writer: name of a writer. since_commit: number of a commit of that writer.
+        two streams. writer: name of a writer, with or without its incarnation. since_commit: number of a
+        commit of that writer.
         Raises `UnknownStream` if the stream has no live step, unless `since_commit` is given.
         """
         start, stop = self.reader.oldest, self.reader.recorded
@@ -176,7 +199,7 @@ class Lake(Sampled, Exports):
                 stop = int(stops[list(self.heads).index(name)])
                 start = stop - (head.recorded - head.oldest)
             if since_commit is not None:
-                before = commits.read(writers.home(self.path, name) / "commits", since_commit)
+                before = next(h for h in self.reader.heads if h.writer == name).segments.commit(since_commit)
                 start += max(0, before.recorded - head.oldest)
         ids = np.arange(start, stop)
         if stream is None or not len(ids):
@@ -217,11 +240,12 @@ class Lake(Sampled, Exports):
         """The only writer, or the one named, and its commit."""
         if writer is None and len(self.heads) == 1:
             return next(iter(self.heads.items()))
-        if writer not in self.heads:
+        name = None if writer is None else one_writer(self.path, writer, self.heads)
+        if name not in self.heads:
             raise SpecError(
                 f"name one of the writers of {self.path}, which are {list(self.heads)}: writer=..."
             )
-        return writer, self.heads[writer]
+        return name, self.heads[name]
 
     def files(self) -> Iterator[tuple[str, int]]:
         """Iterate over the names and sizes of all files of this commit, manifests included."""
@@ -298,6 +322,19 @@ class Lake(Sampled, Exports):
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def one_writer(path: Path, writer: str, among: Iterable[str]) -> str:
+    """The writer that a name stands for, with or without incarnation; itself if there is none of that name.
+
+    `SpecError` if several incarnations have the name.
+    """
+    found = writers.find(writer, among)
+    if len(found) > 1:
+        raise SpecError(
+            f"{path} has {len(found)} incarnations of the writer {writer!r}; name one: {', '.join(found)}."
+        )
+    return found[0] if found else writer
 
 
 def open_commits(path: Path, numbers: dict[str, int]) -> Lake:

@@ -63,6 +63,7 @@ class LakeWriter:
         `merge_after`: small files that are merged into a larger one, on another thread. `min_free`: bytes.
         `writer`: its name, if there are several. `files`: fetches files that are only in the cloud.
         """
+        writers.check_own(writer)
         self.path, self.name = path, writer
         self._home = writers.home(path, writer)
         self._max_steps = max_steps
