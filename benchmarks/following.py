@@ -90,8 +90,18 @@ def write(
 def _start(path: Path, names: list[str], **arguments: Any) -> list[subprocess.Popen[str]]:
     started = []
     for name in names:
-        own = json.dumps({"path": str(path / name) if "cloud" in arguments else str(path), "name": name, **arguments})
-        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.measure", "benchmarks.following:write", own]
+        own = json.dumps(
+            {"path": str(path / name) if "cloud" in arguments else str(path), "name": name, **arguments}
+        )
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "benchmarks.measure",
+            "benchmarks.following:write",
+            own,
+        ]
         started.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
     return started
 
@@ -116,7 +126,9 @@ def _sampling(section: Section, here: Path, quick: bool) -> None:
     )
     _recorded(writers)
     section.add("steps sampled, followed lake at rest", found["rest"], "/s", None, None)
-    section.add(f"steps sampled while following {len(names) * RATE:,} steps/s", found["live"], "/s", None, None)
+    section.add(
+        f"steps sampled while following {len(names) * RATE:,} steps/s", found["live"], "/s", None, None
+    )
     ratio = found["live"] / found["rest"]
     section.add("following relative to at rest", ratio, "x", "at least 0.9", ratio >= 0.9)
     section.notes.append(
@@ -169,9 +181,7 @@ def _delay(section: Section, here: Path, quick: bool) -> None:
         recorded = _recorded(writers)
     finally:
         server.kill()
-    section.add(
-        "record to sample, median", found["median"], "s", "at most 2", found["median"] <= 2
-    )
+    section.add("record to sample, median", found["median"], "s", "at most 2", found["median"] <= 2)
     section.add("record to sample, 99th percentile", found["late"], "s", None, None)
     section.notes.append(
         f'{len(names)} writers of 100 steps/s with push_every="1s", SeaweedFS; poll_every="0.5s"; '
@@ -223,7 +233,12 @@ def _requests(section: Section, here: Path, quick: bool) -> None:
         cloud = {"url": server.url("run"), "options": server.options()}
         seconds = 10.0 if quick else 30.0
         writers = _start(
-            here / "counted", ["collector-0", "collector-1"], pixels=16, seconds=seconds, rate=50.0, cloud=cloud
+            here / "counted",
+            ["collector-0", "collector-1"],
+            pixels=16,
+            seconds=seconds,
+            rate=50.0,
+            cloud=cloud,
         )
         time.sleep(5)
         follower = in_child("benchmarks.following:polls", cloud=cloud, seconds=seconds / 3)
@@ -287,12 +302,12 @@ def _many(section: Section, here: Path, quick: bool) -> None:
         found = in_child("benchmarks.following:opened", place=place)
         what = f"{writers} writers x {commits:,} commits, {where}"
         section.add(f"{what}: open", found["open"], "s", "under 10", found["open"] < 10)
-        section.add(
-            f"{what}: peak memory", found["memory"] / 1e6, "MB", "under 500", found["memory"] < 500e6
-        )
+        section.add(f"{what}: peak memory", found["memory"] / 1e6, "MB", "under 500", found["memory"] < 500e6)
         section.add(f"{what}: snapshot()", found["snapshot"], "s", "under 1", found["snapshot"] < 1)
         section.add(f"{what}: open from the snapshot", found["again"], "s", None, None)
-        section.notes.append(f"{where}: {found['steps']:,} steps loaded, capacity 100,000, {found['chains']} chains")
+        section.notes.append(
+            f"{where}: {found['steps']:,} steps loaded, capacity 100,000, {found['chains']} chains"
+        )
     section.notes.append(
         "fabricated: one writer makes all of its commits, of 10 steps each; the others are links to its files"
     )
