@@ -88,20 +88,12 @@ def write(
 
 
 def _start(path: Path, names: list[str], **arguments: Any) -> list[subprocess.Popen[str]]:
+    """Writers of one lake on disk, or each with its own disk and a bucket."""
     started = []
     for name in names:
-        own = json.dumps(
-            {"path": str(path / name) if "cloud" in arguments else str(path), "name": name, **arguments}
-        )
-        command = [
-            sys.executable,
-            "-W",
-            "ignore",
-            "-m",
-            "benchmarks.measure",
-            "benchmarks.following:write",
-            own,
-        ]
+        home = path / name if "cloud" in arguments else path
+        own = json.dumps({"path": str(home), "name": name, **arguments})
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.measure", f"{__name__}:write", own]
         started.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
     return started
 
@@ -119,7 +111,7 @@ def _sampling(section: Section, here: Path, quick: bool) -> None:
     path, pixels, turns, seconds = here / "sampled", 84, 2 if quick else 9, 1.0 if quick else 4.0
     lp.Replay.open(path, spec_of(pixels), 10).close()
     names = [f"collector-{i}" for i in range(4)]
-    writers = _start(path, names, pixels=pixels, seconds=2 * turns * seconds + 12, rate=RATE)
+    writers = _start(path, names, pixels=pixels, seconds=3 * turns * seconds + 12, rate=RATE)
     time.sleep(3)
     found = in_child(
         "benchmarks.following:sampled", path=str(path), turns=turns, seconds=seconds, steps=len(names) * RATE
@@ -132,9 +124,9 @@ def _sampling(section: Section, here: Path, quick: bool) -> None:
     ratio = found["live"] / found["rest"]
     section.add("following relative to at rest", ratio, "x", "at least 0.9", ratio >= 0.9)
     section.notes.append(
-        f"batches of 256 stacks of 4 frames of 84 x 84, medians of {turns} turns of {seconds:g} s; {len(names)} "
-        f"writers record and commit on the same {len(os.sched_getaffinity(0))} cores in both cases; "
-        f"{found['read']:,} steps were followed meanwhile"
+        f"batches of 256 stacks of 4 frames of 84 x 84, medians of {turns} turns of {seconds:g} s; "
+        f"{len(names)} writers record and commit on the same {len(os.sched_getaffinity(0))} cores in both "
+        f"cases; {found['read']:,} steps were followed meanwhile"
     )
 
 
@@ -147,6 +139,7 @@ def sampled(path: str, turns: int, seconds: float, steps: int) -> dict[str, Any]
     for _ in range(turns):
         with lp.Replay.follow(path, 20_000, min_steps=steps) as replay:
             out = replay.sample(256, rng=rng)
+            _rate(replay, rng, out, seconds / 2)  # a rehearsal
             before = replay.recorded
             rates["live"].append(_rate(replay, rng, out, seconds))
             read += replay.recorded - before
@@ -302,6 +295,7 @@ def _many(section: Section, here: Path, quick: bool) -> None:
         found = in_child("benchmarks.following:opened", place=place)
         what = f"{writers} writers x {commits:,} commits, {where}"
         section.add(f"{what}: open", found["open"], "s", "under 10", found["open"] < 10)
+        section.add(f"{what}: until all steps are loaded", found["loaded"], "s", None, None)
         section.add(f"{what}: peak memory", found["memory"] / 1e6, "MB", "under 500", found["memory"] < 500e6)
         section.add(f"{what}: snapshot()", found["snapshot"], "s", "under 1", found["snapshot"] < 1)
         section.add(f"{what}: open from the snapshot", found["again"], "s", None, None)
@@ -355,6 +349,9 @@ def opened(place: str) -> dict[str, Any]:
     began = time.perf_counter()
     replay = lp.Replay.follow(place, 100_000)
     seconds = time.perf_counter() - began
+    while len(replay) < 100_000 and any(each.steps_behind for each in replay.lag()):
+        time.sleep(0.01)
+    loaded = time.perf_counter() - began
     lines = Path("/proc/self/status").read_text().splitlines()
     memory = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     steps, chains = len(replay), len(replay.lag())
@@ -367,6 +364,7 @@ def opened(place: str) -> dict[str, Any]:
     again = time.perf_counter() - began
     return {
         "open": seconds,
+        "loaded": loaded,
         "memory": memory,
         "snapshot": taken,
         "again": again,

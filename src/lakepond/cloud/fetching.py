@@ -44,8 +44,9 @@ TRIES = 3
 class Fetcher:
     """Downloads and verifies segments; concurrent requests for a segment share one download."""
 
-    def __init__(self, path: Path, store: Store) -> None:
-        self._folder, self._store = path / "segments", store
+    def __init__(self, path: Path, store: Store, *, durable: bool = True) -> None:
+        """`durable`: what was fetched survives a power cut; otherwise it is a cache, and may not."""
+        self._folder, self._store, self._durable = path / "segments", store, durable
         self.restart_in_child()
         self.segments: Segments | None = None
         """asked to make room before a file is fetched"""
@@ -95,10 +96,11 @@ class Fetcher:
                     f"segment {name} in {self._store.cloud} is damaged: its content does not match "
                     "the digest in its name; push it again from a disk that has it, or open an older commit."
                 )
-            os.fsync(file.fileno())
+            if self._durable:
+                os.fsync(file.fileno())
 
         check_folders(self._folder)
-        write_whole(self._folder, fill, lambda _: name)
+        write_whole(self._folder, fill, lambda _: name, sync=self._durable)
 
 
 class CloudSegments:

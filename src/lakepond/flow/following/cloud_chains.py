@@ -214,7 +214,7 @@ class CloudChains:
         home = writers.home(self.path, chain)
         with self._lock:
             if chain not in self._fetchers:
-                self._fetchers[chain] = Fetcher(home, store)
+                self._fetchers[chain] = Fetcher(home, store, durable=False)
             fetch = self._fetchers[chain]
 
         def bring(name: str) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 
 import numpy as np
 
@@ -21,11 +22,12 @@ from lakepond.flow.following.arrivals import Arrivals, Chain, streams_of
 from lakepond.flow.following.chains import Chains
 from lakepond.flow.following.lag import Lag, lag_of
 from lakepond.flow.following.limits import Limits
-from lakepond.flow.link_notes import are_alone, ended_steps
 from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.link_notes import are_alone, ended_steps
 from lakepond.lake.read.lake import Lake
 from lakepond.lake.read.reader import Part
 from lakepond.pond import Pond
+from lakepond.types import Array
 
 log = logging.getLogger("lakepond")
 GONE = (LakeCorrupt, LakeNotFound, CloudNotFound, FileNotFoundError)
@@ -34,6 +36,8 @@ MOST_COMMITS = 64
 """commits of a chain that are looked for in one round, so that no chain waits for another"""
 LOOKING = 16
 """chains that are asked at a time"""
+FETCHED_TOGETHER = 16
+"""files of steps that are downloaded at a time, with their rows"""
 LOAD_SECONDS = 5.0
 """how long a start loads steps before it leaves the rest to the thread"""
 ROUNDS, LEAST_STEPS = 8, 256
@@ -272,8 +276,9 @@ class Follower:
                     self._skip(chain, start)
                 if chain.mark(commit):
                     chain.prune(self.arrivals.lowest(chain))
-            for parts in lake_to_pond.groups(lake, np.arange(start, stop)):
-                self._append_parts(chain, lake, parts)
+            for ids in _fetched(lake, start, stop):
+                for parts in lake_to_pond.groups(lake, ids):
+                    self._append_parts(chain, lake, parts)
             if stop < commit.recorded:
                 return
             self.chains.keep(chain.name, commit)
@@ -344,6 +349,14 @@ class Follower:
         self.states = {chain.name: chain for chain in chains}
         streams = [stream for chain in self.states.values() for stream in chain.streams.values()]
         self._next_stream = max(streams, default=-1) + 1
+
+
+def _fetched(lake: Lake, start: int, stop: int) -> Iterator[Array]:
+    """The ids of steps [start, stop), some files at a time, after these were fetched, if they have to be."""
+    files = lake.reader.stored(start, stop)
+    while some := list(islice(files, FETCHED_TOGETHER)):
+        lake.reader.expect(some)
+        yield np.arange(max(start, some[0].start), min(stop, some[-1].stop))
 
 
 def _made(commit: Commit) -> float:

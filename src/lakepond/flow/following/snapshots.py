@@ -18,12 +18,13 @@ from lakepond.flow import lake_to_pond
 from lakepond.flow.following.arrivals import Chain, Mark, streams_of
 from lakepond.flow.following.chains import Chains
 from lakepond.flow.following.follower import LOOKING, Follower
-from lakepond.flow.link_notes import are_alone
 from lakepond.formats import ranges
 from lakepond.lake.format import snapshots
 from lakepond.lake.format.checksum import digest_of
 from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.link_notes import are_alone
 from lakepond.lake.format.snapshots import Run, Snapshot, identity
+from lakepond.lake.read.assemble import PART_STEPS
 from lakepond.lake.read.lake import Lake
 from lakepond.lake.read.reader import Head, Part
 from lakepond.sampling.generators import set_state, state_of
@@ -229,7 +230,9 @@ class _Loading:
         pond, recorded, lake = self.follower.pond, self.follower.pond.recorded, self.lakes[self._layer]
         heads = self._heads[self._layer]
         wanted = np.concatenate([np.arange(r.first, r.stop) + heads[r.chain].offset for r in self._waiting])
-        parts = list(lake.parts(np.sort(wanted)))
+        ids = np.sort(wanted)
+        lake.reader.expect([stored for stored, _ in lake.reader.parts(ids, PART_STEPS)])
+        parts = list(lake.parts(ids))
         order = np.argsort(np.argsort(wanted))  # of each step among the sorted ones
         streams = np.concatenate([self._streams(part) for part in parts])
         alone = np.concatenate([self._alone(part) for part in parts])
