@@ -19,8 +19,8 @@ from simulation import DAY, HOUR, Simulation
 from small_runs import SPEC, record
 
 import lakepond as lp
-from lakepond.cloud import collecting, copying, garbage, leases, pace, store
-from lakepond.cloud.chains import ChainCopy, chain_store
+from lakepond.cloud import copying, garbage, leases, pace, store
+from lakepond.cloud.chains import ChainCopy
 from lakepond.cloud.copying import Changed, Copier
 from lakepond.cloud.layout import commit_name, commit_numbers
 from lakepond.cloud.store import Store
