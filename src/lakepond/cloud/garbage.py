@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from lakepond.cloud import leases
 from lakepond.cloud.bucket import Listed
+from lakepond.cloud.chains import parse_slot
 from lakepond.cloud.fetching import CloudSegments, Remote, look
 from lakepond.cloud.layout import LEASES, commit_name
 from lakepond.cloud.place import Cloud
@@ -157,8 +158,9 @@ def _named(store: Store, numbers: list[int]) -> set[str]:
     found: dict[str, int] = {}
     for number in numbers:
         try:
-            commit = Commit.from_json(store.read(commit_name(number)), commits.file_name(number))
-            new_files(Catalog(commit, CloudSegments(store)), found)
+            slot = parse_slot(store.read(commit_name(number)), number)
+            if isinstance(slot, Commit):
+                new_files(Catalog(slot, CloudSegments(store)), found)
         except LakeCorrupt as error:
             raise CloudCorrupt(
                 f"commit {number} of {store.cloud} cannot be read, so it is not known which files it "
