@@ -316,11 +316,13 @@ def _rows_of(lake: Any, ids: np.ndarray) -> np.ndarray:
 
 def _blocks(lake: Any, numbers: np.ndarray) -> tuple[list[tuple[Any, list[int]]], int]:
     """The blocks that hold these rows, eight to a call, and their plain bytes."""
+    from lakepond.lake.format.shard import Shard
+
     jobs, total = [], 0
     for _, file in lake.reader.row_files(0):
         mine = numbers[(numbers >= file.first) & (numbers < file.first + file.shard.rows)] - file.first
         blocks = np.unique(mine // file.shard.block_rows).tolist()
-        shard = lake.reader._shard(file)
+        shard = Shard(lake.reader.heads[0].segments.local(file.name), file.shard, held=True)
         jobs += [(shard, blocks[at : at + 8]) for at in range(0, len(blocks), 8)]
         total += len(blocks) * file.shard.block_rows * file.shard.row_bytes
     return jobs, total

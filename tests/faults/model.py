@@ -16,8 +16,9 @@ import numpy as np
 import lakepond as lp
 from lakepond.lake.writers import home
 
-SPEC = lp.Spec(obs=lp.Field((4, 6, 5), "uint8"), action=lp.Field((), "int64"))
-_FRAMES = np.random.default_rng(13).integers(0, 255, (20_000, 6, 5), dtype=np.uint8)
+SPEC = lp.Spec(obs=lp.Field((4, 9, 8), "uint8"), action=lp.Field((), "int64"))
+"""an observation has more than 256 bytes, so that it is stored as rows"""
+_FRAMES = np.random.default_rng(13).integers(0, 255, (20_000, 9, 8), dtype=np.uint8)
 _STACKS = np.lib.stride_tricks.sliding_window_view(_FRAMES, 4, axis=0).transpose(0, 3, 1, 2)
 
 logging.getLogger("lakepond").addHandler(logging.NullHandler())  # a drill expects warnings

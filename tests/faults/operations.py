@@ -63,6 +63,7 @@ def commit(root: Path, journal: Journal) -> None:
         journal.mark(handed_over=stop + 5)
         record(replay, stop, stop + 5)
     journal.mark(acknowledged=stop + 5)
+    assert list((lake_of(root) / "segments").glob("*.rows")), "observations are not stored as rows"
 
 
 def check_commit(root: Path, marks: Marks) -> None:
@@ -102,14 +103,15 @@ def manifests(root: Path, journal: Journal) -> None:
         small_manifests(),
         lp.Replay.open(lake_of(root), capacity=CAPACITY, max_steps=40, keep_last=2, merge_after=12) as replay,
     ):
-        levels: set[int] = set()
+        levels: set[tuple[bool, int]] = set()  # of steps or of rows, and the level
         for stop in range(36, 81, 3):
             journal.mark(handed_over=stop)
             record(replay, replay.stats().recorded, stop)
             commit = replay.commit()
             journal.mark(acknowledged=commit.recorded)
-            levels |= {e.level for _, listed in commit.lists() for e in listed if isinstance(e, Manifest)}
-        assert levels >= {1, 2}, levels
+            listed = [(leaf, entry) for leaf, entries in commit.lists() for entry in entries]
+            levels |= {(leaf is None, e.level) for leaf, e in listed if isinstance(e, Manifest)}
+        assert levels >= {(True, 1), (True, 2), (False, 1), (False, 2)}, levels
 
 
 def check_manifests(root: Path, marks: Marks) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 
 import lakepond as lp
 from lakepond.lake.format import blocks, description
-from lakepond.lake.write import writer as writing
+from lakepond.lake.write import new_files
 
 FOLDER = Path(__file__).parent / "golden"
 BLOCK_BYTES = 256
@@ -212,7 +212,7 @@ def _small(golden: Golden) -> Iterator[None]:
 
 def write(golden: Golden, path: Path) -> None:
     """Write a golden lake."""
-    assert writing.block_rows_for is blocks.block_rows_for
+    assert new_files.block_rows_for is blocks.block_rows_for
     options = {"capacity": 64, "seed": 0, "merge_after": None, **golden.options}
     with _small(golden):
         for writer in golden.writers:

@@ -152,14 +152,14 @@ def test_a_large_commit_is_several_files(tmp_path, monkeypatch, world, codec):
     """As if files were full at a kilobyte: whatever is read or merged goes across their borders."""
     from lakepond.flow import pond_to_lake
     from lakepond.lake.format import checksum, shard_writer
-    from lakepond.lake.write import merge, writer
+    from lakepond.lake.write import merge, new_files
 
     monkeypatch.setattr(pond_to_lake, "PIECE_BYTES", 500)
-    monkeypatch.setattr(writer, "block_rows_for", lambda row_bytes: max(1, 500 // row_bytes))
+    monkeypatch.setattr(new_files, "block_rows_for", lambda row_bytes: max(1, 500 // row_bytes))
     monkeypatch.setattr(shard_writer, "_TASK_BYTES", 500)
     monkeypatch.setattr(checksum, "PIECE_BYTES", 500)
-    monkeypatch.setattr(writer, "ENOUGH_BYTES", 1000)
-    monkeypatch.setattr(writer, "LARGE_BYTES", 4000)
+    monkeypatch.setattr(new_files, "ENOUGH_BYTES", 1000)
+    monkeypatch.setattr(new_files, "LARGE_BYTES", 4000)
     monkeypatch.setattr(merge, "LARGE_BYTES", 8000)
     path = tmp_path / "lake"
     with lp.Replay.open(path, spec_of(world), capacity=300, codec=codec) as replay:
@@ -697,24 +697,24 @@ def test_commits_from_two_threads_follow_each_other(tmp_path):
 
 
 def test_recording_goes_on_while_the_disk_is_full_within_bounds(tmp_path, monkeypatch):
-    from lakepond.lake.write.writer import LakeWriter
+    from lakepond.lake.write.new_files import NewFiles
 
     world = "frames first"
     replay = lp.Replay.open(tmp_path / "lake", spec_of(world), capacity=20)
     record(replay, world, 0, 10)
     replay.commit()
-    real = LakeWriter._write_steps
+    real = NewFiles.segments
 
-    def full(self: LakeWriter, new: object) -> None:
+    def full(self: NewFiles, new: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(LakeWriter, "_write_steps", full)
+    monkeypatch.setattr(NewFiles, "segments", full)
     with pytest.warns(RuntimeWarning, match="No space left"):
         record(replay, world, 10, 80)  # three and a half ponds: held beside it
     with pytest.raises(lp.RecordError, match="free some space"), pytest.warns(RuntimeWarning):
         record(replay, world, 80, 200)
     recorded = replay.stats().recorded
-    monkeypatch.setattr(LakeWriter, "_write_steps", real)
+    monkeypatch.setattr(NewFiles, "segments", real)
     assert replay.commit().recorded == recorded
     record(replay, world, recorded, recorded + 10)
     replay.close()

@@ -14,7 +14,7 @@ import lakepond as lp
 from lakepond.flow import pond_to_lake
 from lakepond.lake.format import shard_writer
 from lakepond.lake.read import reader
-from lakepond.lake.write import writer
+from lakepond.lake.write import new_files
 
 READERS = """
 import os, resource, sys
@@ -43,8 +43,8 @@ print(len(os.listdir("/proc/self/fd")) - before)
 
 @pytest.mark.parametrize("codec", ["zstd", "none"])
 def test_twenty_readers_of_a_lake_of_many_files_keep_few_open(tmp_path, monkeypatch, codec):
-    monkeypatch.setattr(writer, "ENOUGH_BYTES", 1)  # a file for each row
-    monkeypatch.setattr(writer, "block_rows_for", lambda row_bytes: 1)
+    monkeypatch.setattr(new_files, "ENOUGH_BYTES", 1)  # a file for each row
+    monkeypatch.setattr(new_files, "block_rows_for", lambda row_bytes: 1)
     monkeypatch.setattr(pond_to_lake, "PIECE_BYTES", 1)
     monkeypatch.setattr(shard_writer._Blocks, "_submit", shard_writer._Blocks.write_pending)
     monkeypatch.setattr(shard_writer, "_TASK_BYTES", 1)

@@ -435,3 +435,34 @@ def test_no_file_is_deleted_while_a_manifest_of_a_kept_commit_cannot_be_read(tmp
             file.write_bytes(data)
         commit(45, 50)
     assert readable(path) == list(range(40, 50))
+
+
+@pytest.mark.parametrize("keep", [{}, {"keep_last": 4, "keep_every": 2}], ids=["all", "every second"])
+def test_the_commits_that_are_read_to_delete_files_do_not_grow_with_those_that_are_kept(
+    tmp_path, monkeypatch, keep
+):
+    real, read = commits.read, []
+    monkeypatch.setattr(retention.commits, "read", lambda *which: read.append(which) or real(*which))
+    path, merges = tmp_path / "lake", []
+    with lp.Replay.open(path, spec_of(WORLD), capacity=20, merge_after=2, **keep) as replay:
+        work = replay._outflow.background.writer.maintenance
+        done = work.published
+        monkeypatch.setattr(work, "published", lambda c, m: (merges.extend(m), done(c, m)))
+        for number in range(160):
+            record(replay, WORLD, 2 * number, 2 * number + 2)
+            replay.commit()
+            work._wait()
+            assert len(work._retention._read) <= (4 if keep else 0)
+    assert len(merges) >= 4
+    assert len(read) <= (16 * 78 if keep else 0)  # 78 commits are deleted and up to 81 kept
+    kept = commits.numbers(path / "commits")
+    assert len(kept) == (160 if not keep else 82)
+    for number in (kept[0], kept[len(kept) // 2], kept[-1]):
+        with lp.Lake.open(path, number) as lake:
+            lake.verify()
+    with lp.Lake.open(path) as lake:
+        named = set[str]()
+        for number in kept:
+            with lp.Lake.open(path, number) as each:
+                named |= {name for name, _ in each.files()}
+        assert set(names.segment_files(path / "segments")) == named  # nothing else is left

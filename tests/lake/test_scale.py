@@ -12,9 +12,10 @@ from lakepond.testing import large_lakes
 ENTRIES, COMMITS, STEPS, ROW_BYTES = 78_000, 100_000, 5_128, 25_000
 
 WORK = """
-import sys
+import itertools, sys
 import numpy as np
 import lakepond as lp
+from lakepond.lake.read.verify import checks
 
 def peak():
     with open("/proc/self/status") as status:  # ru_maxrss would count the process that started this one
@@ -42,19 +43,66 @@ with lp.Lake.open(path) as lake:
         pass
 
     def progress(done, total):
-        if done > 3e9:
+        if done > 3e8:  # 13,000 files of steps
             raise Enough
 
     try:
         lake.verify(progress=progress)
     except Enough:
         pass
+    of_rows = (check for check in checks(lake) if check.name.endswith(".rows"))
+    for check in itertools.islice(of_rows, 12):  # 1.5 GB
+        check.run()
     assert sum(1 for _ in lake.files()) > 156_000
 with lp.Replay.open(path, capacity=100) as replay:
     assert len(replay) == 100
     assert len(replay.sample(10).reward) == 10
     replay.commit()
 print("all", peak())
+"""
+
+MERGE = """
+import itertools, os, sys
+from pathlib import Path
+import lakepond as lp
+from lakepond.lake.write import maintenance, merge
+from lakepond.testing import large_lakes
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) >> 10  # MB
+
+path = Path(sys.argv[1])
+merged = []
+done, merge.MOST_FILES = merge.merge, 450
+maintenance.merge = lambda *args: merged.append(done(*args)) or merged[-1]
+with large_lakes.continued(path, capacity=200) as replay:  # merges while it grows
+    for _ in range(80):
+        large_lakes.record(replay, 3)
+        replay.commit()
+        replay._outflow.background.writer.maintenance._wait()
+        if merged:
+            break
+    assert len(merged[0].old) > 400
+    large_lakes.record(replay, 3)
+    replay.commit()
+print("maintenance", peak())
+numbers = lp.Lake.open(path).commits()
+for number in numbers[: numbers.index(100_000 - 1)]:
+    os.unlink(f"{path}/commits/{number:010d}.json")  # not valid, so `compact` would refuse to delete files
+small = merge.all_small
+maintenance.all_small = lambda files: itertools.islice(small(files), 1)  # a large file of each list
+with lp.Lake.open(path) as lake:
+    before, rewards = lake.stats(), lake.column("reward")[:10_000].tolist()
+    merged.clear()
+    lake.compact()
+    steps, rows = merged
+    assert len(steps.old) > 400
+    assert len(rows.old) > 40
+    assert lake.stats().steps == before.steps
+    assert lake.stats().files < before.files - 400
+    assert lake.column("reward")[:10_000].tolist() == rewards
+print("compact", peak())
 """
 
 
@@ -75,6 +123,14 @@ def test_memory_is_bounded_whatever_a_lake_holds(lake):
     peaks = dict(line.split() for line in done.stdout.splitlines())
     assert int(peaks["open"]) < 400  # MB, with the interpreter and its libraries
     assert int(peaks["all"]) < 1_000
+
+
+def test_memory_of_a_merge_is_bounded_whatever_a_lake_holds(lake):
+    done = subprocess.run([sys.executable, "-c", MERGE, lake], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    peaks = dict(line.split() for line in done.stdout.splitlines())
+    assert int(peaks["maintenance"]) < 400  # MB
+    assert int(peaks["compact"]) < 500
 
 
 def test_a_commit_of_a_large_lake_is_small(lake):

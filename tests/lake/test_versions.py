@@ -7,6 +7,9 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -247,6 +250,29 @@ def test_a_temporary_file_that_is_being_written_survives(tmp_path):
     held[1].close()
     names.delete_temporary(tmp_path)
     assert not held[0].exists()
+
+
+def test_what_a_function_wrote_to_a_path_is_deleted_if_it_was_killed_and_not_while_it_writes(tmp_path):
+    from lakepond.lake import files
+
+    def write(path: Path) -> None:
+        path.write_bytes(b"content")
+        names.delete_temporary(tmp_path)
+        assert path.read_bytes() == b"content"
+
+    files.write_path(tmp_path / "name", write)
+    assert [file.name for file in tmp_path.iterdir()] == ["name"]
+    code = """
+        import os, signal, sys
+        from pathlib import Path
+        from lakepond.lake import files
+
+        files.write_path(Path(sys.argv[1]), lambda path: os.kill(os.getpid(), signal.SIGKILL))
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code), tmp_path / "other"], check=False)
+    assert len(list(tmp_path.iterdir())) == 2
+    names.delete_temporary(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["name"]
 
 
 def test_a_temporary_file_that_is_deleted_before_it_is_locked_is_made_again(tmp_path, monkeypatch):

@@ -149,8 +149,13 @@ def test_steps_that_were_filled_in_at_random_belong_to_their_stream_and_follow_n
         filled.fill_from(lake, 20, rng=rng)
     assert filled.recent(3, stream=0).stream.tolist() == [0, 0, 0]
     assert (filled.sample(50, rng=rng, n_step=5, gamma=0.9).num_steps == 1).all()
-    with pytest.raises(lp.TooFewSteps):
-        filled.sample(3, rng=rng, sequence_length=2, across_episodes=True)
+    for t in range(3):
+        record(filled, VECTOR, 1, t, reward=100.0 + t)
+    filled.save(tmp_path / "saved")
+    with lp.Lake.open(tmp_path / "saved") as lake:
+        for sampled in (filled, lake):  # sequences of the steps that were recorded, and of no other
+            batch = sampled.sample(30, rng=rng, sequence_length=2, across_episodes=True)
+            assert {*map(tuple, batch.reward.tolist())} == {(100.0, 101.0), (101.0, 102.0)}
 
 
 def test_a_rollout_without_a_stream_is_refused_and_identical_environments_are_not():

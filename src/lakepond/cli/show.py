@@ -69,7 +69,6 @@ class Show:
 
 
 def _summary(lake: Lake) -> dict[str, Any]:
-    from lakepond.lake.format.entries import Manifest
     from lakepond.types import leaves
 
     stats, commit, spec = lake.stats(), lake.commit, lake.spec
@@ -80,9 +79,8 @@ def _summary(lake: Lake) -> dict[str, Any]:
     live = [
         (leaf, entry)
         for head in lake.reader.heads
-        for leaf, listed in head.commit.lists()
-        for entry, whole in head.catalog.live(leaf, listed)
-        if whole or not isinstance(entry, Manifest)
+        for leaf, _ in head.commit.lists()
+        for entry in head.catalog.live_files(leaf)
     ]
     return {
         "lake": str(lake.path),
@@ -94,9 +92,7 @@ def _summary(lake: Lake) -> dict[str, Any]:
         "time": commit.time,
         "note": commit.note,
         "oldest": commit.oldest,
-        "segments": sum(
-            entry.files if isinstance(entry, Manifest) else 1 for leaf, entry in live if leaf is None
-        ),
+        "segments": sum(entry.files for leaf, entry in live if leaf is None),
         "bytes_written": commit.bytes_written,
         "seconds": commit.seconds,
         "spec": {**fields, "reward": str(spec.reward), **extras},

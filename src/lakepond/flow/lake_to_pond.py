@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lakepond.errors import LakeCorrupt
-from lakepond.flow.link_notes import are_alone
+from lakepond.lake.format.link_notes import are_alone
 from lakepond.lake.format.tracks import covered, distinct
 from lakepond.lake.read.assemble import PART_STEPS
 from lakepond.lake.read.lake import PART_BYTES, Lake

@@ -1,8 +1,4 @@
-"""Links that a lake has no column for: stored in the note of a commit, if there are any.
-
-A lake stores whether a step follows the previous one of its stream. The note adds which streams were cut and
-have no step since, and which steps were appended by `fill` and therefore belong to no sequence.
-"""
+"""The note of a commit on links of a pond that a lake has no column for: see `lake/format/link_notes.py`."""
 
 from __future__ import annotations
 
@@ -10,13 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from lakepond.errors import LakeCorrupt
-from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.link_notes import ALONE_STEPS, CUT_STREAMS
 from lakepond.pond import Pond
 from lakepond.sampling.links import ALONE
-from lakepond.types import STREAM_MAX, Array
-
-CUT_STREAMS, ALONE_STEPS = "cut_streams", "alone_steps"
 
 
 def link_note(pond: Pond) -> dict[str, Any]:
@@ -29,25 +21,3 @@ def link_note(pond: Pond) -> dict[str, Any]:
             edges = np.flatnonzero(np.diff(alone, prepend=False, append=False)) + pond.oldest
             note[ALONE_STEPS] = edges.reshape(-1, 2).tolist()
     return {name: value for name, value in note.items() if value}
-
-
-def cut_streams(commit: Commit) -> list[int]:
-    """The streams whose next step starts an episode."""
-    streams: Any = commit.note.get(CUT_STREAMS, [])
-    if type(streams) is not list or not all(type(s) is int and 0 <= s <= STREAM_MAX for s in streams):
-        raise LakeCorrupt(f"commit {commit.number} has an invalid note: {CUT_STREAMS}={streams!r}.")
-    return streams
-
-
-def are_alone(commit: Commit, ids: Array) -> Array:
-    """Whether each of these steps is alone."""
-    pairs: Any = commit.note.get(ALONE_STEPS, [])
-    try:
-        edges = np.array(pairs, np.int64).reshape(-1)
-        valid = len(edges) == 2 * len(pairs) and (np.diff(edges) >= 0).all()
-    except (TypeError, ValueError, OverflowError):
-        valid = False
-    if not valid:
-        raise LakeCorrupt(f"commit {commit.number} has an invalid note: {ALONE_STEPS}={pairs!r}.")
-    found: Array = np.searchsorted(edges, ids, side="right") % 2 == 1
-    return found

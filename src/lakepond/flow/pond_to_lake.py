@@ -110,8 +110,8 @@ def _collect(
     """
     pond.update()
     places = pond.places(np.arange(since, pond.recorded))
-    columns = {name: column[places] for name, column in pond.columns.items()}
-    columns["follows_previous"] = pond.links.join[places] == CONTINUES
+    columns = {name: _between(column, since, pond.recorded) for name, column in pond.columns.items()}
+    columns["follows_previous"] = _between(pond.links.join, since, pond.recorded) == CONTINUES
     parts: list[Windows | Array] = []
     new: list[tuple[int, RowStore, Array]] = []
     for i, leaf in enumerate(pond.leaves):
@@ -134,6 +134,15 @@ def _collect(
     state = None if generator is None else state_of(generator)
     oldest, leaves = pond.oldest, tuple(parts)
     return HandOver(since, oldest, columns, leaves, weights, None, largest, alpha, release, state), new
+
+
+def _between(column: Array, start: int, stop: int) -> Array:
+    """A copy of the entries of steps [start, stop) in a ring."""
+    first, ring = start % len(column), len(column)
+    last = first + stop - start
+    return (
+        column[first:last].copy() if last <= ring else np.concatenate((column[first:], column[: last - ring]))
+    )
 
 
 def _changed(pond: Pond, new: Array, known: Handed, to: Background) -> Array | None:

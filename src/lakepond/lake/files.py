@@ -129,13 +129,13 @@ def make_folders(path: Path) -> None:
 
 
 def write_path(path: Path, write: Callable[[Path], None]) -> None:
-    """`write_whole` for a function that needs a path to write to."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}{ASIDE}")
+    """`write_whole` for a function that needs a path to write to; it must not replace the file there."""
+    aside, file = _temporary(path.parent)
     try:
-        write(aside)
-        with aside.open("rb") as file:
+        with file:
+            write(aside)
             os.fsync(file.fileno())
-        aside.rename(path)
+            aside.rename(path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise

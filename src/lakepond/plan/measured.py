@@ -291,8 +291,6 @@ def written(folder: Path) -> Written:
 
 def _row_bytes(commit: Commit, sizes: list[int]) -> int:
     """The distinct rows of a commit, uncompressed; `sizes` are those of a row of each leaf."""
-    from lakepond.lake.format.manifests import count
-
     return sum(
-        size * count(entry) for size, listed in zip(sizes, commit.rows, strict=True) for entry in listed
+        size * entry.count for size, listed in zip(sizes, commit.rows, strict=True) for entry in listed
     )

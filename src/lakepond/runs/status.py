@@ -20,7 +20,6 @@ from lakepond.errors import LakeError, RunNotFound
 from lakepond.lake import elsewhere
 from lakepond.lake.format import commits
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.manifests import count
 from lakepond.lake.read.lake import Lake
 from lakepond.runs import metrics
 from lakepond.runs.run import CONFIG, Run
@@ -257,7 +256,7 @@ def lake_status(spec: Spec, newest: Commit, before: Commit, kept: int) -> LakeSt
         commits_kept=kept,
         steps=newest.recorded - newest.oldest,
         recorded=newest.recorded,
-        rows=sum(count(entry) for listed in newest.rows for entry in listed),
+        rows=sum(entry.count for listed in newest.rows for entry in listed),
         bytes_on_disk=held,
         bytes_plain=(newest.recorded - newest.oldest) * spec.step_nbytes,
         committed=moment,

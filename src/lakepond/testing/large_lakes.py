@@ -52,7 +52,7 @@ def make(path: Path, *, entries: int, num_commits: int, steps: int, row_bytes: i
 
     steps: of each file. Only the newest commit is complete; the other commit files exist and are not valid.
     """
-    one_file = patch("lakepond.lake.write.writer.ENOUGH_BYTES", 1 << 30)
+    one_file = patch("lakepond.lake.write.new_files.ENOUGH_BYTES", 1 << 30)
     with one_file, Replay.open(path, spec_of(row_bytes), capacity=steps, merge_after=None) as replay:
         record(replay, steps)
     first = newest_intact(path)

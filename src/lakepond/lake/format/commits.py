@@ -104,10 +104,9 @@ class Commit:
     def totals(self) -> Totals:
         """Files and bytes; exact, but that manifests with some dead files count in full."""
         listed = [entry for _, each in self.lists() for entry in each]
-        files = sum(entry.files if isinstance(entry, Manifest) else 1 for entry in listed)
         return Totals(
-            files + len(self.weights),
-            sum(entry.bytes for entry in listed) + sum(info.bytes for info in self.weights),
+            sum(entry.files for entry in listed) + len(self.weights),
+            sum(each.bytes for each in (*listed, *self.weights)),
         )
 
     def named(self) -> dict[str, int]:

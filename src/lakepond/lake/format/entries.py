@@ -46,6 +46,16 @@ class Segment:
         """The file's size."""
         return self.steps.bytes
 
+    @property
+    def files(self) -> int:
+        """1, as `Manifest.files`."""
+        return 1
+
+    @property
+    def count(self) -> int:
+        """Its steps."""
+        return self.steps.steps
+
 
 @dataclass(frozen=True, slots=True)
 class RowsFile:
@@ -69,6 +79,16 @@ class RowsFile:
     def bytes(self) -> int:
         """The file's size."""
         return self.shard.bytes
+
+    @property
+    def files(self) -> int:
+        """1, as `Manifest.files`."""
+        return 1
+
+    @property
+    def count(self) -> int:
+        """Its rows."""
+        return self.shard.rows
 
 
 @dataclass(frozen=True, slots=True)

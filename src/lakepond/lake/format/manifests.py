@@ -21,7 +21,6 @@ from lakepond.lake.format.entries import (
     Entry,
     Manifest,
     RowsFile,
-    Segment,
     check,
     from_json,
     to_json,
@@ -80,8 +79,8 @@ def describe(entries: Sequence[Entry], level: int, data: bytes, needs: tuple[Ran
         level=level,
         first=entries[0].first,
         stop=entries[-1].stop,
-        files=sum(entry.files if isinstance(entry, Manifest) else 1 for entry in entries),
-        count=sum(count(entry) for entry in entries),
+        files=sum(entry.files for entry in entries),
+        count=sum(entry.count for entry in entries),
         bytes=sum(entry.bytes for entry in entries),
         digest=digest_of(data),
         size=len(data),
@@ -91,13 +90,6 @@ def describe(entries: Sequence[Entry], level: int, data: bytes, needs: tuple[Ran
 
 def _needs(entries: Sequence[Entry]) -> list[tuple[Ranges, ...]]:
     return [entry.needs for entry in entries if not isinstance(entry, RowsFile)]
-
-
-def count(entry: Entry) -> int:
-    """The steps or rows in the files of an entry."""
-    if isinstance(entry, Manifest):
-        return entry.count
-    return entry.steps.steps if isinstance(entry, Segment) else entry.shard.rows
 
 
 def kept(manifest: Manifest) -> Entries | None:

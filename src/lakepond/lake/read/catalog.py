@@ -89,6 +89,12 @@ class Catalog:
             return entry.stop > self.commit.oldest
         return meets(self.commit.live_rows[leaf], entry.first, entry.stop)
 
+    def lists(self, file: File) -> bool:
+        """Whether the commit names this file."""
+        last = file.stop - 1, file.stop
+        found = self.rows(file.leaf, *last) if isinstance(file, RowsFile) else self.segments(*last)
+        return any(each.name == file.name for each in found)
+
     def live(self, leaf: int | None, entries: Sequence[Entry]) -> Iterator[tuple[Entry, bool]]:
         """The entries that belong to the commit, and whether one is a manifest of which every file does.
 
@@ -101,21 +107,23 @@ class Catalog:
                 if isinstance(entry, Manifest) and not whole:
                     yield from self.live(leaf, self.read(entry, leaf))
 
+    def live_files(self, leaf: int | None) -> Iterator[Entry]:
+        """The files of a list that belong to the commit, each once: itself, or as part of a manifest.
+
+        Only manifests with files that do not belong to it are read.
+        """
+        listed = self.commit.segments if leaf is None else self.commit.rows[leaf]
+        return (e for e, whole in self.live(leaf, listed) if whole or not isinstance(e, Manifest))
+
     def totals(self) -> Totals:
-        """Files and bytes, manifests not counted; only manifests with files that are not live are read."""
-        files, size = len(self.commit.weights), sum(info.bytes for info in self.commit.weights)
-        for leaf, listed in self.commit.lists():
-            for entry, whole in self.live(leaf, listed):
-                if whole and isinstance(entry, Manifest):
-                    files, size = files + entry.files, size + entry.bytes
-                elif not isinstance(entry, Manifest):
-                    files, size = files + 1, size + entry.bytes
-        return Totals(files, size)
+        """Files and bytes, manifests not counted."""
+        live = [entry for leaf, _ in self.commit.lists() for entry in self.live_files(leaf)]
+        files = sum(entry.files for entry in live) + len(self.commit.weights)
+        return Totals(files, sum(each.bytes for each in (*live, *self.commit.weights)))
 
     def rows_count(self, leaf: int) -> int:
         """The rows of a leaf that are in the files of the commit."""
-        found = self.live(leaf, self.commit.rows[leaf])
-        return sum(manifests.count(e) for e, whole in found if whole or not isinstance(e, Manifest))
+        return sum(entry.count for entry in self.live_files(leaf))
 
     def all_live(self, leaf: int | None, entry: Manifest) -> bool:
         """Whether every file below a manifest belongs to the commit."""

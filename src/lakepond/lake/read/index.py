@@ -7,13 +7,15 @@ live step for n-step returns and sequences, 8 more for sampling by priority. Uni
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from lakepond import forks
 from lakepond.errors import LakeCorrupt, SampleError
-from lakepond.lake.read.reader import LakeReader
+from lakepond.lake.format.link_notes import are_alone
+from lakepond.lake.read.reader import LakeReader, Stored
 from lakepond.lake.read.step_files import FOLLOWS
 from lakepond.lake.read.weights import read_weights
 from lakepond.sampling.links import Chain, previous_steps
@@ -72,7 +74,9 @@ class Index:
                 newest, writer = {}, segment.writer
             ended[ids - oldest] = columns["terminated"] | columns["truncated"]
             previous, last = previous_steps(ids, columns["stream"], newest)
-            linked = previous >= 0
+            alone = partial(_alone, segment)
+            linked = (previous >= 0) & ~alone(ids)
+            linked[linked] = ~alone(previous[linked])
             distance = (ids - previous)[linked]
             previous = previous[linked]
             continues = columns[FOLLOWS][linked] & ~ended[previous - oldest]
@@ -100,3 +104,8 @@ class Index:
                 raise LakeCorrupt(f"commit {commit.number} of {reader.path} lacks priorities of some steps.")
             self._weighted = LakeSteps(first, commit.recorded, ring, Chain(np.zeros(0, np.int32)), priorities)
         return self._weighted
+
+
+def _alone(stored: Stored, ids: Array) -> Array:
+    """Whether steps of this file's writer were appended by `fill_from`, and belong to no sequence."""
+    return are_alone(stored.head.commit, ids - stored.head.offset)

@@ -75,7 +75,7 @@ class Maintenance:
 
     def published(self, commit: Commit, merged: Sequence[Merged]) -> None:
         """Note that a commit was published that took these files; it may not list all of them."""
-        self._retention.published(commit, [each.new.name for each in merged])
+        self._retention.published(commit, [each.new for each in merged])
         if merged:
             self._merged = []
 
@@ -95,9 +95,9 @@ class Maintenance:
         """Stop merging, delete what is not kept, and end the thread."""
         self._stop.set()
         self._wait()
-        self._retention.unused([each.new.name for each in self._merged])
         if commit is not None:
-            self.guarded("old files", "deleted", lambda: self._retention.apply(commit))
+            self._retention.published(commit, [each.new for each in self._merged])  # which names none of them
+            self.guarded("old files", "deleted", lambda: self._retention.apply(commit, now=True))
         self._pool.shutdown()
 
     def _wait(self) -> None:

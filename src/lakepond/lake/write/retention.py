@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import threading
-from bisect import insort
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,12 +23,17 @@ from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import sync_folder
 from lakepond.lake.format import commits, names
 from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.entries import File
 from lakepond.lake.lock import unread
 from lakepond.lake.read.catalog import Catalog, new_files
 
 log = logging.getLogger("lakepond")
 CHECKPOINT = re.compile(r"[0-9]+")
 """the name of a finished checkpoint's folder; those with an ending are being written, or were dropped"""
+
+TOGETHER = 16
+"""commits are deleted when at least one in so many can be: those that are kept are read to find out which
+files only the others name"""
 
 
 def check_kept(keep_last: int | None, keep_every: int | None) -> None:
@@ -107,7 +112,8 @@ class Retention:
         self.keep_last, self.keep_every = keep_last, keep_every
         self._lock = threading.Lock()
         self._claimed: dict[str, float] = {}
-        self._unneeded: set[str] = set()
+        self._merged: set[str] = set()  # new files of merges that no commit has named so far
+        self._taken: list[tuple[Commit, File]] = []  # commits, and files of merges that they may name
         self._numbers: list[int] | None = None
         self._read: dict[int, Commit] = {}
         self._below: dict[str, frozenset[str]] = {}  # names below manifests of kept commits
@@ -119,44 +125,47 @@ class Retention:
         return self.keep_last is None
 
     def claim(self, name: str, number: float) -> None:
-        """Never delete a file until commit `number` has been taken into account."""
+        """Never delete a file until commit `number` has been taken into account; infinite: a merge's file."""
         with self._lock:
             self._claimed[name] = number
+            if number < math.inf:
+                self._merged.discard(name)
+            elif not (self._segments.folder / name).exists():
+                self._merged.add(name)
 
-    def published(self, commit: Commit, merged: Sequence[str]) -> None:
+    def published(self, commit: Commit, merged: Sequence[File] = ()) -> None:
         """Note a new commit, and files that were merged for it, of which it may list none."""
         with self._lock:
-            for name in merged:
-                self._claimed[name] = commit.number
-            self._unneeded.update(merged)
-            if self._numbers is not None and commit.number not in self._numbers:
-                insort(self._numbers, commit.number)
-            if not self.keeps_all:
-                self._read[commit.number] = commit
+            for file in merged:
+                self._claimed[file.name] = commit.number
+            self._taken += [(commit, file) for file in merged]
+            if self.keep_last is None:
+                return
+            self._read[commit.number] = commit
+            while len(self._read) > self.keep_last:
+                del self._read[min(self._read)]
+            if self._numbers is not None and (not self._numbers or self._numbers[-1] < commit.number):
+                self._numbers.append(commit.number)
 
-    def unused(self, merged: Sequence[str]) -> None:
-        """Note files that were merged and that no commit will list."""
-        with self._lock:
-            for name in merged:
-                self._claimed.pop(name, None)
-            self._unneeded.update(merged)
+    def apply(self, last: Commit, *, now: bool = False) -> None:
+        """Delete the commits that are not kept and the files that only they named.
 
-    def apply(self, last: Commit) -> None:
-        """Delete the commits that are not kept and the files that only they named."""
-        self.published(last, ())
-        unneeded = self._release_claims(last)
-        if self.keeps_all and not unneeded:
+        While many are kept, this waits for enough commits to delete, unless `now`.
+        """
+        self._delete(self._release_claims(last))
+        if self.keeps_all:
             return
-        going = [] if self.keeps_all else self._deletable(last)
-        if going or unneeded:
-            self._delete_commits(going, unneeded)
+        self.published(last)
+        going = self._deletable(last)
+        if going and (now or TOGETHER * len(going) >= len(self._numbers or ())):
+            self._delete_commits(going)
 
     def sweep(self, last: Commit) -> None:
         """Delete what is not kept, every file that no commit names, and temporary files.
 
         `LakeCorrupt` if a commit is damaged: the files that it needs are not known then.
         """
-        self.apply(last)
+        self.apply(last, now=True)
         if shared_by_others(self._lake, self._segments):
             return
         named: dict[str, int] = {}
@@ -166,10 +175,15 @@ class Retention:
         names.delete_temporary(self._segments.folder)
 
     def _release_claims(self, last: Commit) -> set[str]:
-        """Forget claims of commits up to `last`; returns the merged files that may not be listed."""
+        """Forget claims of commits up to `last`; returns the files of merges that no commit names."""
         with self._lock:
             self._claimed = {name: number for name, number in self._claimed.items() if number > last.number}
-            unneeded, self._unneeded = self._unneeded, set()
+            taken = [each for each in self._taken if each[0].number <= last.number]
+            self._taken = [each for each in self._taken if each[0].number > last.number]
+        named = {file.name for commit, file in taken if self._catalog(commit).lists(file)}
+        with self._lock:
+            unneeded = {file.name for _, file in taken} & self._merged - named
+            self._merged -= {file.name for _, file in taken}
         return unneeded
 
     def _deletable(self, last: Commit) -> list[int]:
@@ -189,7 +203,7 @@ class Retention:
             return []
         return [number for number in found if number not in named]
 
-    def _delete_commits(self, going: Sequence[int], unneeded: set[str]) -> None:
+    def _delete_commits(self, going: Sequence[int]) -> None:
         """Delete commits, then the files that they name and no other commit does."""
         gone: list[Commit] = []
         for number in going:
@@ -204,41 +218,47 @@ class Retention:
         with self._lock:
             self._numbers = [n for n in self._numbers or commits.numbers(self._commits) if n not in numbers]
             kept = list(self._numbers)
-        if not shared_by_others(self._lake, self._segments):
-            self._delete(self._only_in(gone, kept, unneeded))
-        for number in numbers:
-            self._read.pop(number, None)
+        if gone and kept and not shared_by_others(self._lake, self._segments):
+            self._delete(self._only_in(gone, kept))
 
-    def _only_in(self, gone: Sequence[Commit], kept: Sequence[int], unneeded: set[str]) -> set[str]:
-        """The files of some commits, and of `unneeded`, that no kept commit names."""
-        names = self._names_of(kept)
-        found = set(unneeded)
+    def _only_in(self, gone: Sequence[Commit], kept: Sequence[int]) -> set[str]:
+        """The files of deleted commits that no kept commit names.
+
+        The newest commit names most of them, and those next to the deleted ones most of the rest: other
+        commits are read only for files that are about to be deleted.
+        """
+        names = self._names_of(kept[-1])
+        self._below = {name: below for name, below in names.items() if name}  # 160 bytes per file of the lake
+        found: set[str] = set()
         for commit in gone:
             catalog = self._catalog(commit)
             for leaf, entries in commit.lists():  # what a manifest lists stays if all of it stays
                 found.update(name for name, _ in catalog.files_below(leaf, entries, skip=names.__contains__))
             found.update(f"{info.digest}.steps" for info in commit.weights)
-        return {name for name in found if not any(name in below for below in names.values())}
+        nearest = sorted(kept[:-1], key=lambda number: abs(number - gone[-1].number))
+        for number in (kept[-1], *nearest):
+            names = self._names_of(number)
+            found = {name for name in found if not any(name in below for below in names.values())}
+            if not found:
+                break
+        return found
 
-    def _names_of(self, kept: Sequence[int]) -> dict[str, frozenset[str]]:
-        """The names of all files of kept commits: those below a manifest by its name, the others under ""."""
+    def _names_of(self, number: int) -> dict[str, frozenset[str]]:
+        """The names of all files of a commit: those below a manifest by its name, the others under ""."""
         rest: set[str] = set()
         found: dict[str, frozenset[str]] = {}
-        for number in kept:
-            try:
-                catalog = self._catalog(self._commit(number))
-            except (LakeCorrupt, FileNotFoundError):  # a damaged commit needs nothing
-                continue
-            for leaf, entries in catalog.commit.lists():
-                for entry, whole in catalog.live(leaf, entries):  # raises if a manifest cannot be read
-                    rest.add(entry.name)
-                    if whole and entry.name not in found:
-                        known = self._below.get(entry.name) or frozenset(
-                            name for name, _ in catalog.files_below(leaf, [entry])
-                        )
-                        found[entry.name] = known
-            rest.update(f"{info.digest}.steps" for info in catalog.commit.weights)
-        self._below = dict(found)  # 160 bytes per file of the lake
+        try:
+            catalog = self._catalog(self._commit(number))
+        except (LakeCorrupt, FileNotFoundError):  # a damaged commit needs nothing
+            return {}
+        for leaf, entries in catalog.commit.lists():
+            for entry, whole in catalog.live(leaf, entries):  # raises if a manifest cannot be read
+                rest.add(entry.name)
+                if whole and entry.name not in found:
+                    found[entry.name] = self._below.get(entry.name) or frozenset(
+                        name for name, _ in catalog.files_below(leaf, [entry])
+                    )
+        rest.update(f"{info.digest}.steps" for info in catalog.commit.weights)
         return {**found, "": frozenset(rest)}
 
     def _delete(self, files: Collection[str]) -> None:
@@ -252,9 +272,7 @@ class Retention:
         return Catalog(commit, self._segments)
 
     def _commit(self, number: int) -> Commit:
-        if number not in self._read:
-            self._read[number] = commits.read(self._commits, number)
-        return self._read[number]
+        return self._read.get(number) or commits.read(self._commits, number)
 
     def _file(self, number: int) -> Path:
         return self._commits / commits.file_name(number)

@@ -16,28 +16,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lakepond.errors import LakeConflict, LakeCorrupt
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments
-from lakepond.lake.files import make_folders, write_all_synced, write_bytes, write_whole
+from lakepond.lake.files import make_folders, write_bytes
 from lakepond.lake.format import commits, description, manifests
-from lakepond.lake.format.blocks import ShardInfo, block_rows_for
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.entries import Entries, Entry, File, Manifest, RowsFile, Segment
+from lakepond.lake.format.entries import Entries, Entry, File, Manifest, RowsFile
 from lakepond.lake.format.names import delete_temporary
-from lakepond.lake.format.ranges import Ranges, joined, most_ranges, union, within
-from lakepond.lake.format.shard_writer import write_shard
-from lakepond.lake.format.steps import StepsInfo, read_notes, read_steps, write_steps
+from lakepond.lake.format.ranges import Ranges, union, within
+from lakepond.lake.format.steps import read_notes, read_steps
 from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.catalog import Catalog, new_files
 from lakepond.lake.write import packing
 from lakepond.lake.write.disk_guard import DiskGuard
 from lakepond.lake.write.handover import HandOver, Windows
 from lakepond.lake.write.maintenance import Maintenance
-from lakepond.lake.write.merge import ENOUGH_BYTES, LARGE_BYTES, Merged
-from lakepond.types import Array
+from lakepond.lake.write.merge import Merged
+from lakepond.lake.write.new_files import NewFiles
 
 LIVE_RANGES = 64
 """ranges of rows that live steps refer to, for each leaf"""
@@ -82,7 +78,9 @@ class LakeWriter:
             raise
         self._files = Segments(path, writer) if files is None else files
         self._folder = self._files.folder
-        self._codec = codec
+        self._new = NewFiles(
+            self._folder, leaves, codec, lambda name: self.maintenance.claim(name, self._number)
+        )
         self.last: Commit | None = None
         """the commit that the next one follows"""
         self._number = commits.next_number(self._commits, self._home / "quarantine")
@@ -131,14 +129,14 @@ class LakeWriter:
         lists, written = self._with_ends(self._with_merged(merged), new.ends)
         next_rows = self.next_rows()
         if new.steps:
-            rows = self._write_rows(new)
+            rows = self._new.rows(new)
             for file in rows:
                 next_rows[file.leaf] = file.stop
                 lists[1 + file.leaf].append(file)
-            segments = self._write_steps(new)
+            segments = self._new.segments(new)
             lists[0] += segments
             written += sum(file.bytes for file in rows) + sum(file.bytes for file in segments)
-        priorities, changes = self._write_priorities(new)
+        priorities, changes = self._new.priorities(new, self.last)
         if priorities is not None:
             written += (changes[-1] if changes else priorities).bytes
         recorded, last = new.stop, self.last
@@ -252,7 +250,7 @@ class LakeWriter:
                 for step in steps:
                     for name, value in zip(("terminated", "truncated"), ends[step], strict=True):
                         columns[name][step - segment.first] = value
-                info = self._store_steps(columns, notes)
+                info = self._new.steps(columns, notes)
                 if info != segment.steps:
                     changed[segment.first] = replace(segment, steps=info)
         read, write = partial(self._read, None), partial(self._write, None)
@@ -349,12 +347,8 @@ class LakeWriter:
                 entries, data = new.pop(name)
                 listed += entries
                 size += len(data)
-                self._claimed(name)
-                write = partial(write_all_synced, data=data)
-                write_whole(self._folder, write, lambda _, name=name: name, sync=False)  # type: ignore[misc]
+                self._new.manifest(name, data)
         return size
-
-    # --- files -----------------------------------------------------------------------------------
 
     def _publish(self, commit: Commit, began: float, merged: Sequence[Merged]) -> None:
         commit = replace(commit, seconds=time.perf_counter() - began)
@@ -370,85 +364,6 @@ class LakeWriter:
         self.last, self._number = commit, commit.number + 1
         self.maintenance.published(commit, merged)  # first: its files must not be deleted
         self._guard.written(commit.bytes_written)
-
-    def _claimed(self, name: str) -> str:
-        """The same name; from now on the file is not deleted as one that no commit needs."""
-        self.maintenance.claim(name, self._number)
-        return name
-
-    def _write_rows(self, new: HandOver) -> list[RowsFile]:
-        """New rows, in files of up to 64 MB: each is one object in the cloud."""
-        files: list[RowsFile] = []
-        for i, leaf in enumerate(new.leaves):
-            if isinstance(leaf, Windows) and leaf.count:
-                rows, first = leaf.rows(), leaf.first
-                while first < leaf.first + leaf.count:
-                    file = RowsFile(i, first, self._store_rows(rows, leaf.layout.row_bytes))
-                    files.append(file)
-                    first = file.stop
-        return files
-
-    def _store_rows(self, rows: Iterator[Array], row_bytes: int) -> ShardInfo:
-        """One file of the next rows, up to its maximum size."""
-        return write_whole(
-            self._folder,
-            lambda file: write_shard(
-                file,
-                rows,
-                row_bytes=row_bytes,
-                block_rows=block_rows_for(row_bytes),
-                codec=self._codec,
-                enough=ENOUGH_BYTES,
-                sync=True,
-            ),
-            lambda shard: self._claimed(f"{shard.digest}.rows"),
-            sync=False,
-        )
-
-    def _write_steps(self, new: HandOver) -> list[Segment]:
-        """New steps, in files of up to 64 MB uncompressed."""
-        columns, notes = dict(new.columns), {}
-        needs: list[Ranges] = []
-        for i, leaf in enumerate(new.leaves):
-            if isinstance(leaf, Windows):
-                columns[f"windows[{i}]"] = leaf.starts
-                layout = [leaf.layout.length, leaf.layout.row_bytes, leaf.layout.axis]
-                notes[f"layout[{i}]"] = repr(layout).replace("None", "null").encode()
-                notes[f"track[{i}]"] = leaf.runs.tobytes()
-                runs = leaf.runs.reshape(-1, 2)
-                covered = np.stack([runs[:, 0], runs.sum(axis=1)], axis=1)
-                needs.append(joined(covered, most_ranges(self._leaves)))
-            else:
-                columns[f"values[{i}]"] = leaf
-                needs.append(())
-        size = max(1, LARGE_BYTES // sum(column[:1].nbytes for column in columns.values()))
-        return [
-            Segment(
-                new.first + at,
-                self._store_steps({name: column[at : at + size] for name, column in columns.items()}, notes),
-                tuple(needs),
-            )
-            for at in range(0, new.steps, size)
-        ]
-
-    def _write_priorities(self, new: HandOver) -> tuple[StepsInfo | None, tuple[StepsInfo, ...]]:
-        """All priorities, or those of the last commit and the changes since."""
-        if new.priorities is None:
-            return None, ()
-        if new.changed is None:
-            first = str(new.oldest).encode()
-            return self._store_steps({"weight": new.priorities}, {"first": first}), ()
-        assert self.last is not None  # changes follow a commit that has all priorities
-        changed = self._store_steps({"step": new.changed, "weight": new.priorities})
-        return self.last.priorities, (*self.last.priority_changes, changed)
-
-    def _store_steps(self, columns: dict[str, Array], notes: dict[str, bytes] | None = None) -> StepsInfo:
-        return write_whole(
-            self._folder,
-            lambda file: write_steps(file, columns, notes, sync=True),
-            lambda info: self._claimed(f"{info.digest}.steps"),
-            sync=False,
-        )
 
 
 def _now() -> str:

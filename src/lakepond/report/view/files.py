@@ -10,20 +10,15 @@ from lakepond.lake.read.catalog import Catalog
 
 def tell_files(catalog: Catalog, kind: str, offset: int, most: int) -> tuple[list[dict[str, Any]], int]:
     """Some segments (`kind` steps) or files of rows, newest first, and how many there are."""
-    lists = [(leaf, listed) for leaf, listed in catalog.commit.lists() if (leaf is None) == (kind == "steps")]
-    waiting = [  # the newest of the first leaf at the end
-        (leaf, entry)
-        for leaf, listed in reversed(lists)
-        for entry, whole in catalog.live(leaf, listed)
-        if whole or not isinstance(entry, Manifest)
-    ]
-    of = sum(entry.files if isinstance(entry, Manifest) else 1 for _, entry in waiting)
+    lists = [leaf for leaf, _ in catalog.commit.lists() if (leaf is None) == (kind == "steps")]
+    # the newest of the first leaf at the end
+    waiting = [(leaf, entry) for leaf in reversed(lists) for entry in catalog.live_files(leaf)]
+    of = sum(entry.files for _, entry in waiting)
     found: list[File] = []
     while waiting and len(found) < most:
         leaf, entry = waiting.pop()
-        files = entry.files if isinstance(entry, Manifest) else 1
-        if files <= offset:
-            offset -= files
+        if entry.files <= offset:
+            offset -= entry.files
         elif isinstance(entry, Manifest):
             waiting += [(leaf, each) for each in catalog.read(entry, leaf)]
         else:

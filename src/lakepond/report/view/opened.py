@@ -13,8 +13,6 @@ from lakepond.errors import LakeCorrupt, LakeError, LakeNotFound
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.entries import Manifest
-from lakepond.lake.format.manifests import count
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.read.lake import Lake, check_files
 from lakepond.types import Spec
@@ -136,8 +134,8 @@ def summarise(commit: Commit, spec: Spec) -> dict[str, Any]:
         "oldest": commit.oldest,
         "recorded": commit.recorded,
         "steps": steps,
-        "segments": sum(e.files if isinstance(e, Manifest) else 1 for e in commit.segments),
-        "rows": sum(count(entry) for listed in commit.rows for entry in listed),
+        "segments": sum(entry.files for entry in commit.segments),
+        "rows": sum(entry.count for listed in commit.rows for entry in listed),
         "bytes": commit.totals.bytes,
         "bytes_plain": steps * spec.step_nbytes,
         "bytes_written": commit.bytes_written,
