@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
-from typing import Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from lakepond.errors import LakeReadOnly, SpecError
 from lakepond.flow.following import snapshots
@@ -18,6 +18,9 @@ from lakepond.lake.format.snapshots import Snapshot
 from lakepond.replay import Replay
 from lakepond.sampling.arguments import check_arguments
 from lakepond.types import Array, Batch
+
+if TYPE_CHECKING:
+    from lakepond.cloud.place import Cloud
 
 SHOWN_WRITERS = 8
 """writers that an error describes"""
@@ -37,7 +40,7 @@ class FollowedReplay(Replay):
     @classmethod
     def start(
         cls,
-        place: str | Path,
+        place: str | Path | Cloud,
         capacity: int,
         *,
         min_steps: int,
@@ -193,12 +196,15 @@ class FollowedReplay(Replay):
         return f"FollowedReplay({self._place}: {self.stats()})"
 
 
-def _chains(place: str | Path, cache: str | Path | None) -> Chains:
-    if "://" not in str(place):
+def _chains(place: str | Path | Cloud, cache: str | Path | None) -> Chains:
+    from lakepond.cloud.place import Cloud
+
+    if not isinstance(place, Cloud) and "://" not in str(place):
         return LocalChains(Path(place))
     from lakepond.flow.following.cloud_chains import CloudChains
 
-    return CloudChains(str(place), None if cache is None else Path(cache))
+    cloud = place if isinstance(place, Cloud) else str(place)
+    return CloudChains(cloud, None if cache is None else Path(cache))
 
 
 def _last_of(each: WriterLag) -> str:

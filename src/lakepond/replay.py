@@ -177,7 +177,7 @@ class Replay(Persistent):
     @classmethod
     def follow(
         cls,
-        place: str | Path,
+        place: str | Path | Cloud,
         capacity: int = 50_000,
         *,
         min_steps: int = 0,
@@ -193,8 +193,9 @@ class Replay(Persistent):
         """Follow a lake that others write: a replay with the newest steps of all its writers, to be sampled.
 
         A thread looks for new commits and appends their steps: each once, in the order of its writer. At the
-        start it loads the newest `capacity` steps; if the writers have more together, each gives an equal
-        share. The replay has its own step ids and streams. Recording to it raises `LakeReadOnly`.
+        start the newest `capacity` steps are loaded; if the writers have more together, each gives an equal
+        share. What takes longer than 5 s is loaded by the thread. The replay has its own step ids and
+        streams. Recording to it raises `LakeReadOnly`.
 
         place: folder of a lake, or its URL in a bucket ("gs://bucket/run").
         capacity: steps in memory. alpha, threads, seed: as in `Replay`.

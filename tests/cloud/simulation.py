@@ -1,7 +1,7 @@
 """A bucket in memory whose every request is one step of a schedule drawn from a seed.
 
-Each actor is a thread of real code that runs until its next request; then another one may run. Time is virtual.
-Requests and answers are delayed, lost and repeated; an actor may be suspended for days in the middle of one.
+Each actor is a thread of real code that runs until its next request; then another one may run. Time is
+virtual. Requests and answers are delayed, lost and repeated; an actor may be suspended for days in the middle of one.
 
     sim = Simulation(seed)
     sim.actor("writer", push)
@@ -14,6 +14,7 @@ import hashlib
 import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +65,7 @@ class Simulation:
         self._back = threading.Semaphore(0)
         self._running: Actor | None = None
         self._stopped = False
+        self._delayed: list[tuple[float, Callable[[], Any]]] = []
         self.log: list[str] = []
 
     # --- actors ------------------------------------------------------------------------------------
@@ -81,6 +83,7 @@ class Simulation:
             if not ready:
                 self.now = min(actor.wake for actor in waiting)
                 continue
+            self._apply_delayed()
             self._switch(self.rng.choice(ready))
             failed = next((actor for actor in waiting if actor.error is not None), None)
             if failed is not None:
@@ -89,6 +92,15 @@ class Simulation:
                 failed.error.add_note(f"in {failed.name}, after:\n" + "\n".join(self.log[-60:]))
                 raise failed.error
         self._actors.clear()
+
+    def _apply_delayed(self) -> None:
+        now = self.now
+        for at, apply in sorted((each for each in self._delayed if each[0] <= now), key=lambda each: each[0]):
+            self._delayed.remove((at, apply))
+            self.now = at
+            with suppress(Exists, CloudNotFound):
+                apply()
+        self.now = now
 
     def _switch(self, actor: Actor) -> None:
         self._running = actor
@@ -138,8 +150,11 @@ class Simulation:
         fault = self.rng.random()
         name = self._running.name if self._running is not None else "-"
         if fault < self._faults / 3:
-            self.log.append(f"{self.now - 1.7e9:12.1f} {name}: {words}: lost on its way")
-            raise CloudUnreachable("a request was lost.")
+            late = self.rng.random() < 0.5  # it arrives after the client has given up
+            self.log.append(f"{self.now - 1.7e9:12.1f} {name}: {words}: {'delayed' if late else 'lost'}")
+            if late:
+                self._delayed.append((self.now + self.rng.uniform(0, 0.8 * HOUR), apply))
+            raise CloudUnreachable("a request was not answered.")
         try:
             result = apply()
             self.log.append(f"{self.now - 1.7e9:12.1f} {name}: {words}")

@@ -45,9 +45,9 @@ TRIES = 3
 class Fetcher:
     """Downloads and verifies segments; concurrent requests for a segment share one download."""
 
-    def __init__(self, copy: ChainCopy) -> None:
-        self.copy = copy
-        """whose segments"""
+    def __init__(self, copy: ChainCopy, *, durable: bool = True) -> None:
+        """`durable`: what was fetched survives a power cut; otherwise it is a cache, and may not."""
+        self.copy, self._durable = copy, durable
         self.restart_in_child()
         self.segments: Segments | None = None
         """asked to make room before a file is fetched"""
@@ -100,11 +100,12 @@ class Fetcher:
                     f"segment {name} in {store.cloud} is damaged: its content does not match "
                     "the digest in its name; push it again from a disk that has it, or open an older commit."
                 )
-            os.fsync(file.fileno())
+            if self._durable:
+                os.fsync(file.fileno())
 
         check_folders(folder)
         make_folders(folder)
-        write_whole(folder, fill, lambda _: name)
+        write_whole(folder, fill, lambda _: name, sync=self._durable)
 
 
 class CloudSegments:

@@ -139,19 +139,25 @@ class Collecting:
 
 @contextmanager
 def collecting(store: Store) -> Iterator[Collecting]:
-    """Announce, until the end of the block, that something is deleted."""
+    """Announce, until the end of the block, that something is deleted.
+
+    After an error the object stays: a DELETE without an answer may be applied later. Readers ignore it after an
+    hour.
+    """
     announced = Collecting(store)
     announced.renew()
-    try:
-        yield announced
-    finally:
-        store.delete(announced.name)
+    yield announced
+    store.delete(announced.name)
 
 
 def server_time(store: Store) -> float:
     """The time by the server's clock: the age of a file is a matter of that clock, not of ours."""
-    with collecting(store) as announced:
-        found = store.head(announced.name)
+    probe = Collecting(store)
+    probe.renew()
+    try:
+        found = store.head(probe.name)
+    finally:
+        store.delete(probe.name)
     if found is None:
         raise CloudCorrupt(f"{store.cloud} lost a file that it had acknowledged; nothing was deleted.")
     return found.modified
@@ -226,6 +232,7 @@ class Lease:
             self._asked += 1
             asked = self._asked
             if self._thread is None:
+                self.name = _new_name("json")  # a DELETE of the last one may be on its way
                 self._thread = threading.Thread(target=self._work, name="lakepond-lease", daemon=True)
                 self._thread.start()
             self._change.notify_all()
@@ -293,12 +300,8 @@ class Lease:
         while True:
             with self._change:
                 asked, pinned = self._asked, list(self._pinned.values())
-            done = self._try(lambda: self._write(pinned) if pinned else self.store.delete(self.name))  # noqa: B023
+            done = self._attempt(asked, pinned)
             with self._change:
-                self._waiting_since = None
-                self._tried = max(self._tried, asked)
-                if done:
-                    self._served = max(self._served, asked)
                 if not self._pinned and not pinned:
                     self._thread, self._safe = None, frozenset()
                     self._change.notify_all()
@@ -306,6 +309,16 @@ class Lease:
                 self._change.notify_all()
                 wait = RENEW_SECONDS if done else RETRY_SECONDS
                 self._change.wait_for(lambda: self._asked != asked, wait)  # noqa: B023
+
+    def _attempt(self, asked: int, pinned: list[tuple[int, frozenset[str]]]) -> bool:
+        """Write or delete the lease once; returns whether that worked."""
+        done = self._try(lambda: self._write(pinned) if pinned else self.store.delete(self.name))
+        with self._change:
+            self._waiting_since = None
+            self._tried = max(self._tried, asked)
+            if done:
+                self._served = max(self._served, asked)
+        return done
 
     def _write(self, pinned: list[tuple[int, frozenset[str]]]) -> None:
         """Put the lease, and return when every `gc` that deletes from now on has seen it."""

@@ -212,7 +212,7 @@ class CloudChains:
     def _fetcher(self, chain: str) -> Callable[[str], None]:
         with self._lock:
             if chain not in self._fetchers:
-                self._fetchers[chain] = Fetcher(ChainCopy(self.path, self.store, chain))
+                self._fetchers[chain] = Fetcher(ChainCopy(self.path, self.store, chain), durable=False)
             fetch = self._fetchers[chain]
 
         def bring(name: str) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from lakepond.lake.format.link_notes import are_alone, ended_steps
 from lakepond.lake.read.lake import Lake
 from lakepond.lake.read.reader import Part
 from lakepond.pond import Pond
+from lakepond.types import Array
 
 log = logging.getLogger("lakepond")
 GONE = (LakeCorrupt, LakeNotFound, CloudNotFound, FileNotFoundError)
@@ -34,6 +36,10 @@ MOST_COMMITS = 64
 """commits of a chain that are looked for in one round, so that no chain waits for another"""
 LOOKING = 16
 """chains that are asked at a time"""
+FETCHED_TOGETHER = 16
+"""files of steps that are downloaded at a time, with their rows"""
+LOAD_SECONDS = 5.0
+"""how long a start loads steps before it leaves the rest to the thread"""
 ROUNDS, LEAST_STEPS = 8, 256
 """the first steps of several chains are loaded in turns: this many, of at least this many steps"""
 UNWATCHED_SECONDS = 12 * 3600.0
@@ -55,6 +61,7 @@ class Follower:
         self._next_stream = 0
         self._error: str | None = None
         self._discovered = 0.0
+        self._first: Iterator[None] = iter(())
         self._pool = forks.ThreadPool(LOOKING, "lakepond-look")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -70,9 +77,16 @@ class Follower:
     # --- the thread --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Load the newest steps of all chains, then follow them on a thread."""
+        """Load the newest steps of all chains, then follow them on a thread.
+
+        After `LOAD_SECONDS` the thread loads the rest.
+        """
         self._discover()
-        self._load_first()
+        until = time.monotonic() + LOAD_SECONDS
+        self._first = self._load_first()
+        for _ in self._first:
+            if time.monotonic() > until:
+                break
         self._thread = threading.Thread(target=self._run, name="lakepond-follow", daemon=True)
         self._thread.start()
 
@@ -95,6 +109,9 @@ class Follower:
             self.chains.close()
 
     def _run(self) -> None:
+        for _ in self._first:
+            if self._stop.is_set():
+                return
         while not self._stop.is_set():
             began = time.monotonic()
             behind = False
@@ -172,8 +189,11 @@ class Follower:
 
     # --- reading steps -----------------------------------------------------------------------------
 
-    def _load_first(self) -> None:
-        """Load the newest steps of all chains: in equal shares if not all fit, in turns, oldest first."""
+    def _load_first(self) -> Iterator[None]:
+        """Load the newest steps of all chains: in equal shares if not all fit, in turns, oldest first.
+
+        Yields after each part.
+        """
         chains = list(self.states.values())
         self._look_at(chains)
         new = [chain for chain in chains if chain.pending and chain.number is None]
@@ -186,6 +206,7 @@ class Follower:
             for chain in new:
                 if chain.pending and chain.error is None:
                     self._guarded(chain, 1 / (ROUNDS + 1 - turn))
+                    yield
 
     def _read(self, chain: Chain, share: float = 1.0) -> None:
         """Append the steps of all pending commits; with a share below 1, only so much of the first one."""
@@ -255,8 +276,9 @@ class Follower:
                     self._skip(chain, start)
                 if chain.mark(commit):
                     chain.prune(self.arrivals.lowest(chain))
-            for part in lake.parts(np.arange(start, stop)):
-                self._append_part(chain, lake, part)
+            for ids in _fetched(lake, start, stop):
+                for parts in lake_to_pond.groups(lake, ids):
+                    self._append_parts(chain, lake, parts)
             if stop < commit.recorded:
                 return
             self.chains.keep(chain.name, commit)
@@ -264,14 +286,15 @@ class Follower:
             chain.number = commit.number
             chain.set_time(commit, len(group))
 
-    def _append_part(self, chain: Chain, lake: Lake, part: Part) -> None:
-        with lake_to_pond.held(lake, self.pond, part) as steps, self.lock:
+    def _append_parts(self, chain: Chain, lake: Lake, parts: list[Part]) -> None:
+        first, stop = int(parts[0].ids[0]), int(parts[-1].ids[-1]) + 1
+        with lake_to_pond.held(lake, self.pond, parts) as steps, self.lock:
             streams, self._next_stream = streams_of(chain, steps.columns["stream"], self._next_stream)
             columns = {**steps.columns, "stream": streams}
-            alone = are_alone(lake.commit, part.ids)
+            alone = are_alone(lake.commit, np.arange(first, stop))
             lake_to_pond.append(self.pond, steps._replace(columns=columns), slice(None), alone=alone)
-            self.note(chain, int(part.ids[0]), int(part.ids[-1]) + 1, self.pond.recorded)
-        self.limits.insert(len(part.ids))
+            self.note(chain, first, stop, self.pond.recorded)
+        self.limits.insert(stop - first)
 
     def note(self, chain: Chain, first: int, stop: int, recorded: int) -> None:
         """Note that steps of a chain were appended, after which the pond had `recorded`; the lock is held."""
@@ -326,6 +349,14 @@ class Follower:
         self.states = {chain.name: chain for chain in chains}
         streams = [stream for chain in self.states.values() for stream in chain.streams.values()]
         self._next_stream = max(streams, default=-1) + 1
+
+
+def _fetched(lake: Lake, start: int, stop: int) -> Iterator[Array]:
+    """The ids of steps [start, stop), some files at a time, after these were fetched, if they have to be."""
+    files = lake.reader.stored(start, stop)
+    while some := list(islice(files, FETCHED_TOGETHER)):
+        lake.reader.expect(some)
+        yield np.arange(max(start, some[0].start), min(stop, some[-1].stop))
 
 
 def _made(commit: Commit) -> float:
