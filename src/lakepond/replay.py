@@ -207,8 +207,8 @@ class Replay(Persistent):
         looked for. Seconds, or text like "0.5s".
         cache: folder for downloaded files, at most 4 GB; default: a temporary one. Not used for a local path.
 
-        Raises `LakeNotFound` if there is no lake or no such snapshot, and `SpecError` if arguments are
-        invalid.
+        Raises `LakeNotFound` if the lake or the snapshot does not exist, and `SpecError` for invalid
+        arguments.
         """
         from lakepond.followed import FollowedReplay
 

@@ -43,7 +43,7 @@ def test_an_empty_lake_is_waited_for(tmp_path):
 
 
 def test_samples_per_insert(tmp_path):
-    """The number of steps sampled exceeds the limit by less than one batch, whoever samples."""
+    """The number of steps sampled exceeds the limit by less than one batch, also with several threads."""
     writer = Collector(tmp_path / "lake", 1)
     writer.record(10)
     with lp.Replay.follow(tmp_path / "lake", 100, samples_per_insert=4.0, **QUICK) as replay:

@@ -1,7 +1,7 @@
 """The thread that looks for new commits of all chains and appends their steps to a pond.
 
-Each step is appended once, in the order of its chain. A chain that cannot be read is reported in `lag` and
-tried again; the others continue.
+Each step is appended once, in the order of its chain. If reading a chain fails, `lag` reports it, the others
+continue, and the thread tries again.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Follower:
             self._stop.wait(max(rest, 0.001))
 
     def poll(self) -> bool:
-        """Look once at every chain and append what is new; returns whether there is more to read."""
+        """Look once at every chain and append new steps; returns whether there is more to read."""
         if time.monotonic() - self._discovered >= self._discover_every:
             self._discover()
         chains = list(self.states.values())
@@ -209,7 +209,7 @@ class Follower:
                     yield
 
     def _read(self, chain: Chain, share: float = 1.0) -> None:
-        """Append the steps of all pending commits; with a share below 1, only so much of the first one."""
+        """Append the steps of all pending commits; with a share below 1, only that part of the first one."""
         while chain.pending:
             first = chain.pending[0]
             if chain.number is None:
