@@ -197,7 +197,7 @@ class Replay(Persistent):
         share. What takes longer than 5 s is loaded by the thread. The replay has its own step ids and
         streams. Recording to it raises `LakeReadOnly`.
 
-        place: folder of a lake, or its URL in a bucket ("gs://bucket/run").
+        place: folder of a lake, or its URL in a bucket ("gs://bucket/run"), or a `Cloud`.
         capacity: steps in memory. alpha, threads, seed: as in `Replay`.
         min_steps, samples_per_insert: what `FollowedReplay.sample` waits for; None: no limit.
         snapshot: continue from the snapshot with that number, see `FollowedReplay.snapshot`. With the same
