@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from lakepond.cloud.chains import Skip, chain_names, chain_store, read_slot
+from lakepond.cloud.chains import ChainCopy, Skip, chain_names, chain_store, read_slot
 from lakepond.cloud.fetching import Fetcher
 from lakepond.cloud.layout import commit_name, commit_numbers
 from lakepond.cloud.leases import Lease
@@ -210,17 +210,15 @@ class CloudChains:
             return self._stores[chain]
 
     def _fetcher(self, chain: str) -> Callable[[str], None]:
-        store = self._store(chain)
-        home = writers.home(self.path, chain)
         with self._lock:
             if chain not in self._fetchers:
-                self._fetchers[chain] = Fetcher(home, store, durable=False)
+                self._fetchers[chain] = Fetcher(ChainCopy(self.path, self.store, chain), durable=False)
             fetch = self._fetchers[chain]
 
         def bring(name: str) -> None:
             fetch(name)
             with suppress(OSError):
-                self._fetched += (home / "segments" / name).stat().st_size
+                self._fetched += fetch.copy.file(name).stat().st_size
 
         return bring
 
