@@ -39,6 +39,7 @@ class Actor:
 
     name: str
     run: Callable[[], None]
+    pace: float
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     wake: float = 0.0
     done: bool = False
@@ -70,9 +71,9 @@ class Simulation:
 
     # --- actors ------------------------------------------------------------------------------------
 
-    def actor(self, name: str, run: Callable[[], None]) -> None:
-        """Add an actor; it starts with `run`."""
-        self._actors.append(Actor(name, run))
+    def actor(self, name: str, run: Callable[[], None], pace: float = 2.0) -> None:
+        """Add an actor that does `run`; its requests take up to `pace` seconds each way."""
+        self._actors.append(Actor(name, run, pace))
 
     def run(self) -> None:
         """Run all actors to their end; raises the first error of one, with the log of requests."""
@@ -174,10 +175,10 @@ class Simulation:
     def _pass(self, answer: bool = False) -> None:
         if answer and self.rng.random() < 0.7:
             return
-        stalled = self.rng.random() < self._stalls
-        self.sleep(
-            self.rng.choice((HOUR, 13 * HOUR, 2 * DAY, 3 * DAY)) if stalled else self.rng.uniform(0, 2)
-        )
+        if self.rng.random() < self._stalls:
+            self.sleep(self.rng.choice((HOUR, 13 * HOUR, 2 * DAY, 3 * DAY)))
+        else:
+            self.sleep(0.0 if self._running is None else self._running.pace * self.rng.random())
 
     def put(self, name: str, data: bytes, *, create: bool, timeout: float) -> str | None:
         """Store bytes."""
