@@ -1,7 +1,8 @@
 """A bucket in memory whose every request is one step of a schedule drawn from a seed.
 
 Each actor is a thread of real code that runs until its next request; then another one may run. Time is
-virtual. Requests and answers are delayed, lost and repeated; an actor may be suspended for days in the middle of one.
+virtual. Requests and answers are delayed, lost and repeated; an actor may be suspended for days in the middle
+of one.
 
     sim = Simulation(seed)
     sim.actor("writer", push)
