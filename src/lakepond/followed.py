@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
-from typing import Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from lakepond.errors import LakeReadOnly, SpecError
 from lakepond.flow.following import snapshots
@@ -18,6 +18,9 @@ from lakepond.lake.format.snapshots import Snapshot
 from lakepond.replay import Replay
 from lakepond.sampling.arguments import check_arguments
 from lakepond.types import Array, Batch
+
+if TYPE_CHECKING:
+    from lakepond.cloud.place import Cloud
 
 SHOWN_WRITERS = 8
 """writers that an error describes"""
@@ -37,7 +40,7 @@ class FollowedReplay(Replay):
     @classmethod
     def start(
         cls,
-        place: str | Path,
+        place: str | Path | Cloud,
         capacity: int,
         *,
         min_steps: int,
@@ -119,12 +122,12 @@ class FollowedReplay(Replay):
     def _reason(self, missing: str) -> str:
         """Why `sample` waits."""
         lag = self.lag()
-        told = [_last_of(each) for each in lag.writers[:SHOWN_WRITERS]]
+        parts = [_last_of(each) for each in lag.writers[:SHOWN_WRITERS]]
         if len(lag.writers) > SHOWN_WRITERS:
-            told.append(f"{len(lag.writers) - SHOWN_WRITERS} more writers, see lag()")
+            parts.append(f"{len(lag.writers) - SHOWN_WRITERS} more writers, see lag()")
         if lag.error:
-            told.append(f"writers could not be discovered ({lag.error})")
-        what = "; ".join(told) or "no writer has made a commit yet"
+            parts.append(f"writers could not be discovered ({lag.error})")
+        what = "; ".join(parts) or "no writer has made a commit yet"
         if not self._follower.is_running:
             what += "; nothing is followed any more: it was closed, or this is a forked child"
         return f"{missing}, in {self._place}: {what}."
@@ -193,12 +196,15 @@ class FollowedReplay(Replay):
         return f"FollowedReplay({self._place}: {self.stats()})"
 
 
-def _chains(place: str | Path, cache: str | Path | None) -> Chains:
-    if "://" not in str(place):
+def _chains(place: str | Path | Cloud, cache: str | Path | None) -> Chains:
+    from lakepond.cloud.place import Cloud
+
+    if not isinstance(place, Cloud) and "://" not in str(place):
         return LocalChains(Path(place))
     from lakepond.flow.following.cloud_chains import CloudChains
 
-    return CloudChains(str(place), None if cache is None else Path(cache))
+    cloud = place if isinstance(place, Cloud) else str(place)
+    return CloudChains(cloud, None if cache is None else Path(cache))
 
 
 def _last_of(each: WriterLag) -> str:

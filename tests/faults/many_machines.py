@@ -103,7 +103,7 @@ def drill(
                     url, capacity=1_000_000, poll_every="0.5s", discover_every="5s", cache=scratch / "cache"
                 )
                 break
-            except lp.CloudError:
+            except (lp.CloudError, lp.LakeNotFound):
                 assert time.monotonic() < until, "the lake did not appear in the bucket"
                 time.sleep(1.0)
         kills = sorted(chance.uniform(0.1, 0.9) * seconds for _ in range(SERVER_KILLS))

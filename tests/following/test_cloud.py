@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -9,7 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collectors import STREAMS, Collector, agrees, each_once_in_order, same_batch, steps_in, wait_until
+from collectors import (
+    STREAMS,
+    Collector,
+    agrees,
+    each_once_in_order,
+    process,
+    same_batch,
+    steps_in,
+    wait_until,
+)
 
 import lakepond as lp
 from lakepond.cloud.bucket import Listed
@@ -67,7 +78,7 @@ def bucket(monkeypatch, request) -> Counting:
 
 @pytest.fixture
 def paused(monkeypatch):
-    """Followers that look for commits only when they are told to."""
+    """Followers that look for commits only when `poll` is called."""
     monkeypatch.setattr(Follower, "_run", lambda self: self._stop.wait())
     return partial(lp.Replay.follow, poll_every="1ms")
 
@@ -78,7 +89,7 @@ def catch_up(replay: lp.FollowedReplay) -> None:
 
 
 class Machine:
-    """A collector on a disk of its own, whose files are copied to the bucket when it is told to."""
+    """A collector on a disk of its own, whose files are copied to the bucket by `push`."""
 
     def __init__(self, path: Path, who: int, bucket: MemoryBucket, **how: object) -> None:
         self.collector = Collector(path, who, **how)
@@ -290,7 +301,45 @@ def test_a_chain_that_was_not_watched_for_long_is_listed_first(machines, bucket,
 
 
 def test_no_lake_there(bucket):
-    with pytest.raises(lp.LakeNotFound, match="there is no lake at memory://bucket/nothing"):
+    with pytest.raises(lp.LakeNotFound, match="no lake exists at memory://bucket/nothing"):
         lp.Replay.follow("memory://bucket/nothing", 100)
     with pytest.raises(lp.SpecError, match="not a valid cloud URL"):
         lp.Replay.follow("http://bucket/run", 100)
+
+
+def test_machines_that_are_killed_or_lose_their_disk(tmp_path):
+    """Every step that a machine has pushed arrives once and in order; a new disk is a new chain."""
+    url, steps, chance = f"file://{tmp_path / 'bucket'}", 200, random.Random(3)
+
+    def start(who: int, disk: str) -> subprocess.Popen[str]:
+        return process(tmp_path / disk, who, steps, 10, url)
+
+    running = {1: start(1, "disk-1"), 2: start(2, "disk-2")}
+    wait_until(lambda: (tmp_path / "bucket" / "lake.json").exists())
+    with lp.Replay.follow(url, 10_000, **QUICK) as replay:
+        wait_until(lambda: any(who == 2 for who, _ in steps_in(replay)))
+        running[2].kill()
+        running[2].communicate()
+        running[2] = start(2, "new-disk-2")
+        kills = 2
+        while running:
+            for who, writer in list(running.items()):
+                line = writer.stdout.readline()
+                if line and kills and chance.random() < 0.1:
+                    kills -= 1
+                    writer.kill()
+                    writer.communicate()
+                    running[who] = start(who, "disk-1" if who == 1 else "new-disk-2")
+                elif not line:
+                    assert writer.wait() == 0
+                    writer.stdout.close()
+                    del running[who]
+        wait_until(lambda: sum(each.steps == steps for each in replay.lag()) == 2)
+        found = steps_in(replay)
+        assert [n for who, n in found if who == 1] == list(range(steps))
+        second = [n for who, n in found if who == 2]
+        start_of_new = second.index(0, 1)
+        assert second[:start_of_new] == list(range(start_of_new))
+        assert second[start_of_new:] == list(range(steps))
+        assert len(replay.lag()) == 3
+        assert replay.lag().missed == 0

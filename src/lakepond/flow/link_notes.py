@@ -1,13 +1,12 @@
-"""The note of a commit on what a lake has no column for: see `lake/format/link_notes.py`."""
+"""The note of a commit on links of a pond that a lake has no column for: see `lake/format/link_notes.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from lakepond.lake.format.link_notes import ALONE_STEPS, CUT_STREAMS, ENDED_STEPS
+from lakepond.lake.format.link_notes import ALONE_STEPS, CUT_STREAMS
 from lakepond.pond import Pond
 from lakepond.sampling.links import ALONE
 
@@ -22,8 +21,3 @@ def link_note(pond: Pond) -> dict[str, Any]:
             edges = np.flatnonzero(np.diff(alone, prepend=False, append=False)) + pond.oldest
             note[ALONE_STEPS] = edges.reshape(-1, 2).tolist()
     return {name: value for name, value in note.items() if value}
-
-
-def end_note(ends: Mapping[int, tuple[bool, bool]]) -> dict[str, Any]:
-    """The steps whose end flags changed, as [step, terminated, truncated]; without them, an empty note."""
-    return {ENDED_STEPS: [[step, *map(bool, flags)] for step, flags in ends.items()]} if ends else {}

@@ -16,13 +16,13 @@ import numpy as np
 from lakepond import forks
 from lakepond.errors import LakeCorrupt, RecordError, ReplayClosed, SpecError
 from lakepond.flow import lake_to_pond
-from lakepond.flow.link_notes import end_note, link_note
+from lakepond.flow.link_notes import link_note
 from lakepond.flow.pond_to_lake import Handed, copy_of, hand_over
 from lakepond.lake import writers
 from lakepond.lake.files import ASIDE
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit, Start
-from lakepond.lake.format.link_notes import cut_streams
+from lakepond.lake.format.link_notes import cut_streams, end_note
 from lakepond.lake.format.names import SOURCES
 from lakepond.lake.read.lake import Lake, commit_to_follow
 from lakepond.lake.write.commit_queue import Background
@@ -158,7 +158,7 @@ class Outflow:
             )
 
     def push_every(self, seconds: float) -> None:
-        """Commit and push what is new on a daemon thread, every so many seconds, until `close`."""
+        """Commit and push new steps on a daemon thread, once per `seconds`, until `close`."""
         args = (weakref.ref(self), seconds)
         threading.Thread(target=_push_every, args=args, name="lakepond-push-every", daemon=True).start()
 

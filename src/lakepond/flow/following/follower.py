@@ -1,7 +1,7 @@
 """The thread that looks for new commits of all chains and appends their steps to a pond.
 
-Each step is appended once, in the order of its chain. A chain that cannot be read is reported in `lag` and
-tried again; the others continue.
+Each step is appended once, in the order of its chain. If reading a chain fails, `lag` reports it, the others
+continue, and the thread tries again.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from lakepond.lake.format.link_notes import are_alone, ended_steps
 from lakepond.lake.read.lake import Lake
 from lakepond.lake.read.reader import Part
 from lakepond.pond import Pond
+from lakepond.types import Array
 
 log = logging.getLogger("lakepond")
 GONE = (LakeCorrupt, LakeNotFound, CloudNotFound, FileNotFoundError)
@@ -34,6 +36,10 @@ MOST_COMMITS = 64
 """commits of a chain that are looked for in one round, so that no chain waits for another"""
 LOOKING = 16
 """chains that are asked at a time"""
+FETCHED_TOGETHER = 16
+"""files of steps that are downloaded at a time, with their rows"""
+LOAD_SECONDS = 5.0
+"""how long a start loads steps before it leaves the rest to the thread"""
 ROUNDS, LEAST_STEPS = 8, 256
 """the first steps of several chains are loaded in turns: this many, of at least this many steps"""
 UNWATCHED_SECONDS = 12 * 3600.0
@@ -55,6 +61,7 @@ class Follower:
         self._next_stream = 0
         self._error: str | None = None
         self._discovered = 0.0
+        self._first: Iterator[None] = iter(())
         self._pool = forks.ThreadPool(LOOKING, "lakepond-look")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -70,9 +77,16 @@ class Follower:
     # --- the thread --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Load the newest steps of all chains, then follow them on a thread."""
+        """Load the newest steps of all chains, then follow them on a thread.
+
+        After `LOAD_SECONDS` the thread loads the rest.
+        """
         self._discover()
-        self._load_first()
+        until = time.monotonic() + LOAD_SECONDS
+        self._first = self._load_first()
+        for _ in self._first:
+            if time.monotonic() > until:
+                break
         self._thread = threading.Thread(target=self._run, name="lakepond-follow", daemon=True)
         self._thread.start()
 
@@ -95,20 +109,26 @@ class Follower:
             self.chains.close()
 
     def _run(self) -> None:
+        for _ in self._first:
+            if self._stop.is_set():
+                return
         while not self._stop.is_set():
             began = time.monotonic()
             behind = False
             try:
                 behind = self.poll()
-            except Exception as error:
+            except Exception as error:  # of the pool, say: each chain handles its own
                 self._error = self._failed("its writers", self._error, error)
             rest = 0.0 if behind else self._poll_every - (time.monotonic() - began)
             self._stop.wait(max(rest, 0.001))
 
     def poll(self) -> bool:
-        """Look once at every chain and append what is new; returns whether there is more to read."""
+        """Look once at every chain and append new steps; returns whether there is more to read."""
         if time.monotonic() - self._discovered >= self._discover_every:
-            self._discover()
+            try:
+                self._discover()
+            except Exception as error:  # those that are known are read all the same
+                self._error = self._failed("its list of writers", self._error, error)
         chains = list(self.states.values())
         self._look_at(chains)
         for chain in chains:
@@ -139,12 +159,13 @@ class Follower:
     # --- looking for commits -----------------------------------------------------------------------
 
     def _discover(self) -> None:
+        self._discovered = time.monotonic()
         found = self.chains.names()
         with self.lock:
             for name in found:
                 if name not in self.states:
                     self.states[name] = Chain(name)
-        self._discovered, self._error = time.monotonic(), None
+        self._error = None
 
     def _look_at(self, chains: list[Chain]) -> None:
         if len(chains) == 1:
@@ -172,12 +193,17 @@ class Follower:
 
     # --- reading steps -----------------------------------------------------------------------------
 
-    def _load_first(self) -> None:
-        """Load the newest steps of all chains: in equal shares if not all fit, in turns, oldest first."""
+    def _load_first(self) -> Iterator[None]:
+        """Load the newest steps of all chains: in equal shares if not all fit, in turns, oldest first.
+
+        Yields after each part. After a snapshot was loaded there is nothing to share: the thread continues.
+        """
+        if self.pond.recorded:
+            return
         chains = list(self.states.values())
         self._look_at(chains)
-        new = [chain for chain in chains if chain.pending and chain.number is None]
-        room, waiting = self.pond.capacity - self.pond.size, len(new)
+        new = [chain for chain in chains if chain.pending]
+        room, waiting = self.pond.capacity, len(new)
         for chain in sorted(new, key=lambda chain: _live(chain.pending[-1])):
             share = min(_live(chain.pending[-1]), room // waiting)
             chain.seen = chain.pending[-1].recorded - share
@@ -186,9 +212,10 @@ class Follower:
             for chain in new:
                 if chain.pending and chain.error is None:
                     self._guarded(chain, 1 / (ROUNDS + 1 - turn))
+                    yield
 
     def _read(self, chain: Chain, share: float = 1.0) -> None:
-        """Append the steps of all pending commits; with a share below 1, only so much of the first one."""
+        """Append the steps of all pending commits; with a share below 1, only that part of the first one."""
         while chain.pending:
             first = chain.pending[0]
             if chain.number is None:
@@ -255,8 +282,9 @@ class Follower:
                     self._skip(chain, start)
                 if chain.mark(commit):
                     chain.prune(self.arrivals.lowest(chain))
-            for part in lake.parts(np.arange(start, stop)):
-                self._append_part(chain, lake, part)
+            for ids in _fetched(lake, start, stop):
+                for parts in lake_to_pond.groups(lake, ids):
+                    self._append_parts(chain, lake, parts)
             if stop < commit.recorded:
                 return
             self.chains.keep(chain.name, commit)
@@ -264,14 +292,15 @@ class Follower:
             chain.number = commit.number
             chain.set_time(commit, len(group))
 
-    def _append_part(self, chain: Chain, lake: Lake, part: Part) -> None:
-        with lake_to_pond.held(lake, self.pond, part) as steps, self.lock:
+    def _append_parts(self, chain: Chain, lake: Lake, parts: list[Part]) -> None:
+        first, stop = int(parts[0].ids[0]), int(parts[-1].ids[-1]) + 1
+        with lake_to_pond.held(lake, self.pond, parts) as steps, self.lock:
             streams, self._next_stream = streams_of(chain, steps.columns["stream"], self._next_stream)
             columns = {**steps.columns, "stream": streams}
-            alone = are_alone(lake.commit, part.ids)
+            alone = are_alone(lake.commit, np.arange(first, stop))
             lake_to_pond.append(self.pond, steps._replace(columns=columns), slice(None), alone=alone)
-            self.note(chain, int(part.ids[0]), int(part.ids[-1]) + 1, self.pond.recorded)
-        self.limits.insert(len(part.ids))
+            self.note(chain, first, stop, self.pond.recorded)
+        self.limits.insert(stop - first)
 
     def note(self, chain: Chain, first: int, stop: int, recorded: int) -> None:
         """Note that steps of a chain were appended, after which the pond had `recorded`; the lock is held."""
@@ -326,6 +355,14 @@ class Follower:
         self.states = {chain.name: chain for chain in chains}
         streams = [stream for chain in self.states.values() for stream in chain.streams.values()]
         self._next_stream = max(streams, default=-1) + 1
+
+
+def _fetched(lake: Lake, start: int, stop: int) -> Iterator[Array]:
+    """The ids of steps [start, stop), some files at a time, after these were fetched, if they have to be."""
+    files = lake.reader.stored(start, stop)
+    while some := list(islice(files, FETCHED_TOGETHER)):
+        lake.reader.expect(some)
+        yield np.arange(max(start, some[0].start), min(stop, some[-1].stop))
 
 
 def _made(commit: Commit) -> float:

@@ -18,13 +18,13 @@ from lakepond.flow import lake_to_pond
 from lakepond.flow.following.arrivals import Chain, Mark, streams_of
 from lakepond.flow.following.chains import Chains
 from lakepond.flow.following.follower import LOOKING, Follower
-from lakepond.flow.lake_to_pond import Held
 from lakepond.formats import ranges
 from lakepond.lake.format import snapshots
 from lakepond.lake.format.checksum import digest_of
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.link_notes import are_alone
 from lakepond.lake.format.snapshots import Run, Snapshot, identity
+from lakepond.lake.read.assemble import PART_STEPS
 from lakepond.lake.read.lake import Lake
 from lakepond.lake.read.reader import Head, Part
 from lakepond.sampling.generators import set_state, state_of
@@ -192,96 +192,68 @@ def _load_runs(follower: Follower, runs: list[Run], commits: dict[tuple[str, int
     with ExitStack() as stack:
         loading = _Loading(follower, [stack.enter_context(follower.chains.lake(heads)) for heads in layers])
         lake_to_pond.choose_layouts(loading.lakes[0], pond)
-        window: list[tuple[int, Run]] = []
-        steps, most = 0, max(1, min(WINDOW_STEPS, WINDOW_BYTES // pond.spec.step_nbytes))
+        most = max(1, min(WINDOW_STEPS, WINDOW_BYTES // pond.spec.step_nbytes))
         for run in runs:
-            layer = at[run.chain, run.commit]
             for first in range(run.first, run.stop, most):
                 part = run._replace(first=first, stop=min(first + most, run.stop))
-                interrupted = loading.is_interrupted(part, window)
-                if window and (steps + part.stop - part.first > most or interrupted):
-                    loading.append(window)
-                    window, steps = [], 0
-                if interrupted:
-                    loading.interrupt(part)
-                window.append((layer, part))
-                steps += part.stop - part.first
-        loading.append(window)
+                loading.add(at[run.chain, run.commit], part, most)
+        loading.append()
 
 
 class _Loading:
-    """Appends windows of runs to the pond of a follower."""
+    """Appends runs to the pond of a follower, many at a time."""
 
     def __init__(self, follower: Follower, lakes: list[Lake]) -> None:
         self.follower, self.lakes = follower, lakes
         self._heads = [{head.writer: head for head in lake.reader.heads} for lake in lakes]
         self._firsts = [[head.first for head in lake.reader.heads] for lake in lakes]
-        self._stops: dict[str, int] = {}
+        self._layer, self._waiting, self._steps = 0, list[Run](), 0
+        self._stops: dict[str, int] = {}  # of the last run of each chain
 
-    def is_interrupted(self, run: Run, window: list[tuple[int, Run]]) -> bool:
-        """Whether a run does not continue the last one of its chain."""
-        waiting = [each.stop for _, each in window if each.chain == run.chain]
-        last = waiting[-1] if waiting else self._stops.get(run.chain)
-        return last is not None and last != run.first
-
-    def interrupt(self, run: Run) -> None:
-        """Link no later step of a chain to an earlier one."""
-        chain = self.follower.states[run.chain]
-        chain.branch += run.first < self._stops[run.chain]
-        self.follower.cut(chain)
-
-    def append(self, window: list[tuple[int, Run]]) -> None:
-        """Append the steps of some runs, in their order."""
-        pond, recorded = self.follower.pond, self.follower.pond.recorded
-        wanted = np.concatenate([self._keys(layer, run) for layer, run in window])
-        with ExitStack() as stack:
-            parts: list[Held] = []
-            alone: list[Array] = []
-            for layer, lake in enumerate(self.lakes):
-                ids = np.sort(wanted[wanted >> 48 == layer] & (1 << 48) - 1)
-                for part in lake.parts(ids) if len(ids) else ():
-                    steps = stack.enter_context(lake_to_pond.held(lake, pond, part))
-                    parts.append(self._with_streams(layer, part, steps))
-                    alone.append(self._alone(layer, part))
-            if all(
-                lake_to_pond.can_join(each) for each in zip(*(part.leaves for part in parts), strict=True)
-            ):
-                order = np.argsort(np.argsort(wanted))  # of each step among the sorted ones
-                lake_to_pond.append(
-                    pond, lake_to_pond.joined(parts), order, alone=np.concatenate(alone)[order]
-                )
-            else:  # written before and after a layout was found: run by run
-                stack.close()
-                self._append_apart(window)
-        for _, run in window:
-            recorded += run.stop - run.first
+    def add(self, layer: int, run: Run, most: int) -> None:
+        """Append a run, at the latest with `append`; at most `most` steps wait, and of one lake."""
+        last = self._stops.get(run.chain, run.first)
+        if self._steps + run.stop - run.first > most or layer != self._layer or last != run.first:
+            self.append()
+        if last != run.first:  # after a gap, or after its writer went back
             chain = self.follower.states[run.chain]
-            self.follower.note(chain, run.first, run.stop, recorded)
-            self._stops[run.chain] = run.stop
+            chain.branch += run.first < last
+            self.follower.cut(chain)
+        self._layer, self._steps = layer, self._steps + run.stop - run.first
+        self._waiting.append(run)
+        self._stops[run.chain] = run.stop
 
-    def _append_apart(self, window: list[tuple[int, Run]]) -> None:
-        pond = self.follower.pond
-        for layer, run in window:
-            lake, head = self.lakes[layer], self._heads[layer][run.chain]
-            for part in lake.parts(np.arange(run.first, run.stop) + head.offset):
-                with lake_to_pond.held(lake, pond, part) as steps:
-                    steps = self._with_streams(layer, part, steps)
-                    lake_to_pond.append(pond, steps, slice(None), alone=self._alone(layer, part))
+    def append(self) -> None:
+        """Append all runs that wait, in their order."""
+        if not self._waiting:
+            return
+        pond, recorded, lake = self.follower.pond, self.follower.pond.recorded, self.lakes[self._layer]
+        heads = self._heads[self._layer]
+        wanted = np.concatenate([np.arange(r.first, r.stop) + heads[r.chain].offset for r in self._waiting])
+        ids = np.sort(wanted)
+        lake.reader.expect([stored for stored, _ in lake.reader.parts(ids, PART_STEPS)])
+        parts = list(lake.parts(ids))
+        order = np.argsort(np.argsort(wanted))  # of each step among the sorted ones
+        streams = np.concatenate([self._streams(part) for part in parts])
+        alone = np.concatenate([self._alone(part) for part in parts])
+        with lake_to_pond.held(lake, pond, parts) as steps:
+            steps.columns["stream"] = streams
+            lake_to_pond.append(pond, steps, order, alone=alone[order])
+        for run in self._waiting:
+            recorded += run.stop - run.first
+            self.follower.note(self.follower.states[run.chain], run.first, run.stop, recorded)
+        self._waiting, self._steps = [], 0
 
-    def _keys(self, layer: int, run: Run) -> Array:
-        return (layer << 48) + np.arange(run.first, run.stop) + self._heads[layer][run.chain].offset
+    def _head(self, part: Part) -> Head:
+        heads = self.lakes[self._layer].reader.heads
+        return heads[bisect_right(self._firsts[self._layer], int(part.ids[0])) - 1]
 
-    def _head(self, layer: int, part: Part) -> Head:
-        heads = self.lakes[layer].reader.heads
-        return heads[bisect_right(self._firsts[layer], int(part.ids[0])) - 1]
+    def _streams(self, part: Part) -> Array:
+        chain = self.follower.states[self._head(part).writer]
+        return streams_of(chain, part.columns["stream"], 0)[0]  # all are known
 
-    def _with_streams(self, layer: int, part: Part, steps: Held) -> Held:
-        chain = self.follower.states[self._head(layer, part).writer]
-        streams, _ = streams_of(chain, steps.columns["stream"], 0)  # all are known
-        return steps._replace(columns={**steps.columns, "stream": streams})
-
-    def _alone(self, layer: int, part: Part) -> Array:
-        head = self._head(layer, part)
+    def _alone(self, part: Part) -> Array:
+        head = self._head(part)
         return are_alone(head.commit, part.ids - head.offset)
 
 
