@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from lakepond.flow.following.arrivals import Chain
 from lakepond.formats import UNKNOWN, counted, duration, size
+from lakepond.lake import writers
 
 SILENT_INTERVALS = 5.0
 """a writer is alive until it has made no commit for this many of its usual intervals ..."""
@@ -49,10 +50,12 @@ class Lag:
     """why writers could not be discovered the last time; it is tried again"""
 
     def __getitem__(self, writer: str) -> WriterLag:
-        found = {each.writer: each for each in self.writers}
-        if writer not in found:
-            raise KeyError(f"there is no writer {writer!r}; there are {sorted(found)}.")
-        return found[writer]
+        """One writer, by its name with or without incarnation."""
+        known = {each.writer: each for each in self.writers}
+        found = writers.find(writer, known)
+        if len(found) != 1:
+            raise KeyError(f"{len(found)} writers are called {writer!r}; name one of {sorted(known)}.")
+        return known[found[0]]
 
     def __iter__(self) -> Iterator[WriterLag]:
         return iter(self.writers)
