@@ -110,7 +110,7 @@ def test_push_goes_where_the_environment_says(lake, tmp_path, monkeypatch, told)
 
 def test_pull_of_nothing_is_one_sentence(tmp_path, capsys):
     assert main(["pull", f"file://{tmp_path}/nothing", str(tmp_path / "back")]) == 1
-    assert "there is no lake at" in capsys.readouterr().err
+    assert "has no lake" in capsys.readouterr().err
 
 
 def test_gc_only_tells_unless_told_to_delete(lake, tmp_path, told, capsys):

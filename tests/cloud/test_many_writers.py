@@ -12,6 +12,7 @@ import re
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def collect(folder: Path, cloud: lp.Cloud | str, writer: str, start: int, commit
 
 
 def rewards(lake: lp.Lake, ids) -> list[float]:
-    return lake.steps(int(ids[0]), int(ids[-1]) + 1).reward.tolist() if len(ids) else []
+    return lake[ids].reward.tolist()
 
 
 def all_rewards(lake: lp.Lake) -> list[float]:
@@ -97,6 +98,21 @@ def test_a_machine_continues_its_chain_and_one_with_a_new_disk_starts_another(na
             lake.query(writer="collector-4")
         with pytest.raises(lp.LakeNotFound, match="no commit 40"):
             lake.query(writer=after, since_commit=40)
+
+
+def test_a_clone_of_a_named_writers_disk_is_refused(name, tmp_path):
+    cloud = f"memory://{name}"
+    collect(tmp_path / "a", cloud, "w", 0)
+    shutil.copytree(tmp_path / "a", tmp_path / "clone")
+    collect(tmp_path / "a", cloud, "w", 10)
+    with lp.Replay.open(tmp_path / "clone", capacity=64, cloud=cloud, writer="w") as replay:
+        record(replay, 5000, 5001)
+        replay.commit()
+        status = replay.push(wait=True)
+    assert status.state == "failed"
+    assert "this disk is a copy of another machine's" in status.last_error
+    with lp.pull(tmp_path / "there", cloud) as lake:
+        assert all_rewards(lake) == [*range(20)]
 
 
 def test_the_incarnation_is_on_disk_before_anything_is_sent(name, tmp_path, monkeypatch):
@@ -164,11 +180,13 @@ def test_bad_input_of_named_writers_is_refused_in_one_sentence(name, tmp_path):
     assert not (tmp_path / "b").exists()
     with pytest.raises(lp.SpecError, match="was created with a different spec"):
         lp.Replay.open(tmp_path / "c", other, capacity=64, cloud=cloud, writer="c")
-    with lp.Replay.open(tmp_path / "d", other, capacity=64, writer="d") as replay:  # begun without the cloud
+    with lp.Replay.open(
+        tmp_path / "d", other, capacity=64, writer="d"
+    ) as replay:  # created without the cloud
         replay.commit()
-    told = lp.push(tmp_path / "d", cloud)
-    assert told.state == "failed"
-    assert "contains a different lake" in str(told.last_error)
+    status = lp.push(tmp_path / "d", cloud)
+    assert status.state == "failed"
+    assert "contains a different lake" in str(status.last_error)
     with lp.Replay.open(tmp_path / "e", capacity=64, cloud=cloud, writer="e") as replay:  # the spec is there
         assert replay.spec == SPEC
     with pytest.raises(lp.CloudNotFound, match="no writer 'x'"):
@@ -312,3 +330,16 @@ def test_runs_of_several_commits_come_back_from_each_chain(name, tmp_path):
     with lp.Lake.open(cloud, cache=tmp_path / "cache") as lake:
         assert len(lake) == 90
         assert all_rewards(lake) == [*range(30)] * 3
+
+
+def test_several_readers_open_one_url_at_the_same_time(name, tmp_path):
+    cloud = f"memory://{name}"
+    for k in range(2):
+        collect(tmp_path / str(k), cloud, f"w{k}", 1000 * k)
+
+    def read(_: int) -> list[float]:
+        with lp.Lake.open(cloud, cache=tmp_path / "cache") as lake:
+            return all_rewards(lake)
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(read, range(6))) == [[*range(10), *range(1000, 1010)]] * 6

@@ -180,6 +180,21 @@ def test_numbers_that_were_never_published_are_skipped(name, tmp_path):
         assert replay.push(wait=True).done
 
 
+def test_a_commit_that_is_damaged_on_this_disk_alone_is_not_a_conflict(name, tmp_path, caplog):
+    cloud = lp.Cloud(f"memory://{name}")
+    with lp.Replay.open(tmp_path / "a", SPEC, capacity=100, cloud=cloud) as replay:
+        run(replay, commits=2)
+    file = tmp_path / "a" / commit_name(0)
+    file.write_bytes(file.read_bytes()[:-1])
+    with lp.Replay.open(tmp_path / "a", capacity=100, cloud=cloud) as replay:
+        run(replay, commits=1)
+        assert replay.push(wait=True).done
+    assert "commit 0 of" in caplog.text
+    for number, steps in ((0, 40), (2, 120)):
+        with lp.pull(tmp_path / f"at-{number}", cloud, commit=number) as lake:
+            whole(lake, steps)
+
+
 def test_a_skip_whose_commit_is_to_come_is_passed_over(name, tmp_path):
     cloud = lp.Cloud(f"memory://{name}")
     with lp.Replay.open(tmp_path / "a", SPEC, capacity=100, cloud=cloud) as replay:
@@ -216,7 +231,7 @@ def test_a_machine_that_was_stalled_through_a_gc_takes_its_commit_back(name, tmp
 
 
 def test_a_commit_without_steps_of_another_machine_is_not_taken_for_ones_own(name, tmp_path):
-    """It names only files that both machines know: what was published is told by its content."""
+    """It names only files that both machines know: a published commit is recognised by its content."""
     cloud = lp.Cloud(f"memory://{name}")
     with lp.Replay.open(tmp_path / "a", SPEC, capacity=64, cloud=cloud, keep_last=1) as replay:
         record(replay, 0, 4)

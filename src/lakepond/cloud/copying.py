@@ -7,7 +7,7 @@ created only by a machine that knows the content of the newest one: it published
 byte for byte. So a chain never has two histories, whatever several machines do at the same time.
 
 A LIST shows what a chain has in the first round of a process, and in the first one after an error. Other
-rounds ask for what is new only.
+rounds ask for new objects only.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import logging
 import math
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ class Copier:
                 listing, self._next = True, None
             self._copy_commits()
         except BaseException as error:
-            if listing or not isinstance(error, Changed):  # it is not certain any more what is there
+            if listing or not isinstance(error, Changed):  # the state of the chain is not certain any more
                 self._next = None
             raise
 
@@ -143,20 +144,21 @@ class Copier:
                 return False
         return time.monotonic() - self._listed_at <= CONFIRMED_SECONDS
 
-    # --- what is here, and what is there ---------------------------------------------------------
+    # --- this disk and the cloud ------------------------------------------------------------------
 
     def _copy_commits(self) -> None:
         shown = None
         here = self._numbers_here()
         if not here:
             return
+        newest = here[-1]
         if self._next is None:
             self._before, self._described = None, False
             self._expect(self._plan(here[:MOST_COMMITS]))
             shown = self._look(here)
             here = self._to_copy(here, shown)
         for start in range(0, len(here), MOST_COMMITS):
-            self._some_commits(here[start : start + MOST_COMMITS], here[-1], shown)
+            self._some_commits(here[start : start + MOST_COMMITS], newest, shown)
 
     def _numbers_here(self) -> list[int]:
         """The commits on this disk; those from the next slot on, if it is known."""
@@ -209,7 +211,7 @@ class Copier:
                 theirs = b""
             if not _sound(theirs):
                 del slots[number]
-            elif not isinstance(parse_slot(theirs, number), Skip):
+            elif _sound(mine) and not isinstance(parse_slot(theirs, number), Skip):
                 raise self._published_by_another(number, "with different content from the one at")
 
     def _find_next(self, shown: Shown) -> None:
@@ -241,22 +243,21 @@ class Copier:
             new = newest > tip if self._next is None else newest >= first
             if (new and self._next is None) or (not new and not self._was_there(newest)):
                 raise self._published_by_another(tip, "which does not exist at")
-        wanted = [number for number in here if number in self._compared]
+        wanted = {number for number in here if number in self._compared}
         if self._next is not None:
             absent = [number for number in here if number not in slots and number >= first]
-            wanted += [n for n in absent if n >= self._next or not self._is_skipped(n, slots)]
-            wanted.sort()
-        self._leave_out(
-            [number for number in here if number not in wanted], f"{self.cloud} keeps commits from {first} on"
-        )
-        return wanted
+            ordered = sorted(slots)
+            wanted.update(n for n in absent if n >= self._next or not self._is_skipped(n, ordered))
+        left_out = [number for number in here if number not in wanted]
+        self._leave_out(left_out, f"{self.cloud} keeps commits from {first} on")
+        return sorted(wanted)
 
-    def _is_skipped(self, number: int, slots: dict[int, Listed]) -> bool:
+    def _is_skipped(self, number: int, slots: list[int]) -> bool:
         """Whether the slot before a number, which has none, is a skip over it; or else the server lost it."""
-        before = max((slot for slot in slots if slot < number), default=None)
-        if before is None or before in self._compared:
+        at = bisect_left(slots, number)
+        if not at or slots[at - 1] in self._compared:
             return False
-        found = parse_slot(self.store.read(commit_name(before)), before)
+        found = parse_slot(self.store.read(commit_name(slots[at - 1])), slots[at - 1])
         return isinstance(found, Skip) and found.to > number
 
     def _knows(self, number: int, data: bytes) -> bool:
@@ -272,10 +273,12 @@ class Copier:
         return self._copy.was_there(number, read_regular(self._commits / commits.file_name(number)))
 
     def _published_by_another(self, number: int, how: str) -> CloudConflict:
+        hint = "pull that lake to a fresh folder to continue from it, or push this one to another place."
+        if self._home != self.path:
+            hint = "this disk is a copy of another machine's: give the writer here another name."
         return CloudConflict(
             f"another machine has published commit {number} in {self.cloud}, {how} {self._home}; nothing "
-            "was overwritten: pull that lake to a fresh folder to continue from it, or push this one to "
-            "another place."
+            f"was overwritten: {hint}"
         )
 
     def _leave_out(self, numbers: list[int], why: str) -> None:
@@ -383,7 +386,7 @@ class Copier:
     def _plan(
         self, numbers: Iterable[int], newest: int | None = None, shown: Shown | None = None
     ) -> list[Planned]:
-        """The commits with the files that are new in each; those that cannot be sent are left out.
+        """The commits with the new files of each; commits that are not complete here are left out.
 
         newest: the newest commit here; if it cannot be sent, `LakeCorrupt`. None: files are not checked.
         """
@@ -541,9 +544,12 @@ class Copier:
             self._create(skip.number, skip.to_json())
             return skip.to
         except CloudConflict:
-            found = parse_slot(self.store.read(commit_name(skip.number)), skip.number)
+            data = self.store.read(commit_name(skip.number))
+            found = parse_slot(data, skip.number)
             if isinstance(found, Skip) and found.to <= skip.to:  # of a process that was stopped after it
                 return found.to
+            if self._knows(skip.number, data):  # a commit of ours that has arrived late
+                return skip.number + 1
             raise
 
     def _create(self, number: int, data: bytes) -> None:

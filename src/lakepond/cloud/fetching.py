@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,15 @@ from lakepond.cloud.layout import LEASES, commit_name, commit_numbers, segment_n
 from lakepond.cloud.pace import patiently
 from lakepond.cloud.status import in_words
 from lakepond.cloud.store import Store
-from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorrupt, LakeFull, LakeNotFound
+from lakepond.errors import (
+    CloudConflict,
+    CloudCorrupt,
+    CloudNotFound,
+    LakeCorrupt,
+    LakeFull,
+    LakeLocked,
+    LakeNotFound,
+)
 from lakepond.formats import ranges
 from lakepond.lake.elsewhere import FOLDER, Segments
 from lakepond.lake.files import make_folders, write_bytes, write_whole
@@ -131,7 +140,7 @@ class Remote:
 
 
 def look(store: Store, lake: Store | None = None) -> Remote | None:
-    """Return the chain at a location, or None if there is no lake. Fails fast if the server does not answer.
+    """Return the chain at a location, or None without a lake. Fails fast if the server does not answer.
 
     lake: the location of the lake, if the chain is that of a named writer.
     """
@@ -167,18 +176,21 @@ def keep_description(path: Path, lake: Store, data: bytes) -> None:
         write_bytes(path, description.NAME, data)
 
 
-def bring_commits(copy: ChainCopy, number: int | None = None, remote: Remote | None = None) -> Commit:
-    """Download `lake.json`, the newest intact commit of a chain and the requested one; return the latter."""
+def bring_commits(
+    copy: ChainCopy, number: int | None = None, remote: Remote | None = None, *, wait: float = 0.0
+) -> Commit:
+    """Download `lake.json`, the newest intact commit of a chain and the requested one; return the latter.
+
+    wait: seconds for another process that does the same; by default `LakeLocked` is raised at once.
+    """
     remote = remote if remote is not None else look(copy.store, copy.lake)
     if remote is None:
-        raise CloudNotFound(
-            f"there is no lake at {copy.lake.cloud}; `lakepond push` or `replay.push()` uploads one."
-        )
+        raise CloudNotFound(f"{copy.lake.cloud} has no lake; `lakepond push` or `replay.push()` uploads one.")
     folders = [copy.home / "segments", copy.home / "commits", copy.path / FOLDER, copy.home / "quarantine"]
     check_folders(*folders)
     for folder in (copy.path, *folders[:3]):
         make_folders(folder)
-    with WriterLock(copy.home / "lock"):
+    with _lock(copy.home / "lock", wait):
         keep_description(copy.path, copy.lake, _read(copy.lake, description.NAME))
         newest = _newest_whole(copy, remote)
         if number is None or number == newest.number:
@@ -188,6 +200,17 @@ def bring_commits(copy: ChainCopy, number: int | None = None, remote: Remote | N
                 f"{copy.store.cloud} has no commit {number}; it has {ranges(sorted(remote.numbers))}."
             )
         return _bring_commit(copy, remote, number)
+
+
+def _lock(path: Path, wait: float) -> WriterLock:
+    until = time.monotonic() + wait
+    while True:
+        try:
+            return WriterLock(path)
+        except LakeLocked:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.02)
 
 
 def _newest_whole(copy: ChainCopy, remote: Remote) -> Commit:

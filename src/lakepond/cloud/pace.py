@@ -65,7 +65,7 @@ class Backoff:
         self._tries += 1
         if isinstance(error, CloudRefused | CloudNotFound):
             return self._rng.uniform(self._cap / 2, self._cap)
-        return self._rng.uniform(0.0, min(self._cap, 0.25 * 2.0**self._tries))
+        return self._rng.uniform(0.0, min(self._cap, 0.25 * 2.0 ** min(self._tries, 30)))
 
 
 def patiently(attempt: Callable[[], T], *, for_seconds: float, cap: float = 60.0) -> T:

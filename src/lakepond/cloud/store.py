@@ -156,12 +156,12 @@ class Store:
 
     def _same(self, name: str, data: bytes, etag: str | None) -> bool:
         md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-        told = Listed(name, len(data), etag, 0.0).md5 if self.server.md5_etags else None
-        if told == md5:
+        reported = Listed(name, len(data), etag, 0.0).md5 if self.server.md5_etags else None
+        if reported == md5:
             return True
         if self.md5_of(name) != md5:
             return False
-        if told is not None:  # an encrypted bucket's ETags look like MD5s and are none
+        if reported is not None:  # an encrypted bucket's ETags look like MD5s and are none
             self.server.md5_etags = False
             log.info("%s: ETags are not MD5 checksums here; new files are read back and compared", self.cloud)
         return True

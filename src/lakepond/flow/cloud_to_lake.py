@@ -52,7 +52,8 @@ def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, laz
 def open_in_cloud(url: str, commit: int | None, writer: str | None, cache: Path | None) -> Pulled:
     """A lake in the cloud with files that are downloaded to a folder when they are read; see `Lake.open`."""
     cloud = Cloud.of(url)
-    return _pull(cache if cache is not None else cache_folder(cloud), cloud, commit, writer, lazy=True)
+    path = cache if cache is not None else cache_folder(cloud)
+    return _pull(path, cloud, commit, writer, lazy=True, wait=cloud.patience)
 
 
 def open_again(url: str, path: Path, numbers: dict[str, int]) -> Lake:
@@ -72,14 +73,17 @@ def cache_folder(cloud: Cloud) -> Path:
     return Path(caches) / "lakepond" / digest_of(cloud.url.rstrip("/").encode())
 
 
-def _pull(path: Path, cloud: Cloud, commit: int | None, writer: str | None, lazy: bool) -> Pulled:
+def _pull(
+    path: Path, cloud: Cloud, commit: int | None, writer: str | None, lazy: bool, wait: float = 0.0
+) -> Pulled:
+    """`wait`: seconds for other processes that pull to the same folder."""
     store = Store(cloud)
     copies = [ChainCopy(path, store, chain) for chain in _chains(store, commit, writer)]
     heads: dict[str, Commit] = {}
     errors: list[CloudNotFound] = []
     fetchers = {copy.writer: Fetcher(copy) for copy in copies}
     with ThreadPoolExecutor(cloud.workers, "lakepond-pull") as pool:
-        brought = [(copy, pool.submit(_bring, copy, commit)) for copy in copies]
+        brought = [(copy, pool.submit(_bring, copy, commit, wait)) for copy in copies]
         for copy, each in brought:
             try:
                 heads[copy.writer] = each.result()
@@ -113,16 +117,16 @@ def _chains(store: Store, commit: int | None, writer: str | None) -> list[str]:
             f"{store.cloud} has {len(found)} writers, and each numbers its own commits; name one: "
             "Lake.open(url, commit, writer=...)."
         )
-    return found or [""]  # which says that there is no lake
+    return found or [""]  # which raises if no lake exists
 
 
-def _bring(copy: ChainCopy, commit: int | None) -> Commit:
+def _bring(copy: ChainCopy, commit: int | None, wait: float) -> Commit:
     """The newest intact commit of a chain, or the one with that number; this disk's own are not pulled."""
     if copy.writer != copy.chain:
         mine = newest_intact(copy.path, copy.writer) if commit is None else commit_of(copy, commit)
         if mine is not None:
             return mine
-    return bring_commits(copy, commit)
+    return bring_commits(copy, commit, wait=wait)
 
 
 def _segments(copy: ChainCopy, fetcher: Fetcher | None = None) -> Segments:

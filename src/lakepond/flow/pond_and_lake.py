@@ -158,7 +158,7 @@ class Outflow:
             )
 
     def push_every(self, seconds: float) -> None:
-        """Commit and push what is new on a daemon thread, every so many seconds, until `close`."""
+        """Commit and push new steps on a daemon thread, once per `seconds`, until `close`."""
         args = (weakref.ref(self), seconds)
         threading.Thread(target=_push_every, args=args, name="lakepond-push-every", daemon=True).start()
 

@@ -113,27 +113,34 @@ class Elsewhere:
     # --- commits ---------------------------------------------------------------------------------
 
     def note_slot(self, number: int, data: bytes) -> None:
-        """Note, durably, the content of a commit that is about to be published there, or was pulled."""
+        """Note, durably, the content of a commit that is about to be published there, or was pulled.
+
+        Of one number several may be noted: a request that was given up may still arrive.
+        """
         with self._lock, self._locked():
-            slots = {**self._slots(), number: Digest(data).hexdigest()}
-            lines = [f"{each} {slots[each]}\n" for each in sorted(slots)[-KEPT_SLOTS:]]
+            slots = self._slots()
+            slots.setdefault(number, set()).add(Digest(data).hexdigest())
+            kept = sorted(slots)[-KEPT_SLOTS:]
+            lines = [f"{each} {digest}\n" for each in kept for digest in sorted(slots[each])]
             write_bytes(self._file.parent, self._slots_file.name, "".join(lines).encode())
 
     def knows_slot(self, number: int, data: bytes) -> bool | None:
         """Whether a commit there was published from this disk, or pulled; None if none was ever noted."""
         slots = self._slots()
-        return slots.get(number) == Digest(data).hexdigest() if slots else None
+        return Digest(data).hexdigest() in slots.get(number, ()) if slots else None
 
     @property
     def _slots_file(self) -> Path:
         return self._file.with_suffix(".slots")
 
-    def _slots(self) -> dict[int, str]:
-        try:
+    def _slots(self) -> dict[int, set[str]]:
+        """The digests that were noted, by number."""
+        found: dict[int, set[str]] = {}
+        if self._slots_file.exists():
             text = self._slots_file.read_text(errors="replace")
-        except FileNotFoundError:
-            return {}
-        return {int(m[1]): m[2] for m in re.finditer(r"^([0-9]+) ([0-9a-f]+)$", text, re.MULTILINE)}
+            for match in re.finditer(r"^([0-9]+) ([0-9a-f]+)$", text, re.MULTILINE):
+                found.setdefault(int(match[1]), set()).add(match[2])
+        return found
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from lakepond import untrusted
+from lakepond.cloud.chains import parse_slot
 from lakepond.cloud.layout import commit_name, commit_numbers
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound
-from lakepond.lake.format import commits, description
+from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit
 from lakepond.runs.copies import KNOWN
 from lakepond.runs.run import CONFIG
@@ -61,8 +63,12 @@ def _lake(store: Store, under: str, listed: set[str]) -> LakeStatus | None:
         (Path(aside) / description.NAME).write_bytes(store.read(f"{under}{description.NAME}"))
         spec = description.read(Path(aside))
 
-    def read(number: int) -> Commit:
-        name = commits.file_name(number)
-        return Commit.from_json(store.read(f"{under}{commit_name(number)}"), name)
+    def first(among: Iterable[int]) -> Commit | None:
+        """The first commit among these numbers; the others are skips."""
+        slots = (parse_slot(store.read(f"{under}{commit_name(number)}"), number) for number in among)
+        return next((slot for slot in slots if isinstance(slot, Commit)), None)
 
-    return lake_status(spec, read(numbers[-1]), read(numbers[-1 - BACK :][0]), len(numbers))
+    newest, older = first(reversed(numbers)), first(numbers[-1 - BACK :])
+    if newest is None:
+        return None
+    return lake_status(spec, newest, newest if older is None else older, len(numbers))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -100,7 +99,7 @@ def lag_of(chain: Chain, now: float) -> WriterLag:
     """The lag of one chain; `now` by the monotonic clock."""
     known = max((commit.recorded for commit in chain.pending), default=chain.seen)
     age = None if chain.number is None else max(0.0, now - chain.arrived)
-    usual = statistics.median(chain.intervals) if chain.intervals else UNKNOWN_INTERVAL
+    usual = UNKNOWN_INTERVAL if chain.usual_interval is None else chain.usual_interval
     return WriterLag(
         writer=chain.name,
         commit=chain.number,

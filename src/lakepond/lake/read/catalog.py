@@ -178,7 +178,7 @@ def added_files(catalog: Catalog, before: Catalog | None) -> dict[str, int]:
     """The files of a commit that are not files of the one before, with their sizes; of None: all.
 
     Manifests that both have are not read if every file of them is live in the commit before, so time and
-    memory follow what is new. A file that several entries name may be among them although it is not new.
+    memory follow the new files. A file that several entries name may be among them although it is not new.
     """
     if before is None:
         return dict(catalog.files())
