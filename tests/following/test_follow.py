@@ -27,8 +27,10 @@ from collectors import (
 from scipy import stats
 
 import lakepond as lp
+from lakepond.flow import lake_to_pond
 from lakepond.flow.following.follower import Follower
 from lakepond.lake.format.commits import Start, numbers
+from lakepond.pond.observations import part_of
 from lakepond.testing import WORLDS
 
 QUICK = {"poll_every": "0.01s", "discover_every": "0.05s"}
@@ -42,8 +44,10 @@ def paused(monkeypatch) -> Callable[..., lp.FollowedReplay]:
 
 
 def catch_up(replay: lp.FollowedReplay) -> None:
-    while replay._follower.poll():
-        pass
+    """Poll until there is no newer commit."""
+    before = None
+    while before != (before := [chain.number for chain in replay._follower.states.values()]):
+        replay._follower.poll()
 
 
 @pytest.mark.parametrize("world", MANY_WORLDS)
@@ -248,6 +252,48 @@ def test_a_writer_that_goes_back_to_an_earlier_commit_records_other_steps(tmp_pa
         wait_until(lambda: len(replay) == 60)
         assert [n for _, n in steps_in(replay)][-5:] == list(range(5))
         scratch.close()
+
+
+def test_a_read_that_fails_half_way_continues_there(tmp_path, paused, monkeypatch):
+    """Also of the first commit after its writer went back, and if only a part of an append succeeds."""
+    path = tmp_path / "lake"
+    writer = Collector(path, 1)
+    for _ in range(4):
+        writer.record(10)
+    expected = list(range(40))
+    with paused(path, 500) as replay:
+        monkeypatch.setattr(lake_to_pond, "PART_BYTES", 1)  # every file of steps by itself
+        held, append = lake_to_pond.held, replay._pond.append
+        failing = {"reads": 0, "appends": 0}
+
+        def flaky_held(*arguments):
+            failing["reads"] += 1
+            if failing["reads"] % 2 == 0:
+                raise OSError("half-way")
+            return held(*arguments)
+
+        def flaky_append(streams, values, *, join):
+            failing["appends"] += 1
+            if failing["appends"] % 3 or len(streams) < 4:
+                return append(streams, values, join=join)
+            append(streams[:3], [part_of(each, 0, 3) for each in values], join=join[:3])
+            raise MemoryError("no room for the rest")
+
+        monkeypatch.setattr(lake_to_pond, "held", flaky_held)
+        monkeypatch.setattr(replay._pond, "append", flaky_append)
+        for commit in (None, 1):
+            writer.close()
+            writer = Collector(path, 1, commit=commit)
+            first = writer.replay.recorded
+            for _ in range(3):
+                writer.record(10)
+            expected += range(first, first + 30)
+            for _ in range(30):
+                replay._follower.poll()
+            assert [n for _, n in steps_in(replay)] == expected
+        assert replay.stats().background_failures > 3
+        agrees(replay.recent(len(replay)))
+    writer.close()
 
 
 def test_writers_that_are_killed(tmp_path):

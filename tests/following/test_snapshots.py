@@ -27,8 +27,10 @@ def paused(monkeypatch):
 
 
 def catch_up(replay: lp.FollowedReplay) -> None:
-    while replay._follower.poll():
-        pass
+    """Poll until there is no newer commit."""
+    before = None
+    while before != (before := [chain.number for chain in replay._follower.states.values()]):
+        replay._follower.poll()
 
 
 def batches_of(replay: lp.Replay, seed: int) -> list[lp.Batch]:

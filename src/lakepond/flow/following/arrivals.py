@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from bisect import bisect_left
 from collections import deque
@@ -37,6 +38,8 @@ class Chain:
     """all steps before this id were read, or are missing"""
     branch: int = 0
     """how often the writer went back to an earlier commit; ids after that are those of other steps"""
+    went_back: int | None = None
+    """the commit before which it last did"""
     pending: list[Commit] = field(default_factory=list)
     """commits that were found and not read yet"""
     marks: list[Mark] = field(default_factory=list)
@@ -58,6 +61,11 @@ class Chain:
     error: str | None = None
     """why it could not be read"""
     _prune_at: int = 16
+
+    @property
+    def usual_interval(self) -> float | None:
+        """Seconds between two of its commits, the median of the last ones; None if it is not known."""
+        return statistics.median(self.intervals) if self.intervals else None
 
     def set_time(self, commit: Commit, commits: int = 1) -> None:
         """Note when its newest commit was made; `commits`: how many there are since the last call."""

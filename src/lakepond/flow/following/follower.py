@@ -109,14 +109,11 @@ class Follower:
             self.chains.close()
 
     def _run(self) -> None:
-        for _ in self._first:
-            if self._stop.is_set():
-                return
         while not self._stop.is_set():
             began = time.monotonic()
             behind = False
             try:
-                behind = self.poll()
+                behind = next(self._first, self) is None or self.poll()
             except Exception as error:  # of the pool, say: each chain handles its own
                 self._error = self._failed("its writers", self._error, error)
             rest = 0.0 if behind else self._poll_every - (time.monotonic() - began)
@@ -185,7 +182,7 @@ class Follower:
                     break
                 chain.pending.append(commit)
                 unwatched = False
-                if time.time() - _made(commit) < self._poll_every:
+                if time.time() - _made(commit) < max(self._poll_every, chain.usual_interval or 0.0):
                     break  # the next one is not expected yet
             chain.polled = time.time()
         except Exception as error:
@@ -247,7 +244,7 @@ class Follower:
 
     def _jumped(self, chain: Chain, commit: Commit) -> bool:
         """Whether commits before this one were not found. Goes back if its writer went back before it."""
-        if commit.parent == chain.number:
+        if commit.parent == chain.number or commit.number == chain.went_back:
             return False
         back = commit.oldest  # without a parent: the writer started from scratch
         if commit.parent is not None:
@@ -264,7 +261,7 @@ class Follower:
             back,
         )
         with self.lock:
-            chain.branch, chain.seen = chain.branch + 1, back
+            chain.branch, chain.seen, chain.went_back = chain.branch + 1, back, commit.number
             self.cut(chain)
         return False
 
@@ -298,9 +295,14 @@ class Follower:
             streams, self._next_stream = streams_of(chain, steps.columns["stream"], self._next_stream)
             columns = {**steps.columns, "stream": streams}
             alone = are_alone(lake.commit, np.arange(first, stop))
-            lake_to_pond.append(self.pond, steps._replace(columns=columns), slice(None), alone=alone)
-            self.note(chain, first, stop, self.pond.recorded)
-        self.limits.insert(stop - first)
+            before = self.pond.recorded
+            try:
+                lake_to_pond.append(self.pond, steps._replace(columns=columns), slice(None), alone=alone)
+            finally:  # if memory runs out, some of them were appended
+                added = self.pond.recorded - before
+                if added:
+                    self.note(chain, first, first + added, self.pond.recorded)
+                    self.limits.insert(added)
 
     def note(self, chain: Chain, first: int, stop: int, recorded: int) -> None:
         """Note that steps of a chain were appended, after which the pond had `recorded`; the lock is held."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lakepond.flow.following.arrivals import Chain
 from lakepond.formats import UNKNOWN, counted, duration, size
+from lakepond.lake import writers
 
 SILENT_INTERVALS = 5.0
 """a writer is alive until it has made no commit for this many of its usual intervals ..."""
@@ -49,10 +49,12 @@ class Lag:
     """why writers could not be discovered the last time; it is tried again"""
 
     def __getitem__(self, writer: str) -> WriterLag:
-        found = {each.writer: each for each in self.writers}
-        if writer not in found:
-            raise KeyError(f"there is no writer {writer!r}; there are {sorted(found)}.")
-        return found[writer]
+        """One writer, by its name with or without incarnation."""
+        known = {each.writer: each for each in self.writers}
+        found = writers.find(writer, known)
+        if len(found) != 1:
+            raise KeyError(f"{len(found)} writers are called {writer!r}; name one of {sorted(known)}.")
+        return known[found[0]]
 
     def __iter__(self) -> Iterator[WriterLag]:
         return iter(self.writers)
@@ -97,7 +99,7 @@ def lag_of(chain: Chain, now: float) -> WriterLag:
     """The lag of one chain; `now` by the monotonic clock."""
     known = max((commit.recorded for commit in chain.pending), default=chain.seen)
     age = None if chain.number is None else max(0.0, now - chain.arrived)
-    usual = statistics.median(chain.intervals) if chain.intervals else UNKNOWN_INTERVAL
+    usual = UNKNOWN_INTERVAL if chain.usual_interval is None else chain.usual_interval
     return WriterLag(
         writer=chain.name,
         commit=chain.number,

@@ -84,8 +84,10 @@ def paused(monkeypatch):
 
 
 def catch_up(replay: lp.FollowedReplay) -> None:
-    while replay._follower.poll():
-        pass
+    """Poll until there is no newer commit."""
+    before = None
+    while before != (before := [chain.number for chain in replay._follower.states.values()]):
+        replay._follower.poll()
 
 
 class Machine:
@@ -151,6 +153,7 @@ def test_steps_of_all_machines_arrive(machines, tmp_path):
         wait_until(lambda: all(each.commit is not None for each in replay.lag()))
         assert [each.writer for each in replay.lag()] == [each.chain for each in machines]
         assert [each.steps for each in replay.lag()] == [55, 55, 35]
+        assert replay.lag()["collector-2"].writer == "collector-2.0123456789ab"
         second = lp.Replay.follow(URL, 200)  # another learner
         assert sorted(steps_in(second)) == sorted(steps_in(replay))
         temporary = second._follower.chains.path

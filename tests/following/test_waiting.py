@@ -100,7 +100,7 @@ def test_lag_of_each_writer(tmp_path):
         assert (lag[""].commit, lag[""].steps, lag[""].steps_behind, lag[""].bytes_behind) == (2, 15, 0, 0)
         assert lag["collector-2"].steps == 7
         assert all(each.alive and 0 <= each.age < 30 and each.error is None for each in lag)
-        with pytest.raises(KeyError, match="there is no writer 'nobody'"):
+        with pytest.raises(KeyError, match="0 writers are called 'nobody'; name one of"):
             lag["nobody"]
         state = replay._follower.states[""]
         state.arrived -= 61
