@@ -356,7 +356,9 @@ def test_a_snapshot_that_comes_meanwhile_keeps_what_it_names(cloud, later, monke
 def test_a_snapshot_that_cannot_be_read_stops_gc(cloud, later):
     Store(cloud).replace("snapshots/0000000000.json", b"{}")
     later(2 * DAY)
-    with pytest.raises(lp.CloudCorrupt, match=r"snapshots/0000000000.json of .* nothing is deleted"):
+    with pytest.raises(
+        lp.CloudCorrupt, match=r"snapshots/0000000000.json cannot be read, .* nothing is deleted"
+    ):
         lp.gc(cloud, keep_last=1, dry_run=False)
     lp.gc(cloud, keep_last=1, keep_snapshots=0, dry_run=False)
     assert Store(cloud).list("snapshots") == {}

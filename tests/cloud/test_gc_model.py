@@ -31,6 +31,7 @@ from lakepond.errors import CloudConflict, CloudError, CloudNotFound, CloudUnrea
 from lakepond.flow import cloud_to_lake
 from lakepond.lake.format import commits
 from lakepond.lake.format.sealed import seal
+from lakepond.lake.format.snapshots import commits_named
 
 RUNS = int(os.environ.get("LAKEPOND_GC_RUNS", "400"))
 CLOUD = lp.Cloud("memory://simulated/run", patience=HOUR)
@@ -206,7 +207,7 @@ class World:
         found: set[int] = set()
         for name, held in self.sim.objects.items():
             if "/snapshots/" in name:
-                found |= garbage._heads(held.data).get(chain, set())
+                found |= commits_named(held.data, name).get(chain, set())
         return found
 
     def check_end(self) -> None:

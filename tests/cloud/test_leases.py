@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -279,3 +280,66 @@ def test_the_form_of_a_lease():
     lease = {"seconds": 1e12, "commits": [3], "segments": ["x.rows"]}
     assert leases.parse(json.dumps(lease).encode()) == (7 * DAY, {3}, {"x.rows"})
     assert Path("leases") == Path(leases.LEASES)
+
+
+# --- a `gc` at the same moment ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def pushed(name, tmp_path) -> lp.Cloud:
+    cloud = lp.Cloud(f"memory://{name}", retry_cap=0.01)
+    with lp.Replay.open(tmp_path / "writer", SPEC, capacity=80, max_steps=80, cloud=cloud) as replay:
+        run(replay, commits=4)
+    return cloud
+
+
+def test_a_reader_waits_while_a_gc_deletes(pushed, tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "GC_LOOK_SECONDS", 0.01)
+    deleting = f"leases/{'0' * 16}.gc"
+    Store(pushed).replace(deleting, b"{}")
+    timer = threading.Timer(0.3, lambda: Store(pushed).delete(deleting))
+    timer.start()
+    started = time.monotonic()
+    with lp.pull(tmp_path / "reader", pushed, commit=2, lazy=True) as lake:
+        assert time.monotonic() - started >= 0.3
+        agrees(lake.steps(40, 120))
+    Store(pushed).replace(deleting, b"{}")
+    impatient = lp.Cloud(pushed.url, patience=0.2)
+    with pytest.raises(lp.CloudUnreachable, match="a `gc` has been deleting files"):
+        lp.pull(tmp_path / "other", impatient, commit=2, lazy=True)
+    timer.join()
+
+
+def test_a_reader_whose_commit_a_gc_deleted_before_the_lease_is_refused(pushed, tmp_path, monkeypatch):
+    store = Store(pushed)
+    real_put, real_list, failures = MemoryBucket.put, MemoryBucket.list, [lp.CloudUnreachable("away.")]
+
+    def put(self, name, data, *, create, timeout):
+        if name.startswith("leases/"):
+            for gone in ("commits/0000000002.json", *store.list("segments")):
+                self.delete(gone)
+        return real_put(self, name, data, create=create, timeout=timeout)
+
+    def listed(self, prefix):
+        if prefix.startswith("segments") and not self.head("commits/0000000002.json") and failures:
+            raise failures.pop()  # the check is made again
+        return real_list(self, prefix)
+
+    monkeypatch.setattr(MemoryBucket, "put", put)
+    monkeypatch.setattr(MemoryBucket, "list", listed)
+    with pytest.raises(lp.CloudNotFound, match="has deleted commit 2 in"):
+        lp.pull(tmp_path / "reader", pushed, commit=2, lazy=True)
+    assert not failures
+    until(lambda: not leases_in(pushed))
+
+
+def test_a_writer_protects_files_that_it_uses_again_and_waits_for_a_gc(pushed):
+    store, deleting = Store(pushed), f"leases/{'0' * 16}.gc"
+    with leases.protecting(store, ["x.rows"]):
+        (lease,) = leases_in(pushed)
+        assert leases.parse(store.read(lease)).segments == {"x.rows"}
+    assert leases_in(pushed) == []
+    store.replace(deleting, b"{}")
+    with pytest.raises(lp.CloudUnreachable, match="retried"), leases.protecting(store, ["x.rows"]):
+        pytest.fail("it was not protected")
+    assert leases_in(pushed) == [deleting]

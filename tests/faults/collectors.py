@@ -1,7 +1,7 @@
 """`gc` beside a writer and lazy readers on a real server, SeaweedFS: random moments, many times.
 
 A writer pushes commits, two collectors delete all but the newest, and readers open commits lazily, the oldest
-too. A reader that was opened reads every step. In the end two more runs leave the newest commit and its files.
+too. A reader that was opened reads every step. Two more runs leave the newest commit and its files.
 """
 
 from __future__ import annotations

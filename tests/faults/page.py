@@ -36,8 +36,8 @@ ABOUT = {
         "of its writer."
     ),
     "gc on a server": (
-        "A writer, two collectors of garbage and three lazy readers on SeaweedFS at the same time. A reader that "
-        "was opened reads every step, and two more runs leave the newest commit and its files."
+        "A writer, two collectors of garbage and three lazy readers on SeaweedFS at the same time. A reader "
+        "that was opened reads every step, and two more runs leave the newest commit and its files."
     ),
     "hostile inputs": "Malicious files, with random mutations, opened with a memory limit.",
     "damaged files": "Flipped bytes, truncated and missing files, random columns: the lake's own tests.",

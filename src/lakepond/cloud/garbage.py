@@ -21,10 +21,10 @@ from lakepond.cloud.layout import SNAPSHOTS
 from lakepond.cloud.pace import patiently
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
-from lakepond.errors import CloudCorrupt, CloudError, CloudNotFound, SpecError
+from lakepond.errors import CloudCorrupt, CloudError, CloudNotFound, LakeCorrupt, SpecError
 from lakepond.lake import writers
 from lakepond.lake.format import commits, description
-from lakepond.lake.format.sealed import unseal
+from lakepond.lake.format.snapshots import commits_named
 from lakepond.lake.read.catalog import Catalog, new_files
 from lakepond.lake.write.retention import CHECKPOINT, check_kept, checkpointed, commit_of_state
 
@@ -139,15 +139,11 @@ class Snapshots:
         for name in self._list():
             if name not in self._heads:
                 try:
-                    self._heads[name] = _heads(self._store.read(name))
+                    self._heads[name] = commits_named(self._store.read(name), name)
                 except CloudNotFound:  # deleted in the meantime
                     continue
-                except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-                    raise CloudCorrupt(
-                        f"{name} of {self._store.cloud} cannot be read, so the commits that it needs are "
-                        "not known; nothing is deleted. Delete that snapshot by hand if it is not needed "
-                        f"({error})."
-                    ) from error
+                except LakeCorrupt as error:
+                    raise CloudCorrupt(f"{self._store.cloud}: {error}") from error
             found |= self._heads[name].get(chain, set())
         return found
 
@@ -171,14 +167,6 @@ class Snapshots:
     def _list(self) -> list[str]:
         listed = self._store.list(SNAPSHOTS)
         return [name for name in listed if re.fullmatch(SNAPSHOT, name) and name not in self._deleted]
-
-
-def _heads(snapshot: bytes) -> dict[str, set[int]]:
-    """The commits that a snapshot names, by chain."""
-    return {
-        chain: {int(each["commit"]) for each in (head, *head.get("older", ()))}
-        for chain, head in unseal(snapshot)["heads"].items()
-    }
 
 
 def _files_of(lake: Path, store: Store) -> set[str]:

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.layout import LEASES, commit_name
+from lakepond.cloud.pace import patiently
 from lakepond.cloud.store import Store
 from lakepond.errors import (
     CloudCorrupt,
@@ -273,12 +274,10 @@ class Lease:
 
     def _check_there(self, commit: Commit, names: frozenset[str]) -> None:
         """Raise `CloudNotFound` if a `gc` has deleted segments of a commit before the lease was written."""
-        try:
-            if self.store.head(commit_name(commit.number)) is not None:  # it goes before its segments do
-                return
-            listed = self.store.list("segments")
-        except CloudError:  # as if the lease could not be written
-            return
+        how: dict[str, float] = {"for_seconds": self.store.cloud.patience, "cap": self.store.cloud.retry_cap}
+        if patiently(lambda: self.store.head(commit_name(commit.number)), **how) is not None:
+            return  # a `gc` deletes it before its segments
+        listed = patiently(lambda: self.store.list("segments"), **how)
         here = None if self._path is None else self._path / "segments"
         gone = [
             name
