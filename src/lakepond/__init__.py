@@ -33,12 +33,17 @@ if TYPE_CHECKING:
         RecordError,
         ReplayClosed,
         SampleError,
+        SampleTimeout,
         SpecError,
         TooFewSteps,
         UnknownStream,
     )
     from lakepond.flow.cloud_to_lake import pull
+    from lakepond.flow.following.lag import Lag, WriterLag
     from lakepond.flow.lake_to_cloud import push
+    from lakepond.flow.mixing import Mixture, mix
+    from lakepond.followed import FollowedReplay
+    from lakepond.lake.format.snapshots import Snapshot
     from lakepond.lake.read.lake import Lake, LakeStats
     from lakepond.lake.repair import repair
     from lakepond.replay import Replay, fill
@@ -46,6 +51,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "lakepond.replay": ("Replay", "fill"),
+    "lakepond.followed": ("FollowedReplay",),
+    "lakepond.flow.following.lag": ("Lag", "WriterLag"),
+    "lakepond.flow.mixing": ("Mixture", "mix"),
+    "lakepond.lake.format.snapshots": ("Snapshot",),
     "lakepond.lake.read.lake": ("Lake", "LakeStats"),
     "lakepond.cloud.place": ("Cloud",),
     "lakepond.cloud.status": ("UploadStatus",),
@@ -60,6 +69,7 @@ _HOMES = {
         "RecordError",
         "SampleError",
         "TooFewSteps",
+        "SampleTimeout",
         "UnknownStream",
         "ReplayClosed",
         "LakeError",
@@ -84,6 +94,12 @@ _MOVED = ("CloudSync", "PrioritizedReplayBuffer", "ReplayBuffer")
 
 __all__ = [
     "Replay",
+    "FollowedReplay",
+    "Lag",
+    "WriterLag",
+    "Snapshot",
+    "Mixture",
+    "mix",
     "Lake",
     "fill",
     "repair",
@@ -104,6 +120,7 @@ __all__ = [
     "RecordError",
     "SampleError",
     "TooFewSteps",
+    "SampleTimeout",
     "UnknownStream",
     "ReplayClosed",
     "LakeError",

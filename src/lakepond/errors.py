@@ -8,6 +8,7 @@ builtin exception that fits best::
     ├── RecordError        (ValueError)    the values passed to `record` are invalid; nothing was recorded
     ├── SampleError        (ValueError)    `sample` was called with invalid arguments
     │   └── TooFewSteps    (LookupError)   fewer steps recorded than requested
+    │       └── SampleTimeout (TimeoutError)   the steps that `sample` waited for did not arrive in time
     ├── UnknownStream      (LookupError)   no live step belongs to that stream
     ├── ReplayClosed       (RuntimeError)  used after `close()`
     ├── LakeError
@@ -56,6 +57,10 @@ class SampleError(LakepondError, ValueError):
 
 class TooFewSteps(SampleError, LookupError):
     """Fewer steps have been recorded than were requested."""
+
+
+class SampleTimeout(TooFewSteps, TimeoutError):
+    """`sample` of a followed lake waited for steps, or for the limit of samples per insert, in vain."""
 
 
 class UnknownStream(LakepondError, LookupError):

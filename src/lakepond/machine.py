@@ -21,6 +21,8 @@ _CGROUPS = (
     ),
 )
 """control groups of both versions: folder, limit, usage, and the page cache in `memory.stat`"""
+SHARED = ("nfs", "cifs", "smb", "fuse", "9p", "lustre", "beegfs", "ceph")
+"""how the types of file systems begin that several machines may share"""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,18 @@ def existing(path: str | Path) -> Path:
     """The path, or its nearest parent that exists."""
     path = Path(path).absolute()
     return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system a path is on, as the kernel calls it."""
+    best, kind = "", "unknown"
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, point, name, *_ = line.split(" ")
+        point = point.encode().decode("unicode_escape")
+        inside = str(path.absolute()) == point or str(path.absolute()).startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, name
+    return kind
 
 
 def device_memory() -> tuple[int, int] | None:

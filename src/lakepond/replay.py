@@ -21,6 +21,7 @@ from lakepond.types import Array, Spec, Stats, Tree
 
 if TYPE_CHECKING:
     from lakepond.cloud.place import Cloud
+    from lakepond.followed import FollowedReplay
     from lakepond.lake.format.commits import Start
     from lakepond.lake.read.lake import Lake
 
@@ -172,6 +173,58 @@ class Replay(Persistent):
         replay = cls.open(path, capacity=capacity, alpha=alpha, max_steps=capacity, keep_last=KEPT_SAVES)
         replay._on_disk().background.keeps_all = False
         return replay
+
+    @classmethod
+    def follow(
+        cls,
+        place: str | Path | Cloud,
+        capacity: int = 50_000,
+        *,
+        min_steps: int = 0,
+        samples_per_insert: float | None = None,
+        snapshot: int | None = None,
+        alpha: float | None = None,
+        threads: int = 2,
+        seed: int | None = None,
+        poll_every: float | str = "0.5s",
+        discover_every: float | str = "30s",
+        cache: str | Path | None = None,
+    ) -> FollowedReplay:
+        """Follow a lake that others write: a replay with the newest steps of all its writers, to be sampled.
+
+        A thread looks for new commits and appends their steps: each once, in the order of its writer. At the
+        start the newest `capacity` steps are loaded; if the writers have more together, each gives an equal
+        share. What takes longer than 5 s is loaded by the thread. The replay has its own step ids and
+        streams. Recording to it raises `LakeReadOnly`.
+
+        place: folder of a lake, or its URL in a bucket ("gs://bucket/run").
+        capacity: steps in memory. alpha, threads, seed: as in `Replay`.
+        min_steps, samples_per_insert: what `FollowedReplay.sample` waits for; None: no limit.
+        snapshot: continue from the snapshot with that number, see `FollowedReplay.snapshot`. With the same
+        capacity the replay has the same steps, ids, priorities and generator as then; a given `seed` replaces
+        the generator, a given `alpha` the exponent.
+        poll_every: how often each writer is asked for a new commit. discover_every: how often new writers are
+        looked for. Seconds, or text like "0.5s".
+        cache: folder for downloaded files, at most 4 GB; default: a temporary one. Not used for a local path.
+
+        Raises `LakeNotFound` if there is no lake or no such snapshot, and `SpecError` if arguments are
+        invalid.
+        """
+        from lakepond.followed import FollowedReplay
+
+        return FollowedReplay.start(
+            place,
+            capacity,
+            min_steps=min_steps,
+            samples_per_insert=samples_per_insert,
+            snapshot=snapshot,
+            alpha=alpha,
+            threads=threads,
+            seed=seed,
+            poll_every=poll_every,
+            discover_every=discover_every,
+            cache=cache,
+        )
 
     # --- recording -------------------------------------------------------------------------------
 

@@ -120,7 +120,9 @@ def test_gc_only_tells_unless_told_to_delete(lake, tmp_path, told, capsys):
     dry = told(*words)
     assert (dry["dry_run"], dry["commits"]) == (True, [0, 1])
     assert main(words) == 0
-    assert "add --delete to delete them" in capsys.readouterr().err
+    assert "add --delete to mark them" in capsys.readouterr().err
+    assert main([*words, "--delete"]) == 0
+    assert "Run it again after 0 hours to delete what is marked." in capsys.readouterr().err
     assert told(*words, "--delete")["commits"] == [0, 1]
     assert told(*words)["commits"] == []
     assert told("pull", url, tmp_path / "back")["lake"]["steps"] == 150

@@ -70,6 +70,8 @@ def test_gc_keeps_every_file_that_manifests_of_kept_commits_list(name, tmp_path,
         run(replay, commits=40, steps=3)
         assert replay.push(wait=True).done
     forget_manifests(monkeypatch)
+    lp.gc(cloud, keep_last=2, keep_every=10, older_than=-1.0, dry_run=False)
+    forget_manifests(monkeypatch)
     swept = lp.gc(cloud, keep_last=2, keep_every=10, older_than=-1.0, dry_run=False)
     assert len(swept.commits) == 40 - 6
     kept: set[str] = set()

@@ -39,6 +39,12 @@ def leases_in(cloud: lp.Cloud) -> list[str]:
     return sorted(Store(cloud).list("leases"))
 
 
+def collect(cloud: lp.Cloud) -> garbage.Swept:
+    """Two runs of `gc`; what the second one deletes."""
+    lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False)
+    return lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False)
+
+
 def until(condition) -> None:
     end = time.monotonic() + 30
     while not condition():
@@ -50,14 +56,14 @@ def until(condition) -> None:
 def test_gc_keeps_the_commit_of_a_lazy_reader_until_it_is_closed(cloud, tmp_path):
     with lp.pull(tmp_path / "reader", cloud, commit=2, lazy=True) as lake:
         until(lambda: leases_in(cloud))
-        swept = lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False)
+        swept = collect(cloud)
         assert swept.leased == (2,)
         assert swept.commits == (0, 1, 3, 4, 5, 6)
         assert "kept for readers" in str(swept)
         lake.verify()
         agrees(lake.steps(40, 120))
     assert leases_in(cloud) == []
-    swept = lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False)
+    swept = collect(cloud)
     assert (swept.commits, swept.leased) == ((2,), ())
 
 
@@ -67,12 +73,12 @@ def test_gc_keeps_the_live_steps_of_a_lazily_resumed_replay(cloud, tmp_path):
     with lp.Replay.open(tmp_path / "b", pull="lazy", commit=3, **settings) as replay:
         until(lambda: leases_in(cloud))
         run(replay, commits=2)  # they name segments of commit 3, which are in the cloud alone
-        swept = lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False)
+        swept = collect(cloud)
         assert swept.leased == (3,)
         with replay.lake(3) as lake:
             agrees(lake.steps(80, 160))
         assert replay.push(wait=True).pushed == 9
-        assert lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False).commits == (7, 8)
+        assert collect(cloud).commits == (7, 8)
         with replay.lake() as lake:
             agrees(lake.steps(160, 240))
     assert leases_in(cloud) == []
@@ -91,11 +97,11 @@ def test_the_lease_of_a_reader_that_was_killed_expires_and_is_deleted(cloud, tmp
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment(), timeout=60)
     (left,) = leases_in(cloud)
-    assert lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False).leased == (2,)
+    assert collect(cloud).leased == (2,)
     assert leases_in(cloud) == [left]
-    real = garbage._server_time
-    monkeypatch.setattr(garbage, "_server_time", lambda store: real(store) + 1.01 * DAY)
-    swept = lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False)
+    real = leases.server_time
+    monkeypatch.setattr(leases, "server_time", lambda store: real(store) + 1.01 * DAY)
+    swept = collect(cloud)
     assert (swept.commits, swept.leased) == ((2,), ())
     assert leases_in(cloud) == []
 
@@ -108,7 +114,7 @@ def test_a_lease_is_renewed_while_its_reader_lives(cloud, tmp_path, monkeypatch)
         (lease,) = (tmp_path / "cloud/leases").iterdir()
         os.utime(lease, (0, 0))  # the server's clock is half a century later
         until(lambda: lease.stat().st_mtime > 0)
-        assert lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False).leased == (2,)
+        assert collect(cloud).leased == (2,)
 
 
 @pytest.mark.parametrize("kind", ["file"])
@@ -183,10 +189,10 @@ def test_a_lease_that_cannot_be_read_stops_gc_until_it_has_expired(content, name
     Store(cloud).replace(lease, content)
     before = Store(cloud).list()
     with pytest.raises(lp.CloudCorrupt, match="nothing is deleted"):
-        lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False)
+        collect(cloud)
     assert Store(cloud).list().keys() == before.keys()
-    monkeypatch.setattr(garbage, "_server_time", lambda store: time.time() + 1.01 * DAY)
-    assert lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False).commits == (0, 1)
+    monkeypatch.setattr(leases, "server_time", lambda store: time.time() + 1.01 * DAY)
+    assert collect(cloud).commits == (0, 1)
     assert leases_in(cloud) == []
 
 
@@ -214,7 +220,7 @@ def test_a_machine_that_pulled_an_old_commit_can_pull_and_push_again_after_a_gc(
     lp.pull(tmp_path / "b", cloud, commit=2, lazy=lazy).close()
     with lp.Replay.open(tmp_path / "writer", capacity=80, max_steps=80, cloud=cloud) as replay:
         run(replay, commits=3)
-    assert lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False).commits == tuple(range(10))
+    assert collect(cloud).commits == tuple(range(10))
     with lp.Replay.open(tmp_path / "b", capacity=80, max_steps=80, cloud=cloud, pull="lazy") as replay:
         assert replay.stats().recorded == 440
         run(replay, commits=1)
@@ -232,7 +238,7 @@ def test_a_push_of_nothing_after_a_gc_does_not_keep_a_machine_from_pulling(cloud
     lp.pull(tmp_path / "b", cloud, commit=2).close()
     with lp.Replay.open(tmp_path / "writer", capacity=80, max_steps=80, cloud=cloud) as replay:
         run(replay, commits=1)
-    lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False)
+    collect(cloud)
     for _ in range(2):  # two processes, which find out that the files of both their commits are gone there
         assert lp.push(tmp_path / "b", cloud).done
     with lp.pull(tmp_path / "b", cloud) as lake:
@@ -244,7 +250,7 @@ def test_a_push_of_nothing_after_a_gc_does_not_keep_a_machine_from_pulling(cloud
 def test_a_file_that_a_gc_deleted_in_the_cloud_does_not_leave_the_disk(cloud, tmp_path):
     lake = tmp_path / "b"
     lp.pull(lake, cloud, commit=2).close()
-    lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False)
+    collect(cloud)
     with lp.Replay.open(lake, capacity=40, max_steps=80, cloud=cloud, local_budget=1000) as replay:
         assert replay.push(wait=True).done  # finds out that they are gone there
         run(replay, commits=2)
@@ -261,7 +267,7 @@ def test_segments_that_a_gc_deleted_and_this_disk_still_has_are_sent_again(cloud
         tmp_path / "b", capacity=40, max_steps=80, cloud=cloud, pull="all", commit=3
     ) as replay:
         run(replay, commits=1)
-        assert lp.gc(cloud, keep_last=1, older_than=ANY_AGE, dry_run=False).commits == tuple(range(7))
+        assert collect(cloud).commits == tuple(range(7))
         assert replay.push(wait=True).pushed == 8
     with lp.pull(tmp_path / "there", cloud) as lake:
         lake.verify()

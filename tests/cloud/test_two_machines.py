@@ -150,6 +150,7 @@ def test_steps_that_were_never_pushed_are_not_taken_for_deleted_after_a_gc(reque
     for _ in range(3):
         b.commit()
         assert b.push().done
+    lp.gc(cloud, keep_last=1, older_than=-60, dry_run=False)
     assert lp.gc(cloud, keep_last=1, older_than=-60, dry_run=False).commits == (0, 1, 2)
     a.commit()  # commit 1, where the cloud has commit 3 alone
     status = a.push()

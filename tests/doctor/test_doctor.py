@@ -47,7 +47,7 @@ def test_locks_that_outlive_their_process_fail(tmp_path, monkeypatch):
 
 def test_memory_that_is_called_a_disk_is_a_warning():
     shared = Path("/dev/shm")
-    if disk.file_system(shared) != "tmpfs":
+    if machine.file_system(shared) != "tmpfs":
         pytest.fail("this test needs a tmpfs at /dev/shm")
     checks = {check.name: check for check in disk.sync_and_lock(shared)}
     assert checks["sync"].verdict == "warn"

@@ -19,20 +19,21 @@ from lakepond.lake.writers import home
 SPEC = lp.Spec(obs=lp.Field((4, 9, 8), "uint8"), action=lp.Field((), "int64"))
 """an observation has more than 256 bytes, so that it is stored as rows"""
 _FRAMES = np.random.default_rng(13).integers(0, 255, (20_000, 9, 8), dtype=np.uint8)
+_SOURCE = lp.RowSource(_FRAMES[:90])
 _STACKS = np.lib.stride_tricks.sliding_window_view(_FRAMES, 4, axis=0).transpose(0, 3, 1, 2)
 
 logging.getLogger("lakepond").addHandler(logging.NullHandler())  # a drill expects warnings
 
 
-def record(replay: lp.Replay, start: int, stop: int) -> None:
-    """Record the steps [start, stop)."""
+def record(replay: lp.Replay, start: int, stop: int, *, by_reference: bool = False) -> None:
+    """Record the steps [start, stop), as arrays or as windows of a source."""
     if stop > start:
         ids = np.arange(start, stop)
         replay.record(
-            obs=_STACKS[start:stop],
+            obs=lp.WindowRef(_SOURCE, ids + 4) if by_reference else _STACKS[start:stop],
             action=ids,
             reward=ids.astype(np.float32),
-            next_obs=_STACKS[start + 1 : stop + 1],
+            next_obs=lp.WindowRef(_SOURCE, ids + 5) if by_reference else _STACKS[start + 1 : stop + 1],
             terminated=ids % 7 == 6,
             truncated=np.zeros(len(ids), bool),
             stream=0,
@@ -65,6 +66,7 @@ def check_and_continue(
     *,
     writer: str = "",
     capacity: int = 30,
+    by_reference: bool = False,
     **how: Any,
 ) -> None:
     """Reopen a lake, verify it against the model, record and commit more, reopen and verify again.
@@ -89,9 +91,9 @@ def check_and_continue(
         assert replay.stats().recorded == recorded
         if recorded:
             check_batch(replay.recent(len(replay)), range(recorded - len(replay), recorded))
-        record(replay, recorded, recorded + 5)
+        record(replay, recorded, recorded + 5, by_reference=by_reference)
         assert replay.commit().recorded == recorded + 5
-        record(replay, recorded + 5, recorded + 9)
+        record(replay, recorded + 5, recorded + 9, by_reference=by_reference)
     with lp.Lake.open(path, writer=writer) as lake:
         assert lake.commit.recorded == recorded + 9
         check_lake(lake)

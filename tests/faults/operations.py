@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -21,8 +21,9 @@ from faults import training
 from faults.crash_points import Marks, Operation
 from faults.journal import Journal, tree
 from faults.model import SPEC, check_and_continue, check_batch, check_lake, record
+from lakepond.flow import known_sources
 from lakepond.lake.format.entries import Manifest
-from lakepond.lake.write import packing
+from lakepond.lake.write import packing, sources
 
 CAPACITY = 30
 
@@ -205,6 +206,37 @@ def check_two_writers(root: Path, marks: Marks) -> None:
     for name in ("a", "b"):
         acknowledged, given = marks.get(f"{name} acknowledged"), marks.get(f"{name} handed_over", 0)
         check_and_continue(lake_of(root), acknowledged, given, writer=name, keep_last=1)
+
+
+def two_writers_of_a_source(root: Path, journal: Journal) -> None:
+    """Two writers record windows of one source, which is stored once, in three files."""
+    for writer in ("a", "b"):
+        with small_sources(), lp.Replay.open(lake_of(root), SPEC, capacity=CAPACITY, writer=writer) as replay:
+            for stop in (10, 20, 40):
+                journal.mark(**{f"{writer} handed_over": stop})
+                record(replay, replay.stats().recorded, stop, by_reference=True)
+                journal.mark(**{f"{writer} acknowledged": replay.commit().recorded})
+    assert len(list((lake_of(root) / "sources").glob("*.source"))) == 3
+    assert not list(lake_of(root).rglob("*.rows")), "rows are stored with the steps"
+
+
+def small_sources() -> AbstractContextManager[object]:
+    """Sources of any size are shared, in files of 30 rows."""
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(known_sources, "LEAST_BYTES", 0))
+    stack.enter_context(mock.patch.object(sources, "FILE_BYTES", 30 * 72))
+    return stack
+
+
+def check_two_writers_of_a_source(root: Path, marks: Marks) -> None:
+    with small_sources():
+        for name in ("a", "b"):
+            acknowledged, given = marks.get(f"{name} acknowledged"), marks.get(f"{name} handed_over", 0)
+            check_and_continue(lake_of(root), acknowledged, given, writer=name, by_reference=True)
+    lp.repair(lake_of(root))
+    assert not list(lake_of(root).rglob("*.aside")), "temporary files are left"
+    assert not list(lake_of(root).rglob("*.rows")), "rows are stored with the steps"
+    assert len(list((lake_of(root) / "sources").glob("*.source"))) == 3
 
 
 # --- save, checkpoints -----------------------------------------------------------------------------
@@ -394,12 +426,14 @@ def check_budget(root: Path, marks: Marks) -> None:
 
 
 def gc(root: Path, journal: Journal) -> None:
-    lp.gc(cloud_of(root), keep_last=1, older_than=-1.0, dry_run=False)
+    for _ in range(2):  # the first one marks
+        lp.gc(cloud_of(root), keep_last=1, older_than=-1.0, dry_run=False)
 
 
 def check_gc(root: Path, marks: Marks) -> None:
     check_pull(root, {})
-    lp.gc(cloud_of(root), keep_last=1, older_than=-1.0, dry_run=False)
+    for _ in range(2):
+        lp.gc(cloud_of(root), keep_last=1, older_than=-1.0, dry_run=False)
     with lp.pull(root / "again", cloud_of(root)) as lake:
         check_lake(lake)
 
@@ -503,6 +537,7 @@ OPERATIONS = {
         Operation("compact", compact, check_lake_goes_on, some_commits),
         Operation("repair", repair, check_repair, damage),
         Operation("two writers", two_writers, check_two_writers),
+        Operation("two writers of a source", two_writers_of_a_source, check_two_writers_of_a_source),
         Operation("save", save, check_save),
         Operation("checkpoint", checkpoint, check_run),
         Operation("rewind", rewind, check_rewind, some_checkpoints),

@@ -30,6 +30,11 @@ ABOUT = {
     "fork and two writers": (
         "Forked children close, commit and sample; two processes write one lake, or run one comparison."
     ),
+    "many machines": (
+        "16 writers on SeaweedFS and one follower for ten minutes. Writers and the server are killed at "
+        "random and started again. Every step that was acknowledged reaches the follower once, in the order "
+        "of its writer."
+    ),
     "hostile inputs": "Malicious files, with random mutations, opened with a memory limit.",
     "damaged files": "Flipped bytes, truncated and missing files, random columns: the lake's own tests.",
     "recorder": "The recorder of the crash points and strace reported the same file changes.",

@@ -27,7 +27,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from faults import clocks, crash_points, disk, forks, full_disk, operations, page, signals, strace, training
+from faults import (
+    clocks,
+    crash_points,
+    disk,
+    forks,
+    full_disk,
+    many_machines,
+    operations,
+    page,
+    signals,
+    strace,
+    training,
+)
 from faults.outcome import Outcome, Skipped
 
 HOME = Path(__file__).parents[2]
@@ -51,6 +63,9 @@ def times(full: int, scale: float) -> int:
 def cases() -> dict[str, Run]:
     """All cases by name, the longest first, so that two processes end together."""
     found: dict[str, Run] = {}
+    found["many machines: 16 writers, 1 follower"] = lambda scratch, chance, scale: many_machines.drill(
+        scratch, chance, seconds=many_machines.SECONDS * scale
+    )
     for trainer in training.TRAINERS:
         found[f"signals: train {trainer}"] = lambda scratch, chance, scale, trainer=trainer: (
             signals.drill_trainer(trainer, scratch, chance, rounds=times(5, scale))

@@ -26,7 +26,7 @@ import xxhash
 import zstandard
 
 FORMAT = 2
-FEATURES: set[str] = set()
+FEATURES = {"sources"}
 
 
 class Damaged(Exception):
@@ -46,7 +46,7 @@ def need(holds: bool, what: str) -> None:
 
 COMMIT = re.compile(r"([0-9]{10}|[1-9][0-9]{10,})\.json")
 WRITER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-SEGMENT = re.compile(r"[0-9a-f]{40}\.(rows|steps|manifest)")
+SEGMENT = re.compile(r"[0-9a-f]{40}\.(rows|steps|manifest|source)")
 PLACE = re.compile(r"[0-9a-f]{12}\.txt")
 
 
@@ -169,11 +169,12 @@ class Entry:
     row_bytes: int = 0
     block_rows: int = 0
     codec: str = ""
+    source: bool = False
 
     @property
     def name(self) -> str:
-        ending = "manifest" if self.level else "steps" if self.leaf is None else "rows"
-        return f"{self.digest}.{ending}"
+        rows = "source" if self.source else "rows"
+        return f"{self.digest}.{'manifest' if self.level else 'steps' if self.leaf is None else rows}"
 
 
 def entry_of(content: dict[str, Any], leaf: int | None, leaves: int) -> Entry:
@@ -189,6 +190,8 @@ def entry_of(content: dict[str, Any], leaf: int | None, leaves: int) -> Entry:
     else:
         count = content["rows"]
         form = {key: content[key] for key in ("row_bytes", "block_rows", "codec")}
+        form["source"] = content.get("source", False)
+        need(type(form["source"]) is bool, "the source of an entry")
         found = Entry(leaf, first, first + count, size, 1, count, content["digest"], size=size, **form)
         block = found.row_bytes * found.block_rows
         need(found.row_bytes >= 1 and found.block_rows >= 1, "the size of a block")
@@ -476,7 +479,9 @@ class Writer:
     # --- files ---
 
     def path(self, name: str) -> Path | None:
-        places = (self.home / "segments" / name, self.lake / "segments" / name)
+        places = [self.home / "segments" / name, self.lake / "segments" / name]
+        if name.endswith(".source"):
+            places = [self.lake / "sources" / name]
         return next((place for place in places if place.is_file()), None)
 
     def read(self, name: str, size: int) -> bytes:
@@ -625,7 +630,21 @@ class Writer:
                 else:
                     rows_in(self.read(entry.name, entry.bytes), entry)
         self.weights()
+        for leaf, listed in enumerate(self.commit.content.get("sources", [])):
+            for source in listed:
+                self._verify_source(leaf, source)
         return count
+
+    def _verify_source(self, leaf: int, source: dict[str, Any]) -> None:
+        first, stop = source["first"], source["first"] + source["rows"]
+        need(contains(self.commit.live_rows[leaf], [[first, stop]]), "live rows of a source")
+        files = [each for each in self.files(self.commit.rows[leaf]) if first <= each.first < stop]
+        need(all(each.source for each in files), "the files of a source")
+        totals = [len(files), sum(each.bytes for each in files), sum(each.count for each in files)]
+        need(totals == [source["files"], source["bytes"], source["rows"]], "the totals of a source")
+        rows = b"".join(self._read_rows(each) for each in files)
+        shape = json.dumps([source["rows"], files[0].row_bytes]).encode()
+        need(digest(shape + rows) == source["digest"], "the digest of a source")
 
 
 def elsewhere(lake: Path) -> set[str]:

@@ -350,6 +350,12 @@ def test_the_golden_lakes_cover_what_they_should():
         assert len({None if each is None else each.length for each in kinds}) == 2
     assert not list(LAKES["v1-more/writers"].glob("writers/*/segments"))
     assert len(list(LAKES["v2/writers"].glob("writers/*/segments"))) == 2
+    first, second = independent.open_lake(LAKES["v2/sources"])
+    shared = [[e.name for e in each.files(each.commit.rows[0])] for each in (first, second)]
+    assert shared[0] == shared[1]
+    assert len(shared[0]) == len(list(LAKES["v2/sources"].glob("sources/*.source"))) == 3
+    assert not list(LAKES["v2/sources"].rglob("*.rows"))
+    assert first.commit.rows[0][0].level > 0  # a manifest lists files of the source
     size = sum(file.stat().st_size for path in LAKES.values() for file in path.rglob("*") if file.is_file())
     assert size < 500_000
 

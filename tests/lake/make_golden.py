@@ -24,8 +24,9 @@ from unittest import mock
 import numpy as np
 
 import lakepond as lp
+from lakepond.flow import known_sources
 from lakepond.lake.format import blocks, description
-from lakepond.lake.write import new_files
+from lakepond.lake.write import new_files, sources
 
 FOLDER = Path(__file__).parent / "golden"
 BLOCK_BYTES = 256
@@ -71,6 +72,8 @@ class Golden:
     options: dict[str, Any] = field(default_factory=dict)
     """of `Replay.open`"""
     writers: tuple[str, ...] = ("",)
+    refer: Callable[[int, int], lp.WindowRef] | None = None
+    """the same observation as a window of a row source, to be recorded in its place"""
     loose: int | None = None
     """`packing.LOOSE`, with `FAN` 2, so that a few files fill several levels of manifests; None: unchanged"""
     formats: tuple[int, ...] = (1, 2)
@@ -88,6 +91,14 @@ class Golden:
             "stream": stream,
             **self.rest(n),
         }
+
+    def recorded(self, n: int, writer: str = "") -> dict[str, Any]:
+        """Step n as it is recorded."""
+        step, (t, stream) = self.step(n, writer), divmod(n, STREAMS)
+        if self.refer is None:
+            return step
+        base = 1000 * self.writers.index(writer) + 100 * stream
+        return {**step, "obs": self.refer(base, t), "next_obs": self.refer(base, t + 1)}
 
 
 def _axes(base: int, t: int) -> dict[str, Any]:
@@ -132,6 +143,15 @@ def _frames(base: int, t: int) -> np.ndarray:
     return window("frame", base + t, 3, (2, 4))
 
 
+def _day(base: int, t: int) -> int:
+    return (base // 1000 * 7 + base % 1000 // 100 * 3 + t) % 25
+
+
+def _days(base: int, t: int) -> np.ndarray:
+    return window("day", _day(base, t), 3, (2, 4))
+
+
+_HISTORY = lp.RowSource(window("day", 0, 30, (2, 4)))
 _FRAMES = lp.Field((3, 2, 4), "uint8", rows=0)
 _SPACE = {"type": "Box", "low": [None, 0.5, -1.0], "high": 2.0}
 
@@ -179,6 +199,16 @@ GOLDEN: dict[str, Golden] = {
     ),
     "uncompressed": Golden(lp.Spec(_FRAMES), _frames, (40, 60), options={"codec": "none"}),
     "writers": Golden(lp.Spec(_FRAMES), _frames, (4, 9), writers=("", "a", "worker-2.b")),
+    # two writers over one history, which is stored once, in three files
+    "sources": Golden(
+        lp.Spec(_FRAMES),
+        _days,
+        tuple(range(2, 14, 2)),
+        writers=("a", "b"),
+        refer=lambda base, t: lp.WindowRef(_HISTORY, _day(base, t) + 3),
+        loose=1,
+        formats=(2,),
+    ),
     # all priorities, then what changed, in files of their own
     "priorities": Golden(lp.Spec(_FRAMES), _frames, (24, 26, 28), options={"alpha": 0.6}),
     # steps before and after the rows were found
@@ -200,7 +230,11 @@ GOLDEN: dict[str, Golden] = {
 
 @contextmanager
 def _small(golden: Golden) -> Iterator[None]:
-    with mock.patch.object(blocks, "BLOCK_BYTES", BLOCK_BYTES):
+    with (
+        mock.patch.object(blocks, "BLOCK_BYTES", BLOCK_BYTES),
+        mock.patch.object(known_sources, "LEAST_BYTES", 0),
+        mock.patch.object(sources, "FILE_BYTES", 100),
+    ):
         if golden.loose is None or description.FORMAT == 1:
             yield
             return
@@ -219,7 +253,7 @@ def write(golden: Golden, path: Path) -> None:
             with lp.Replay.open(path, golden.spec, writer=writer, **options) as replay:
                 for number, stop in enumerate(golden.stops):
                     for n in range(replay.stats().recorded, stop):
-                        assert replay.record(**golden.step(n, writer)) == n
+                        assert replay.record(**golden.recorded(n, writer)) == n
                     if "alpha" in options and number:
                         changed = np.arange(number, 20, 9)
                         replay.update_priorities(changed, 0.25 * changed + number)

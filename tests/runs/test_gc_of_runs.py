@@ -49,6 +49,7 @@ def run(tmp_path) -> Path:
 def test_commits_that_checkpoints_in_the_cloud_name_stay_with_their_segments(run, tmp_path):
     url = f"file://{tmp_path}/bucket/demo"
     push_run(run, lp.Cloud(url))
+    lp.gc(f"{url}/lake", keep_last=1, older_than=0, dry_run=False)
     swept = lp.gc(f"{url}/lake", keep_last=1, older_than=0, dry_run=False)
     assert swept.commits == (0, 1, 3, 4, 6)
     assert swept.segments

@@ -56,7 +56,12 @@ class Show:
             (
                 "of which",
                 f"rows {formats.size(told['bytes_of_rows'])}, "
-                f"other columns {formats.size(told['bytes_on_disk'] - told['bytes_of_rows'])}",
+                + (
+                    f"{formats.size(told['bytes_shared'])} of them in sources, "
+                    if told["bytes_shared"]
+                    else ""
+                )
+                + f"other columns {formats.size(told['bytes_on_disk'] - told['bytes_of_rows'])}",
             ),
             (
                 "without deduplication",
@@ -82,11 +87,14 @@ def _summary(lake: Lake) -> dict[str, Any]:
         for leaf, _ in head.commit.lists()
         for entry in head.catalog.live_files(leaf)
     ]
+    sources = [source for head in lake.heads.values() for listed in head.sources for source in listed]
     return {
         "lake": str(lake.path),
         **asdict(stats),
         "ratio": stats.ratio,
-        "bytes_of_rows": sum(entry.bytes for leaf, entry in live if leaf is not None),
+        "bytes_of_rows": sum(entry.bytes for leaf, entry in live if leaf is not None)
+        - sum(source.bytes for source in sources)
+        + stats.bytes_shared,
         "commits_kept": sum(len(lake.commits(writer)) for writer in lake.heads),
         "parent": commit.parent,
         "time": commit.time,

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lakepond.cloud.bucket import Unlistable
-from lakepond.cloud.layout import BOUNDARY, chain_folder, commit_name, is_chain
+from lakepond.cloud.layout import BOUNDARY, chain_folder, commit_name, is_chain, segment_name
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Elsewhere
 from lakepond.lake.format import commits
 from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.names import is_shared
 from lakepond.lake.format.sealed import parse, seal, unseal
 from lakepond.lake.format.version import check_version, version
 from lakepond.lake.writers import FOLDER
@@ -64,6 +65,14 @@ class ChainCopy:
         self.home = writers.home(path, self.writer)
         self.store = chain_store(lake, chain)
         self.elsewhere = Elsewhere(path, str(self.store.cloud))
+
+    def place(self, name: str) -> Store:
+        """Where a segment is: with the chain, or with the lake if all writers share it."""
+        return self.lake if is_shared(name) else self.store
+
+    def file(self, name: str) -> Path:
+        """Where a segment is on this disk, or would be."""
+        return (self.path if is_shared(name) else self.home) / segment_name(name)
 
     def was_there(self, number: int, data: bytes) -> bool:
         """Whether a commit with this content was published from this disk, or pulled to it."""

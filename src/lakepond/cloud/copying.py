@@ -18,13 +18,15 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lakepond.cloud import leases
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.chains import ChainCopy, Skip, parse_slot, read_boundary
 from lakepond.cloud.fetching import CloudSegments
-from lakepond.cloud.layout import commit_name, commit_numbers
+from lakepond.cloud.layout import commit_name, commit_numbers, segment_name
 from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Upload, Uploader
 from lakepond.errors import (
@@ -40,6 +42,7 @@ from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.checksum import Digest
 from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.names import is_shared
 from lakepond.lake.format.sealed import unseal
 from lakepond.lake.links import check_folders, read_regular
 from lakepond.lake.read.catalog import Catalog, added_files
@@ -49,6 +52,8 @@ MOST_COMMITS = 200
 """commits that are planned together: bounds the memory of a first push"""
 MOST_HEADS = 16
 """files of one commit that are asked for one by one; more are found by a LIST"""
+RECENT_SECONDS = 6 * 3600.0
+"""how long a file that was sent is too new for any `gc`"""
 CONFIRMED_SECONDS = 600.0
 """how long a file that a LIST has shown in the cloud may leave the disk without another LIST"""
 
@@ -99,6 +104,7 @@ class Copier:
         self._tip: Listed | None = None  # the newest slot
         self._before: Commit | None = None  # the newest commit whose files are all there
         self._errors = 0  # failed uploads that were taken into account
+        self._sent_at: dict[str, float] = {}  # when files were sent that no commit there names yet
         self._compared: set[int] = set()  # commits there that have the content of those here
         self._left_out: set[int] = set()  # commits that are not sent; reported once
         self._listed_at = -math.inf  # when a LIST has shown which files are there
@@ -349,11 +355,11 @@ class Copier:
         uploads: dict[str, Upload] = {}
         for planned in plan:
             for name, size in planned.files.items():
-                found = None if shown is None else shown.files.get(f"segments/{name}")
+                found = None if shown is None else self._find(name, shown)
                 listed = shown is None or (found is not None and found.size == size)
                 if not (listed and name in self._elsewhere):
                     uploads[name] = Upload(
-                        f"segments/{name}",
+                        segment_name(name),
                         size,
                         send=lambda name=name, found=found: self._send_one(name, found),  # type: ignore[misc]
                         done=lambda name=name: finish(name, None),  # type: ignore[misc]
@@ -367,11 +373,12 @@ class Copier:
         for planned in plan:
             self._wait(planned.files, left, errors)
             sent = {n: size for n, size in planned.files.items() if shown is None or n in uploads}
-            self._check_arrived(sent)
             number = planned.commit.number
             if shown is None or number not in shown.slots:
                 published = number
-                self._publish(planned)
+                self._publish_safely(planned, sent)
+            else:
+                self._check_arrived(sent)
             self.pushed, self._before = number, planned.commit
         if published is not None:
             log.info("%s: commit %d is complete in the cloud", self.cloud, published)
@@ -424,7 +431,7 @@ class Copier:
             if shown is None:
                 there = name in self._elsewhere
             else:
-                found = shown.files.get(f"segments/{name}")
+                found = self._find(name, shown)
                 there = found is not None and found.size == size
             if not there:
                 if not (self._commits / commits.file_name(planned.commit.number)).exists():
@@ -458,26 +465,36 @@ class Copier:
 
     def _send_one(self, name: str, found: Listed | None) -> int:
         """Have one segment there; returns how many bytes were sent for it."""
-        file = self._segments.local(name)
+        file, place = self._segments.local(name), self._copy.place(name)
+        if found is None and is_shared(name):  # another writer may have sent it
+            found = place.head(segment_name(name))
         if file is None:
             if found is None:
                 raise FileNotFoundError(name)
-            check_content(self.store, name, found.size)  # it is there alone: its name says the content
+            check_content(place, name, found.size)  # it is there alone: its name says the content
             return 0
-        if found is not None and self.store.holds(f"segments/{name}", read_regular(file), found):
+        if found is not None and place.holds(segment_name(name), read_regular(file), found):
             return 0
-        return self.store.keep(f"segments/{name}", lambda: read_regular(file))
+        started = leases.clock()
+        size = place.keep(segment_name(name), lambda: read_regular(file))
+        if size:
+            self._sent_at[name] = started
+        return size
+
+    def _find(self, name: str, shown: Shown) -> Listed | None:
+        """A segment in the cloud; None if it is not there. What all writers share is not in the LIST."""
+        return self._lake.head(segment_name(name)) if is_shared(name) else shown.files.get(segment_name(name))
 
     def _check_arrived(self, files: dict[str, int]) -> None:
         """Raise, to be tried again, unless the server has these files: it may have lost what it took."""
-        if len(files) <= MOST_HEADS:
-            there = {f"segments/{name}": self.store.head(f"segments/{name}") for name in files}
-        else:
-            there = dict(self.store.list("segments"))
+        asked = [name for name in files if len(files) <= MOST_HEADS or is_shared(name)]
+        there = {segment_name(name): self._copy.place(name).head(segment_name(name)) for name in asked}
+        if len(asked) < len(files):
+            there |= self.store.list("segments")
         lost = [
             name
             for name, size in files.items()
-            if (found := there.get(f"segments/{name}")) is None or found.size != size
+            if (found := there.get(segment_name(name))) is None or found.size != size
         ]
         if lost:
             self._elsewhere.drop(lost)
@@ -487,6 +504,24 @@ class Copier:
             )
 
     # --- publishing ------------------------------------------------------------------------------
+
+    def _publish_safely(self, planned: Planned, sent: dict[str, int]) -> None:
+        """Publish a commit whose files are all there, and stay there: `gc` deletes none of them meanwhile.
+
+        It deletes nothing that was put a short time ago. Other files that no commit may name yet are
+        protected by a lease until the commit does.
+        """
+        started = leases.clock()
+        old = {
+            name: size
+            for name, size in planned.files.items()
+            if started - self._sent_at.pop(name, -math.inf) > RECENT_SECONDS
+        }
+        with leases.protecting(self.store, old.keys()) if old else nullcontext():
+            self._check_arrived({**sent, **old})
+            self._publish(planned)
+        if leases.clock() - started > RECENT_SECONDS:  # this machine was suspended
+            self._check_arrived(planned.files)
 
     def _publish(self, planned: Planned) -> None:
         """Create the slot of a commit, after a skip if it is not the next one."""
@@ -542,7 +577,7 @@ class Copier:
 def check_content(store: Store, name: str, size: int) -> None:
     """Raise `CloudCorrupt` unless the content of a segment in the cloud is the one that it is named after."""
     digest = Digest()
-    for piece in store.stream(f"segments/{name}", size):
+    for piece in store.stream(segment_name(name), size):
         digest.update(piece)
     if digest.hexdigest() != name.partition(".")[0]:
         raise CloudCorrupt(

@@ -22,7 +22,7 @@ from typing import Any
 from lakepond import forks
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.chains import ChainCopy, Skip, parse_slot, read_slot
-from lakepond.cloud.layout import LEASES, commit_name, commit_numbers
+from lakepond.cloud.layout import LEASES, commit_name, commit_numbers, segment_name
 from lakepond.cloud.pace import patiently
 from lakepond.cloud.status import in_words
 from lakepond.cloud.store import Store
@@ -41,6 +41,7 @@ from lakepond.lake.files import make_folders, write_bytes, write_whole
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.checksum import Digest
 from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.names import is_shared
 from lakepond.lake.links import check_folders
 from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.catalog import Catalog
@@ -53,8 +54,9 @@ TRIES = 3
 class Fetcher:
     """Downloads and verifies segments; concurrent requests for a segment share one download."""
 
-    def __init__(self, path: Path, store: Store) -> None:
-        self._folder, self._store = path / "segments", store
+    def __init__(self, copy: ChainCopy, *, durable: bool = True) -> None:
+        """`durable`: what was fetched survives a power cut; otherwise it is a cache, and may not."""
+        self.copy, self._durable = copy, durable
         self.restart_in_child()
         self.segments: Segments | None = None
         """asked to make room before a file is fetched"""
@@ -70,15 +72,16 @@ class Fetcher:
         with self._lock:
             mine = self._busy.setdefault(name, threading.Lock())
         with mine:
-            if not (self._folder / name).exists():
+            if not self.copy.file(name).exists():
                 self._bring(name)
 
     def _bring(self, name: str) -> None:
-        patience, cap = self._store.cloud.patience, self._store.cloud.retry_cap
-        found = patiently(lambda: self._store.head(f"segments/{name}"), for_seconds=patience, cap=cap)
+        store = self.copy.place(name)
+        patience, cap = store.cloud.patience, store.cloud.retry_cap
+        found = patiently(lambda: store.head(segment_name(name)), for_seconds=patience, cap=cap)
         if found is None:
             raise CloudNotFound(
-                f"segment {name} is not in {self._store.cloud} any more: see `gc`, or open another commit."
+                f"segment {name} is not in {store.cloud} any more: see `gc`, or open another commit."
             )
         if self.segments is not None:
             self.segments.make_room(found.size)
@@ -92,22 +95,26 @@ class Fetcher:
         raise wrong
 
     def _fetch(self, name: str, size: int) -> None:
+        store, folder = self.copy.place(name), self.copy.file(name).parent
+
         def fill(file: Any) -> None:
             digest = Digest()
-            for piece in self._store.stream(f"segments/{name}", size):
+            for piece in store.stream(segment_name(name), size):
                 digest.update(piece)
                 view = memoryview(piece)
                 while view:
                     view = view[file.write(view) :]
             if digest.hexdigest() != name.partition(".")[0]:
                 raise CloudCorrupt(
-                    f"segment {name} in {self._store.cloud} is damaged: its content does not match "
+                    f"segment {name} in {store.cloud} is damaged: its content does not match "
                     "the digest in its name; push it again from a disk that has it, or open an older commit."
                 )
-            os.fsync(file.fileno())
+            if self._durable:
+                os.fsync(file.fileno())
 
-        check_folders(self._folder)
-        write_whole(self._folder, fill, lambda _: name)
+        check_folders(folder)
+        make_folders(folder)
+        write_whole(folder, fill, lambda _: name, sync=self._durable)
 
 
 class CloudSegments:
@@ -262,7 +269,10 @@ def _bring_commit(copy: ChainCopy, remote: Remote, number: int, *, ahead: bool =
             raise Skipped
         files = dict(Catalog(commit, CloudSegments(store, copy.home)).files())
         for segment, size in files.items():
-            found = remote.listed.get(f"segments/{segment}")
+            shared = is_shared(segment)
+            found = (
+                copy.lake.head(segment_name(segment)) if shared else remote.listed.get(segment_name(segment))
+            )
             if found is None or found.size != size:
                 raise CloudCorrupt(
                     f"{store.cloud} does not have {segment} of {size:,} bytes, which it names."
@@ -304,7 +314,7 @@ def bring_segments(copy: ChainCopy, commit: Commit, fetcher: Fetcher) -> None:
     """Download all segments of a commit, several in parallel."""
     path, cloud = copy.home, copy.store.cloud
     files = Catalog(commit, Segments(copy.path, copy.writer, bring=fetcher)).files()
-    missing = {name: size for name, size in files if not (path / "segments" / name).exists()}
+    missing = {name: size for name, size in files if not copy.file(name).exists()}
     needed, free = sum(missing.values()), shutil.disk_usage(path).free
     if needed > free:
         raise LakeFull(

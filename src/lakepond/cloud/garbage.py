@@ -1,63 +1,67 @@
-"""Garbage collection in the cloud: expired commits, and segments that no commit refers to.
+"""Garbage collection in the cloud: expired commits, and segments that no commit refers to, of all writers.
 
-    LIST ──▶ read every commit ──▶ delete expired ones ──▶ LIST ──▶ delete unreferenced segments
-               and every checkpoint: its commits are kept
-               and every lease of a reader: its commits and segments are kept until it expires
-
-Safety: a dry run by default. Nothing younger than a day by the server's clock is deleted, because a push
-uploads segments before the commit that refers to them. Nothing is deleted after a failed LIST or if a commit
-is unreadable. Segments of commits that were published meanwhile are kept.
+A commit is kept if `keep_last` or `keep_every` says so, if a checkpoint, a snapshot or the valid lease of a
+reader names it, or if it is young. Each chain is collected alone, in two runs: the first marks what is
+unused, the second deletes what still is. `collecting.py` has the order.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from lakepond.cloud import leases
-from lakepond.cloud.bucket import Listed
-from lakepond.cloud.chains import parse_slot
-from lakepond.cloud.fetching import CloudSegments, Remote, look
-from lakepond.cloud.layout import LEASES, commit_name
+from lakepond.cloud.chains import chain_names, chain_store
+from lakepond.cloud.collecting import ChainSwept, Collector, Rules
+from lakepond.cloud.fetching import CloudSegments
+from lakepond.cloud.layout import SNAPSHOTS
+from lakepond.cloud.pace import patiently
 from lakepond.cloud.place import Cloud
-from lakepond.cloud.status import in_words
 from lakepond.cloud.store import Store
-from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt, SpecError
-from lakepond.lake.format import commits
-from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.names import SEGMENT
+from lakepond.errors import CloudCorrupt, CloudError, CloudNotFound, SpecError
+from lakepond.lake import writers
+from lakepond.lake.format import commits, description
+from lakepond.lake.format.sealed import unseal
 from lakepond.lake.read.catalog import Catalog, new_files
-from lakepond.lake.write.retention import CHECKPOINT, checkpointed, commit_of_state, deletable
+from lakepond.lake.write.retention import CHECKPOINT, check_kept, checkpointed, commit_of_state
 
 log = logging.getLogger("lakepond")
 DAY = 24 * 3600.0
+SNAPSHOT, PRIORITIES = rf"{SNAPSHOTS}/[0-9]{{10}}\.json", rf"{SNAPSHOTS}/[0-9]{{10}}\.priorities"
 
 
 @dataclass(frozen=True)
-class Swept:
-    """Result of `gc`: what was deleted, or would be deleted without `dry_run`."""
+class Swept(ChainSwept):
+    """Result of `gc` for all writers: what was deleted; a dry run: all that two runs would delete."""
 
-    dry_run: bool
-    commits: tuple[int, ...]
-    segments: tuple[str, ...]
-    bytes: int
-    young: int
-    """unreferenced files that are newer than `older_than`"""
-    leased: tuple[int, ...] = ()
-    """commits that are kept only because a reader has a valid lease on them"""
+    dry_run: bool = True
+    snapshots: tuple[int, ...] = ()
+    """the snapshots that were deleted"""
+    writers: dict[str, ChainSwept] = field(default_factory=dict)
+    """the same for each writer; "" is the one without a name"""
+
+    @classmethod
+    def of(cls, found: dict[str, ChainSwept], snapshots: tuple[int, ...], dry_run: bool) -> Swept:
+        """The sum over all writers."""
+        each = found.values()
+        return cls(
+            commits=tuple(number for one in each for number in one.commits),
+            segments=tuple(name for one in each for name in one.segments),
+            bytes=sum(one.bytes for one in each),
+            marked=tuple(name for one in each for name in one.marked),
+            marked_bytes=sum(one.marked_bytes for one in each),
+            young=sum(one.young for one in each),
+            leased=tuple(number for one in each for number in one.leased),
+            dry_run=dry_run,
+            snapshots=snapshots,
+            writers=found,
+        )
 
     def __str__(self) -> str:
-        what = "would be deleted" if self.dry_run else "deleted"
-        text = (
-            f"{len(self.commits)} commits and {len(self.segments)} segments, {in_words(self.bytes)}, {what}"
-        )
-        text += f"; {len(self.leased)} commits are kept for readers on other machines" if self.leased else ""
-        return text + (f"; {self.young} more are too recent to delete" if self.young else "")
+        return self.in_words(self.dry_run)
 
 
 def gc(
@@ -65,63 +69,126 @@ def gc(
     *,
     keep_last: int | None = None,
     keep_every: int | None = None,
+    keep_snapshots: int | None = None,
     older_than: float = DAY,
     dry_run: bool = True,
     lake: str | Path | None = None,
 ) -> Swept:
-    """Delete old commits and unreferenced files of a lake in the cloud; by default only report them.
+    """Delete old commits and unused files of a lake in the cloud; by default only report them.
 
-    keep_last, keep_every: keep the newest `keep_last` commits and those whose number is a multiple of
-    `keep_every`; default: all. Commits that a checkpoint of the run refers to are always kept.
-    older_than: minimum age of a deleted file, in seconds. dry_run: report without deleting.
-    lake: a local copy of the lake; files that its commits and checkpoints refer to are kept, because its
-    segments may exist only in the cloud.
+    The first run marks what is unused; a run at least `older_than` later deletes what still is.
+
+    keep_last, keep_every: keep the newest `keep_last` commits of each writer and those whose number is a
+    multiple of `keep_every`; default: all. Commits that a checkpoint of the run or a snapshot refers to are
+    always kept. keep_snapshots: keep only the newest `keep_snapshots` snapshots; default: all.
+    older_than: minimum age of a deleted file, and minimum time between mark and deletion, in seconds.
+    dry_run: report without changing anything. lake: a local copy of the lake; files that its commits and
+    checkpoints refer to are kept, because its segments may exist only in the cloud.
 
     Files that a reader with a valid lease needs are kept. Raises `SpecError` for invalid arguments,
-    `CloudNotFound` if the location has no lake with a commit.
+    `CloudNotFound` if the location has no lake with a commit. If one writer cannot be collected, the others
+    are, before its error is raised.
     """
-    if keep_last is not None and keep_last < 1:
-        raise SpecError(f"keep_last must be at least 1, but is {keep_last!r}: a lake needs a commit.")
-    if keep_every is not None and (keep_every < 1 or keep_last is None):
-        raise SpecError("keep_every must be at least 1 and given together with keep_last.")
+    check_kept(keep_last, keep_every)
+    if keep_snapshots is not None and keep_snapshots < 0:
+        raise SpecError(f"keep_snapshots must be at least 0, but is {keep_snapshots!r}.")
     store = Store(Cloud.of(cloud))
-    remote = _look(store)
-    needed = _of_checkpoints(store.cloud, None if lake is None else Path(lake))
-    going = deletable(remote.numbers, keep_last, keep_every, needed)
-    now = time.time() if dry_run else _server_time(store)
-    going = [number for number in going if now - remote.listed[commit_name(number)].modified > older_than]
-    valid = _leases(store, remote.listed, now)
-    leased = tuple(number for number in going if number in valid.commits)
-    going = [number for number in going if number not in valid.commits]
-    named = valid.segments | _named(store, [number for number in remote.numbers if number not in going])
-    if lake is not None:
-        folder = Path(lake) / "commits"
-        here: dict[str, int] = {}
-        for number in commits.numbers(folder):
-            new_files(Catalog(commits.read(folder, number), CloudSegments(store, Path(lake))), here)
-        named |= here.keys()
-    loose = _loose(remote.listed, named)
-    old = {name: found for name, found in loose.items() if now - found.modified > older_than}
-    if not dry_run:
-        old = _delete(store, going, old, set(remote.numbers), now)
-    size = sum(found.size for found in old.values()) + sum(remote.listed[commit_name(n)].size for n in going)
-    swept = Swept(
-        dry_run,
-        tuple(going),
-        tuple(sorted(name.removeprefix("segments/") for name in old)),
-        size,
-        len(loose) - len(old),
-        leased,
-    )
+    chains = patiently(lambda: _chains(store), for_seconds=1.0, cap=store.cloud.retry_cap)
+    checkpoints = _of_checkpoints(store.cloud, None if lake is None else Path(lake))
+    files = set() if lake is None else _files_of(Path(lake), store)
+    snapshots = Snapshots(store)
+    now = time.time() if dry_run else leases.server_time(store)
+    deleted = snapshots.collect(keep_snapshots, older_than, now, dry_run)
+    rules = Rules(keep_last, keep_every, older_than)
+    found: dict[str, ChainSwept] = {}
+    errors: list[CloudError] = []
+    for chain in chains:
+
+        def named(chain: str = chain) -> set[int]:
+            return snapshots.commits(chain) | (set() if chain else checkpoints)
+
+        try:
+            found[chain] = Collector(chain_store(store, chain), rules, named, files, now).run(dry_run)
+        except CloudError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    swept = Swept.of(found, deleted, dry_run)
     log.info("%s: %s", store.cloud, swept)
     return swept
 
 
-def _look(store: Store) -> Remote:
-    remote = look(store)
-    if remote is None or not remote.numbers:
+def _chains(store: Store) -> list[str]:
+    chains = chain_names(store)
+    if not chains or store.head(description.NAME) is None:
         raise CloudNotFound(f"there is no lake with a commit at {store.cloud}; nothing is deleted.")
-    return remote
+    return chains
+
+
+class Snapshots:
+    """The snapshots of a lake in the cloud, and the commits that they name."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._heads: dict[str, dict[str, set[int]]] = {}  # by name; a snapshot never changes
+        self._deleted: set[str] = set()
+
+    def commits(self, chain: str) -> set[int]:
+        """The commits of a chain that the snapshots name which exist now."""
+        found: set[int] = set()
+        for name in self._list():
+            if name not in self._heads:
+                try:
+                    self._heads[name] = _heads(self._store.read(name))
+                except CloudNotFound:  # deleted in the meantime
+                    continue
+                except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+                    raise CloudCorrupt(
+                        f"{name} of {self._store.cloud} cannot be read, so the commits that it needs are "
+                        "not known; nothing is deleted. Delete that snapshot by hand if it is not needed "
+                        f"({error})."
+                    ) from error
+            found |= self._heads[name].get(chain, set())
+        return found
+
+    def collect(self, keep: int | None, older_than: float, now: float, dry_run: bool) -> tuple[int, ...]:
+        """Delete all but the newest `keep` snapshots, and priorities without a snapshot; returns the numbers.
+
+        From now on `commits` does not count these snapshots, in a dry run too.
+        """
+        listed = self._store.list(SNAPSHOTS)
+        names = [name for name in sorted(listed) if re.fullmatch(SNAPSHOT, name)]
+        old = {name for name, each in listed.items() if now - each.modified > older_than}
+        going = [] if keep is None else [name for name in names[: max(0, len(names) - keep)] if name in old]
+        self._deleted.update(going)
+        kept = {name.removesuffix(".json") for name in names if name not in going}
+        weights = [name for name in sorted(old) if re.fullmatch(PRIORITIES, name)]
+        loose = [name for name in weights if name.removesuffix(".priorities") not in kept]
+        for name in () if dry_run else (*going, *loose):
+            self._store.delete(name)
+        return tuple(int(name[len(SNAPSHOTS) + 1 :].removesuffix(".json")) for name in going)
+
+    def _list(self) -> list[str]:
+        listed = self._store.list(SNAPSHOTS)
+        return [name for name in listed if re.fullmatch(SNAPSHOT, name) and name not in self._deleted]
+
+
+def _heads(snapshot: bytes) -> dict[str, set[int]]:
+    """The commits that a snapshot names, by chain."""
+    return {
+        chain: {int(each["commit"]) for each in (head, *head.get("older", ()))}
+        for chain, head in unseal(snapshot)["heads"].items()
+    }
+
+
+def _files_of(lake: Path, store: Store) -> set[str]:
+    """The segments that the commits of a lake on this disk refer to, of all its writers."""
+    found: dict[str, int] = {}
+    for writer in writers.names(lake):
+        home = writers.home(lake, writer)
+        for number in commits.numbers(home / "commits"):
+            new_files(Catalog(commits.read(home / "commits", number), CloudSegments(store, home)), found)
+    return set(found)
 
 
 def _of_checkpoints(cloud: Cloud, lake: Path | None) -> set[int]:
@@ -151,97 +218,3 @@ def _around(cloud: Cloud) -> Cloud | None:
     if not prefix and (scheme != "file" or len(Path(bucket).parts) < 2):
         return None
     return replace(cloud, url=cloud.url.rstrip("/").rpartition("/")[0])
-
-
-def _named(store: Store, numbers: list[int]) -> set[str]:
-    """All files that these commits refer to; raises if a commit is unreadable."""
-    found: dict[str, int] = {}
-    for number in numbers:
-        try:
-            slot = parse_slot(store.read(commit_name(number)), number)
-            if isinstance(slot, Commit):
-                new_files(Catalog(slot, CloudSegments(store)), found)
-        except LakeCorrupt as error:
-            raise CloudCorrupt(
-                f"commit {number} of {store.cloud} cannot be read, so it is not known which files it "
-                "uses; nothing is "
-                "deleted. Delete that commit by hand if it is not needed."
-            ) from error
-    return set(found)
-
-
-def _loose(listed: dict[str, Listed], named: set[str]) -> dict[str, Listed]:
-    """The segments that no commit names; what lakepond did not write is left alone."""
-    return {
-        name: each
-        for name, each in listed.items()
-        if re.fullmatch(rf"segments/{SEGMENT.pattern}", name) and name.removeprefix("segments/") not in named
-    }
-
-
-class Leases(NamedTuple):
-    """The commits and segments that readers on all machines need."""
-
-    commits: set[int]
-    segments: set[str]
-    expired: list[str]
-
-
-def _leases(store: Store, listed: dict[str, Listed], now: float) -> Leases:
-    """The leases that are valid now, taken together; raises if one cannot be read, unless it is old."""
-    found = Leases(set(), set(), [])
-    for name, each in listed.items():
-        if not re.fullmatch(rf"{LEASES}[0-9a-f]{{16}}\.json", name):
-            continue
-        try:
-            needs = leases.parse(store.read(name))
-        except CloudNotFound:  # the reader has ended
-            continue
-        except ValueError as error:
-            if now - each.modified <= leases.SECONDS:
-                raise CloudCorrupt(
-                    f"{name} of {store.cloud} cannot be read, so it is not known which commits its reader "
-                    f"needs; nothing is deleted. Delete it by hand if that reader has ended ({error})."
-                ) from error
-            needs = leases.Needs(0.0, frozenset(), frozenset())
-        if now - each.modified > needs.seconds:
-            found.expired.append(name)
-        else:
-            found.commits.update(needs.commits)
-            found.segments.update(needs.segments)
-    return found
-
-
-def _delete(
-    store: Store, going: list[int], old: dict[str, Listed], seen: set[int], now: float
-) -> dict[str, Listed]:
-    """Delete commits, then segments and expired leases; returns the segments that were deleted.
-
-    Segments that are named by a commit or a lease that was put in the meantime are kept.
-    """
-    for number in going:
-        store.delete(commit_name(number))
-    remote = _look(store)
-    if strange := [number for number in going if number in remote.numbers]:
-        raise CloudCorrupt(
-            f"commit {strange[0]} of {store.cloud} still exists after it was deleted; gc stopped."
-        )
-    valid = _leases(store, remote.listed, now)
-    new = valid.segments | _named(store, [number for number in remote.numbers if number not in seen])
-    gone = {name: found for name, found in old.items() if name.removeprefix("segments/") not in new}
-    for name in [*gone, *valid.expired]:
-        store.delete(name)
-    return gone
-
-
-def _server_time(store: Store) -> float:
-    """What the server's clock says: the age of a file is a matter of that clock, not of ours."""
-    name = f"gc-{os.urandom(4).hex()}"
-    store.replace(name, b"lakepond asks for the time")
-    try:
-        found = store.head(name)
-        if found is None:
-            raise CloudCorrupt(f"{store.cloud} lost a file that it had acknowledged; nothing was deleted.")
-        return found.modified
-    finally:
-        store.delete(name)

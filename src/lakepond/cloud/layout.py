@@ -1,9 +1,11 @@
 """The names of a lake's objects in the cloud: those of its files on disk, and a few more.
 
-    lake.json                                  of all writers
+    lake.json, sources/<digest>.source         of all writers
     commits/<number>.json, segments/<digest>   the chain of the writer without a name
     leases/<id>.json, boundary.json            of that chain
-    writers/<name>.<incarnation>/...           the chain of a named writer: the same four, for each
+    garbage.json                               what `gc` found unused in that chain
+    writers/<name>.<incarnation>/...           the chain of a named writer: the same five, for each
+    snapshots/<number>.json                    views of all chains that followers have stored
 
 A chain is the history of one writer: commits with increasing numbers, and the segments that they name. The
 object at a commit's number is the slot of that number: the commit, or a skip if it was never published.
@@ -15,12 +17,17 @@ import re
 from collections.abc import Iterable
 
 from lakepond.lake.format import commits, description
-from lakepond.lake.format.names import CHAIN
+from lakepond.lake.format.names import CHAIN, SOURCES, folder_of
 from lakepond.lake.writers import FOLDER
 
 LEASES = "leases/"
 BOUNDARY = "boundary.json"
-KNOWN = (description.NAME, BOUNDARY, "commits/", "segments/", LEASES, f"{FOLDER}/")
+GARBAGE = "garbage.json"
+SNAPSHOTS = "snapshots"
+KNOWN = (
+    *(description.NAME, BOUNDARY, GARBAGE),
+    *("commits/", "segments/", LEASES, f"{FOLDER}/", f"{SNAPSHOTS}/", f"{SOURCES}/"),
+)
 """all that belongs to a lake"""
 
 
@@ -37,6 +44,11 @@ def is_chain(name: str) -> bool:
 def commit_name(number: int) -> str:
     """The object of one commit."""
     return f"commits/{commits.file_name(number)}"
+
+
+def segment_name(name: str) -> str:
+    """The object of one segment: in its chain, or in the lake if all writers share it."""
+    return f"{folder_of(name)}/{name}"
 
 
 def commit_numbers(names: Iterable[str], under: str = "") -> list[int]:

@@ -178,6 +178,8 @@ class RemoteBucket:
         kind, text = type(error).__name__, str(error)
         why = reason(text)
         where = f"{self._scheme}://{self._bucket}"
+        if ours := re.search(r"credential provider: CloudRefused: (.*)", text):
+            return CloudRefused(ours[1])
         if kind == "AlreadyExistsError" or kind == "PreconditionError":
             return Exists(f"{name} already exists in {where}.")
         if re.search(r"NoSuchBucket|ContainerNotFound|bucket does not exist", text):

@@ -29,7 +29,6 @@ SKEW_WARN = 60.0
 RELEASED = 1_793_000_000.0
 """a correct clock does not show an earlier moment: October 2026"""
 FORGETFUL = ("tmpfs", "ramfs")
-SHARED = ("nfs", "cifs", "smb", "fuse", "9p", "lustre", "beegfs", "ceph")
 TRY_LOCK = """
 import fcntl, sys, time
 file = open(sys.argv[1])
@@ -92,7 +91,7 @@ def sync(folder: Path) -> Check:
     """Write, sync, rename and sync the folder, as a commit does; report the kind of file system."""
     from lakepond.lake.files import write_whole
 
-    kind = file_system(folder)
+    kind = machine.file_system(folder)
     began = time.perf_counter()
     try:
         write_whole(folder, lambda file: file.write(os.urandom(65_536)), lambda _: "probe")
@@ -104,18 +103,6 @@ def sync(folder: Path) -> Check:
         step = "this file system is in memory and lost when the machine restarts; choose a disk with --path."
         return Check("sync", "warn", told, step)
     return Check("sync", "pass", told)
-
-
-def file_system(path: Path) -> str:
-    """The type of the file system a path is on, as the kernel calls it."""
-    best, kind = "", "unknown"
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, point, name, *_ = line.split(" ")
-        point = point.encode().decode("unicode_escape")
-        inside = str(path.absolute()) == point or str(path.absolute()).startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, name
-    return kind
 
 
 def lock(folder: Path) -> Check:
@@ -139,8 +126,8 @@ def lock(folder: Path) -> Check:
                     return Check("locks", "fail", "a lock outlived the process that held it", step)
         finally:
             other.kill()
-    kind = file_system(folder)
-    if kind.startswith(SHARED):
+    kind = machine.file_system(folder)
+    if kind.startswith(machine.SHARED):
         return Check(
             "locks", "warn", f"work on this machine; {kind} may not support them between machines", step
         )

@@ -81,7 +81,7 @@ def _pull(
     copies = [ChainCopy(path, store, chain) for chain in _chains(store, commit, writer)]
     heads: dict[str, Commit] = {}
     errors: list[CloudNotFound] = []
-    fetchers = {copy.writer: Fetcher(copy.home, copy.store) for copy in copies}
+    fetchers = {copy.writer: Fetcher(copy) for copy in copies}
     with ThreadPoolExecutor(cloud.workers, "lakepond-pull") as pool:
         brought = [(copy, pool.submit(_bring, copy, commit, wait)) for copy in copies]
         for copy, each in brought:
@@ -133,7 +133,7 @@ def _segments(copy: ChainCopy, fetcher: Fetcher | None = None) -> Segments:
     return Segments(
         copy.path,
         copy.writer,
-        bring=fetcher if fetcher is not None else Fetcher(copy.home, copy.store),
-        pin=Lease(copy.store).pin,
+        bring=fetcher if fetcher is not None else Fetcher(copy),
+        pin=Lease(copy.store, copy.home).pin,
         commit=partial(commit_of, copy),
     )

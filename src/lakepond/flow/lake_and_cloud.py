@@ -52,8 +52,8 @@ class CloudCopy:
         self.pusher = Pusher(path, cloud, store=store, writer=writer)
         self._copy, self.store = self.pusher.copy, self.pusher.store
         home = self._copy.home
-        self._fetcher = fetcher = Fetcher(home, self.store)
-        self.lease = Lease(self.store, newest=partial(_newest, home, CloudSegments(self.store, home)))
+        self._fetcher = fetcher = Fetcher(self._copy)
+        self.lease = Lease(self.store, home, newest=partial(_newest, home, CloudSegments(self.store, home)))
         self.segments = Segments(
             path,
             writer,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -37,16 +38,42 @@ def resume(lake: Lake, pond: Pond, oldest: int = 0) -> None:
     """
     start = max(oldest, lake.commit.oldest, lake.commit.recorded - pond.capacity)
     pond.start_at(start)
-    _choose_layouts(lake, pond)
+    choose_layouts(lake, pond)
     rows = _Rows(lake, pond, ours=True)
     for part in lake.parts(np.arange(start, lake.commit.recorded)):
         held = rows.hold(part)
         alone = are_alone(lake.commit, pond.recorded + np.arange(len(held.columns["stream"])))
         try:
-            _append(pond, held, slice(None), alone=alone)
+            append(pond, held, slice(None), alone=alone)
         finally:
             _unpin(pond, held)
     _restore_priorities(lake, pond)
+
+
+def groups(lake: Lake, ids: Array) -> Iterator[list[Part]]:
+    """The steps with these sorted ids in groups of parts, of at most `PART_BYTES` without deduplication."""
+    most, group, steps = max(1, PART_BYTES // lake.spec.step_nbytes), list[Part](), 0
+    for part in lake.parts(ids):
+        if group and steps + len(part.ids) > most:
+            yield group
+            group, steps = [], 0
+        group.append(part)
+        steps += len(part.ids)
+    if group:
+        yield group
+
+
+@contextmanager
+def held(lake: Lake, pond: Pond, parts: Sequence[Part]) -> Iterator[Held]:
+    """The steps of some parts as one, to be appended by the caller; rows are pinned during the block.
+
+    Rows that the pond has already, from whatever lake, are found.
+    """
+    found = _Rows(lake, pond, ours=False, straight=False).hold_together(parts)
+    try:
+        yield found
+    finally:
+        _unpin(pond, found)
 
 
 def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
@@ -55,7 +82,7 @@ def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
     Rows are loaded as they are read, steps are appended at the end: until then, memory is needed for their
     columns and window starts.
     """
-    _choose_layouts(lake, pond)
+    choose_layouts(lake, pond)
     read: list[Held] = []
     rows = _Rows(lake, pond, ours=False)
     if rows.straight:
@@ -68,13 +95,13 @@ def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
                 leaf.store is not None and not isinstance(values, SlotWindows)
                 for leaf, values in zip(pond.leaves, held.leaves, strict=True)
             ):  # written before their layout was known: a few steps, but complete observations
-                _append(pond, held, rng.permutation(len(held.columns["stream"])))
+                append(pond, held, rng.permutation(len(held.columns["stream"])))
                 _unpin(pond, read.pop())
         if read:
-            whole = _joined(read)
+            whole = joined(read)
             order = rng.permutation(len(whole.columns["stream"]))
             for at in range(0, len(order), PART_STEPS):
-                _append(pond, whole, order[at : at + PART_STEPS])
+                append(pond, whole, order[at : at + PART_STEPS])
     finally:
         for held in read:
             _unpin(pond, held)
@@ -106,14 +133,15 @@ def draw(lake: Lake, count: int, rng: np.random.Generator) -> Array:
     return np.sort(lake.commit.oldest + rng.choice(len(lake), count, replace=False, shuffle=False))
 
 
-def _choose_layouts(lake: Lake, pond: Pond) -> None:
+def choose_layouts(lake: Lake, pond: Pond) -> None:
+    """Use the row layouts of a lake, if nothing is in the pond and none is declared."""
     if not pond.size:
         for leaf, layout in zip(pond.leaves, lake.reader.layouts(), strict=True):
             if layout is not None and layout.axis is not None:
                 leaf.use_layout(RowLayout(layout.axis, leaf.field.shape[layout.axis] // layout.length))
 
 
-def _append(pond: Pond, held: Held, which: slice | Array, *, alone: Array | None = None) -> None:
+def append(pond: Pond, held: Held, which: slice | Array, *, alone: Array | None = None) -> None:
     """Append steps; `alone`: those that belong to no sequence, None: all, in random order."""
 
     def part(leaf: SlotWindows | Array, k: int) -> SlotWindows | Array:
@@ -137,7 +165,7 @@ def _unpin(pond: Pond, held: Held) -> None:
             pond.unpin_rows(i, leaf.pinned)
 
 
-def _joined(parts: list[Held]) -> Held:
+def joined(parts: list[Held]) -> Held:
     """All parts as one, with one track per leaf; the rows stay pinned by the parts."""
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
     leaves: list[SlotWindows | Array] = []
@@ -157,12 +185,15 @@ def _joined(parts: list[Held]) -> Held:
 class _Rows:
     """Loads the rows of parts of a lake into a pond."""
 
-    def __init__(self, lake: Lake, pond: Pond, *, ours: bool) -> None:
-        """`ours`: the pond is poured into this lake, so rows keep their numbers and repeats are found."""
+    def __init__(self, lake: Lake, pond: Pond, *, ours: bool, straight: bool = True) -> None:
+        """`ours`: the pond is poured into this lake, so rows keep their numbers and repeats are found.
+
+        `straight`: repeats need not be found, if the pond is empty.
+        """
         self._lake, self._pond, self._ours = lake, pond, ours
         # a row of an earlier part is found by its number; it is referenced by steps, or pinned
         self._slots = [_Slots() for _ in pond.leaves]
-        self.straight = not ours and not pond.size
+        self.straight = straight and not ours and not pond.size
         """the pond is empty, so rows need not be looked up: they are decoded into their slots"""
         self._scratch = np.empty(0 if self.straight else PART_BYTES, np.uint8)
 
@@ -185,19 +216,57 @@ class _Rows:
             raise
         return Held(part.columns, leaves)
 
-    def _load(self, i: int, leaf: LeafPart | Array) -> SlotWindows | Array:
-        """The windows of a part as slots of the pond."""
+    def hold_together(self, parts: Sequence[Part]) -> Held:
+        """Load the rows of several parts into the pond, pinned; one `Held` for all of them."""
+        names = parts[0].columns
+        columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in names}
+        leaves: list[SlotWindows | Array] = []
+        try:
+            for i in range(len(parts[0].leaves)):
+                leaves.append(self._load_together(i, [part.leaves[i] for part in parts]))
+        except BaseException:
+            _unpin(self._pond, Held({}, leaves))
+            raise
+        return Held(columns, leaves)
+
+    def _load_together(self, i: int, parts: list[LeafPart | Array]) -> SlotWindows | Array:
+        if not all(isinstance(leaf, LeafPart) and self._takes(i, leaf) for leaf in parts):
+            return np.concatenate([self._values(i, leaf) for leaf in parts])
+        found = [leaf for leaf in parts if isinstance(leaf, LeafPart)]
+        positions = [covered(leaf.starts, leaf.layout.length) for leaf in found]
+        numbers = np.concatenate([leaf.track[at] for leaf, at in zip(found, positions, strict=True)])
+        slots, held = self._slots_of(i, numbers, found[0].layout.row_bytes)
+        offsets = np.cumsum([0, *map(len, positions[:-1])]).tolist()
+        starts = [
+            offset + np.searchsorted(at, leaf.starts)
+            for leaf, at, offset in zip(found, positions, offsets, strict=True)
+        ]
+        return SlotWindows(slots, np.concatenate(starts), held)
+
+    def _takes(self, i: int, leaf: LeafPart) -> bool:
+        return self._pond.takes_rows(i, leaf.layout.length, leaf.layout.axis)
+
+    def _values(self, i: int, leaf: LeafPart | Array) -> Array:
+        """Both observations of some steps, (steps, 2, *shape)."""
         if not isinstance(leaf, LeafPart):
             return leaf
-        layout = leaf.layout
-        if not self._pond.takes_rows(i, layout.length, layout.axis):  # written in another layout
-            return np.stack([self._lake.observations(i, leaf, which) for which in (0, 1)], axis=1)
-        positions = covered(leaf.starts, layout.length)
-        numbers, place = distinct(leaf.track[positions])
+        return np.stack([self._lake.observations(i, leaf, which) for which in (0, 1)], axis=1)
+
+    def _load(self, i: int, leaf: LeafPart | Array) -> SlotWindows | Array:
+        """The windows of a part as slots of the pond."""
+        if not isinstance(leaf, LeafPart) or not self._takes(i, leaf):  # written in another layout
+            return self._values(i, leaf)
+        positions = covered(leaf.starts, leaf.layout.length)
+        slots, held = self._slots_of(i, leaf.track[positions], leaf.layout.row_bytes)
+        return SlotWindows(slots, np.searchsorted(positions, leaf.starts), held)
+
+    def _slots_of(self, i: int, rows: Array, size: int) -> tuple[Array, Array]:
+        """The slot of each of some rows of `size` bytes, by number, and those that were loaded and pinned."""
+        numbers, place = distinct(rows)
         slots = self._slots[i].of(numbers)
         missing = slots < 0
         new = numbers[missing]
-        reader, size = self._lake.reader, layout.row_bytes
+        reader = self._lake.reader
         if self.straight:
             held = self._pond.read_rows(i, len(new), lambda out: reader.rows(i, new, size, out.reshape(-1)))
         else:
@@ -205,7 +274,7 @@ class _Rows:
             held = self._pond.load_rows(i, rows, new if self._ours else None)
         self._slots[i].add(new, held)
         slots[missing] = held
-        return SlotWindows(slots[place], np.searchsorted(positions, leaf.starts), held)
+        return slots[place], held
 
 
 class _Slots:

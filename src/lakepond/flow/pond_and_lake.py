@@ -22,7 +22,8 @@ from lakepond.lake import writers
 from lakepond.lake.files import ASIDE
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit, Start
-from lakepond.lake.format.link_notes import cut_streams
+from lakepond.lake.format.link_notes import cut_streams, end_note
+from lakepond.lake.format.names import SOURCES
 from lakepond.lake.read.lake import Lake, commit_to_follow
 from lakepond.lake.write.commit_queue import Background
 from lakepond.lake.write.disk_guard import parse_bytes
@@ -56,7 +57,7 @@ class Outflow:
     ) -> None:
         """`keeps_all`: commit steps before they leave the pond. `generator`: saved with every commit."""
         self._pond, self._cloud, self._generator = pond, cloud, generator
-        self._handed = Handed(writer.next_rows())
+        self._handed = Handed(writer.next_rows(), writer.sources())
         self._ends: dict[int, tuple[bool, bool]] = {}  # flags of steps that changed after their hand-over
         self._committed_links = link_note(pond)
         self.background = Background(writer, keeps_all=keeps_all)
@@ -96,7 +97,7 @@ class Outflow:
                 since,
                 self._handed,
                 self.background,
-                {**note, **links},
+                {**note, **links, **end_note(self._ends)},
                 self._generator,
                 self._ends,
             )
@@ -305,7 +306,7 @@ def _new_lake(pond: Pond, path: Path, codec: str, merge_after: int | None) -> La
 
 def is_empty_lake(path: Path) -> bool:
     """Whether a folder contains only a lake without a commit, for example after a killed first save."""
-    own = {description.NAME, "segments", "commits", "lock"}
+    own = {description.NAME, "segments", "commits", "lock", SOURCES}
     strange = any(each.name not in own and each.suffix != ASIDE for each in path.iterdir())
     return not strange and not commits.numbers(path / "commits")
 

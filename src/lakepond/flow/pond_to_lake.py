@@ -5,19 +5,20 @@ Columns are copied. Rows are pinned in the pond and read in pieces by the thread
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from lakepond.flow.known_sources import KnownSources
 from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.entries import Source
 from lakepond.lake.format.tracks import Layout, covered, runs_of
 from lakepond.lake.write.commit_queue import Background
-from lakepond.lake.write.handover import HandOver, Windows
+from lakepond.lake.write.handover import HandOver, SourceRows, Windows
 from lakepond.pond import Pond
-from lakepond.pond.observations import Observations
 from lakepond.rows import RowStore
 from lakepond.sampling.generators import state_of
 from lakepond.sampling.links import CONTINUES
@@ -30,12 +31,28 @@ MOST_CHANGES = 16
 """hand-overs of changed priorities before all are handed over again"""
 
 
+class New(NamedTuple):
+    """The rows of one leaf that get their numbers with a hand-over."""
+
+    leaf: int
+    store: RowStore
+    slots: Array
+    """slots of rows that are written, and pinned until then"""
+    known_slots: Array
+    """slots of rows of sources"""
+    known_rows: Array
+    """their numbers"""
+    windows: Windows
+
+
 class Handed:
     """What has been submitted of a pond so far; the rest is new."""
 
-    def __init__(self, next_rows: list[int]) -> None:
+    def __init__(self, next_rows: list[int], sources: Sequence[Iterable[Source]]) -> None:
         self.next_rows = next_rows
         """the next row number of each leaf"""
+        self.sources = [KnownSources(listed) for listed in sources]
+        """the sources of each leaf"""
         self.weights: Array = np.zeros(0)
         """of each place, as they were handed over last"""
         self.changes = self.changed = 0
@@ -59,10 +76,12 @@ def hand_over(
     Rows are numbered and pinned last. If that or submitting fails, nothing has changed; after an interrupt
     behind it, everything was handed over.
     """
+    for leaf, sources in zip(pond.leaves, known.sources, strict=True):
+        sources.prepare(leaf)
     with pond.reading():
         if since < pond.oldest:
             raise AssertionError(f"steps [{since}, {pond.oldest}) were evicted before they were committed")
-        handed, new = _collect(pond, since, known.next_rows, generator)
+        handed, new = _collect(pond, since, known, generator)
         handed = replace(handed, ends=dict(ends))
         changed = None
         if pond.priorities is not None:
@@ -70,12 +89,15 @@ def hand_over(
         if changed is not None and pond.priorities is not None:
             weights = pond.priorities.weights(pond.places(changed))
             handed = replace(handed, priorities=weights, changed=changed)
-        numbered = list(known.next_rows)
+        numbered, firsts = list(known.next_rows), [dict(each.firsts) for each in known.sources]
         try:
-            for i, store, slots in new:
-                store.set_row_numbers(slots, numbered[i] + np.arange(len(slots)))
-                known.next_rows[i] += len(slots)
-                store.pin(slots)  # an interrupt in here only keeps rows too long
+            for each in new:
+                windows = each.windows
+                each.store.set_row_numbers(each.slots, windows.first + np.arange(len(each.slots)))
+                each.store.set_row_numbers(each.known_slots, each.known_rows)
+                known.next_rows[each.leaf] = windows.first + windows.count
+                known.sources[each.leaf].firsts |= {source.digest: source.first for source in windows.sources}
+                each.store.pin(each.slots)  # an interrupt in here only keeps rows too long
             done = to.submit(handed, note)
             if pond.priorities is not None:
                 _remember(pond.priorities, None if changed is None else pond.places(changed), known)
@@ -83,9 +105,12 @@ def hand_over(
             return done
         except BaseException:
             if to.taken < handed.stop:
-                for _, store, slots in new:
-                    store.set_row_numbers(slots, -1)
+                for each in new:
+                    each.store.set_row_numbers(each.slots, -1)
+                    each.store.set_row_numbers(each.known_slots, -1)
                 known.next_rows[:] = numbered
+                for sources, before in zip(known.sources, firsts, strict=True):
+                    sources.firsts = before
             raise
 
 
@@ -96,31 +121,30 @@ def copy_of(pond: Pond, generator: np.random.Generator | None = None) -> HandOve
     """
     with pond.reading():
         handed, new = _collect(pond, pond.oldest, None, generator)
-        for _, store, slots in new:
-            store.pin(slots)
+        for each in new:
+            each.store.pin(each.slots)
         return handed
 
 
 def _collect(
-    pond: Pond, since: int, next_rows: list[int] | None, generator: np.random.Generator | None
-) -> tuple[HandOver, list[tuple[int, RowStore, Array]]]:
+    pond: Pond, since: int, known: Handed | None, generator: np.random.Generator | None
+) -> tuple[HandOver, list[New]]:
     """The steps from `since` on with all priorities, and for each leaf the slots of rows that are new.
 
-    `next_rows`: the number of the next new row of each leaf in the pond's lake; None: in a lake of its own.
+    `known`: what was handed over to the pond's lake; None: the steps go to a lake of their own.
     """
     pond.update()
     places = pond.places(np.arange(since, pond.recorded))
     columns = {name: _between(column, since, pond.recorded) for name, column in pond.columns.items()}
     columns["follows_previous"] = _between(pond.links.join, since, pond.recorded) == CONTINUES
     parts: list[Windows | Array] = []
-    new: list[tuple[int, RowStore, Array]] = []
+    new: list[New] = []
     for i, leaf in enumerate(pond.leaves):
         if leaf.store is None:
             parts.append(leaf.values(places))
             continue
-        windows, slots = _windows(pond, leaf, places, None if next_rows is None else next_rows[i])
-        new.append((i, leaf.store, slots))
-        parts.append(windows)
+        new.append(_windows(pond, i, leaf.store, places, known))
+        parts.append(new[-1].windows)
     weights, largest, alpha = None, 1.0, None
     if pond.priorities is not None:
         weights = pond.priorities.weights(pond.places(pond.ids()))
@@ -128,8 +152,8 @@ def _collect(
 
     def release() -> None:
         with pond.finishing():
-            for _, store, slots in new:
-                store.unpin(slots)
+            for each in new:
+                each.store.unpin(each.slots)
 
     state = None if generator is None else state_of(generator)
     oldest, leaves = pond.oldest, tuple(parts)
@@ -168,27 +192,37 @@ def _remember(weights: Priorities, changed: Array | None, known: Handed) -> None
         known.changes, known.changed = known.changes + 1, known.changed + len(changed)
 
 
-def _windows(pond: Pond, leaf: Observations, places: Array, next_row: int | None) -> tuple[Windows, Array]:
+def _windows(pond: Pond, leaf: int, store: RowStore, places: Array, known: Handed | None) -> New:
     """The windows of these steps as parts of one track, and the slots of the rows the lake does not have.
 
-    `next_row`: the number of the next new row in the pond's lake; None: in another, which has no row yet.
+    `known`: of the pond's lake; None: the windows go to another lake, which has no row yet.
     """
-    store = leaf.store
-    assert store is not None
     length = store.length
     starts = store.starts(places)
     # windows that overlap or touch in the pond's tracks are one range of the segment's track
     positions = covered(starts, length)
     moved = np.searchsorted(positions, starts)
     slots = store.slots_at(positions)
-    first = 0 if next_row is None else next_row
-    track = np.full(len(slots), -1) if next_row is None else store.row_numbers(slots)
+    first = 0 if known is None else known.next_rows[leaf]
+    track = np.full(len(slots), -1) if known is None else store.row_numbers(slots)
+    shared = known_slots = np.zeros(0, np.int32)
+    sources: tuple[SourceRows, ...] = ()
+    if known is not None:
+        unnumbered = np.unique(slots[track < 0])
+        sources, shared = known.sources[leaf].find(store, unnumbered, first)
+        first += sum(len(source.rows) for source in sources)
+        unnumbered, shared = unnumbered[shared >= 0], shared[shared >= 0]
+        known_slots = unnumbered
+        if len(known_slots):
+            at = np.minimum(np.searchsorted(known_slots, slots), len(known_slots) - 1)
+            here = (track < 0) & (known_slots[at] == slots)
+            track[here] = shared[at[here]]
     unnumbered = track < 0
     unknown, at, which = np.unique(slots[unnumbered], return_index=True, return_inverse=True)
     order = np.argsort(at)  # in the order of the track: on disk as in time
     track[unnumbered] = first + np.argsort(order)[which]
     new_slots = unknown[order]
-    layout = Layout(length, store.row_bytes, leaf.axis)
+    layout = Layout(length, store.row_bytes, pond.leaves[leaf].axis)
 
     def rows() -> Iterator[Array]:
         size = max(1, PIECE_BYTES // store.row_bytes)
@@ -205,4 +239,5 @@ def _windows(pond: Pond, leaf: Observations, places: Array, next_row: int | None
                     store.free_pending()
             yield buffer[: len(part)]
 
-    return Windows(layout, runs_of(track), moved, first, len(new_slots), rows), new_slots
+    windows = Windows(layout, runs_of(track), moved, first, len(new_slots), rows, sources)
+    return New(leaf, store, new_slots, known_slots, shared, windows)

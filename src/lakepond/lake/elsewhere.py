@@ -26,7 +26,16 @@ from lakepond import forks
 from lakepond.errors import LakeCorrupt, LakeNotFound
 from lakepond.lake.files import make_folders, write_all, write_bytes
 from lakepond.lake.format.checksum import Digest
-from lakepond.lake.format.names import PLACE, SEGMENT, delete, delete_temporary, entries, segment_files
+from lakepond.lake.format.names import (
+    PLACE,
+    SEGMENT,
+    SOURCES,
+    delete,
+    delete_temporary,
+    entries,
+    is_shared,
+    segment_files,
+)
 from lakepond.lake.lock import FileLock
 from lakepond.lake.writers import home
 
@@ -236,9 +245,13 @@ class Segments:
         """Whether files are fetched ahead: from elsewhere, and without a budget to keep to."""
         return self._bring is not None and self.budget is None
 
+    def place(self, name: str) -> Path:
+        """Where a file belongs on this disk: in the writer's folder, or in that of all writers."""
+        return self._lake / SOURCES / name if is_shared(name) else self.folder / name
+
     def local(self, name: str) -> Path | None:
         """Where a file is on this disk; None if it is not."""
-        file = self.folder / name
+        file = self.place(name)
         if file.exists():
             return file
         shared = self._lake / "segments" / name  # of other writers, in lakes of format 1
@@ -260,7 +273,7 @@ class Segments:
         if self._pin is None:
             return lambda _: None
         names = frozenset(names)
-        if self.budget is None and all((self.folder / name).exists() for name in names):
+        if self.budget is None and all(self.place(name).exists() for name in names):
             return lambda _: None
         return self._pin(commit, names)
 
@@ -289,7 +302,7 @@ class Segments:
                 if self._bring is None:
                     raise self._missing(name)
                 self._bring(name)
-            return file or self.folder / name
+            return file or self.place(name)
         except BaseException:
             self.release(name)
             raise
@@ -323,10 +336,9 @@ class Segments:
     def _missing(self, name: str) -> LakeCorrupt:
         url = known(self._lake).get(name)
         if url is None:
-            return LakeCorrupt(f"{self.folder / name} {GONE}")
+            return LakeCorrupt(f"{self.place(name)} {GONE}")
         return LakeCorrupt(
-            f"{self.folder / name} is not on this disk but at {url}: pull it, or open the lake with that "
-            "cloud."
+            f"{self.place(name)} is not on this disk but at {url}: pull it, or open the lake with that cloud."
         )
 
     def bytes_here(self) -> int:

@@ -16,6 +16,7 @@ from lakepond.lake import writers
 from lakepond.lake.elsewhere import known
 from lakepond.lake.files import make_folders, sync_folder, write_path
 from lakepond.lake.format import commits, description
+from lakepond.lake.format.names import SOURCES, is_shared
 from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.lake import Lake
 from lakepond.lake.read.verify import THREADS, Check, checks
@@ -61,8 +62,15 @@ def repair(path: str | Path, *, progress: Callable[[int, int], None] | None = No
                     moves.append((home / "commits" / commits.file_name(number), home / "quarantine"))
                 if progress is not None:
                     progress(i + 1, len(known_commits))
+        needed = {name for each in verdicts.values() for name in each.needed if is_shared(name)}
         for writer, home in homes.items():
             moves += [(file, home / "quarantine") for file in verdicts[writer].unneeded()]
+        suspects = {name for each in verdicts.values() for name in each.suspects if is_shared(name)}
+        moves += [
+            (file, path / "quarantine")
+            for name in sorted(suspects - needed)
+            if (file := path / SOURCES / name).exists()
+        ]
         for file, to in moves:
             make_folders(to)
             _move(file, _unused(to / file.name))
@@ -81,8 +89,10 @@ class _Verdicts:
         self._home = writers.home(path, writer)
         self._intact: set[str] = set()
         self._damaged: dict[str, LakeCorrupt] = {}
-        self._suspects: set[str] = set()
-        self._needed: set[str] = set()
+        self.suspects: set[str] = set()
+        """files of damaged commits"""
+        self.needed: set[str] = set()
+        """files of intact commits"""
 
     def check(self, number: int) -> bool:
         """Whether a commit and all its files are intact."""
@@ -109,9 +119,9 @@ class _Verdicts:
             raise
         except (LakeCorrupt, LakeNotFound, OSError) as error:
             self._report(number, error)
-            self._suspects.update(names)
+            self.suspects.update(names)
             return False
-        self._needed.update(names)
+        self.needed.update(names)
         return True
 
     def _run(self, waiting: list[Check]) -> None:
@@ -137,7 +147,7 @@ class _Verdicts:
     def unneeded(self) -> list[Path]:
         """Files of damaged commits that no intact commit needs."""
         folder = self._home / "segments"
-        return [folder / name for name in sorted(self._suspects - self._needed) if (folder / name).exists()]
+        return [folder / name for name in sorted(self.suspects - self.needed) if (folder / name).exists()]
 
     def _report(self, number: int, error: Exception) -> None:
         log.warning("commit %d of %s is damaged: %s", number, self._home, error)

@@ -8,6 +8,7 @@ changed if the first steps were misleading.
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy import ndarray
@@ -66,6 +67,9 @@ class Observations:
             )
         else:
             self._use_store(self._new_store(spec.row_layout))
+        self.sources: WeakValueDictionary[int, RowSource] = WeakValueDictionary()
+        """sources that windows were recorded from, by their tokens, as long as they exist"""
+        self._last_source = 0
         self.hint: tuple[int, str] = (0, "")
         """(recorded, text): the hint is valid until that many steps are recorded; see `hints`"""
         self.search_from = NEVER if self.layout_chosen else 0
@@ -203,6 +207,9 @@ class Observations:
         """A window of a source unchanged, if its rows are those stored; else its values, rows first."""
         assert not isinstance(obs, SlotWindows)
         if isinstance(obs, WindowRef) and self.row_layout == (0, 1):
+            if obs.source.token != self._last_source:
+                self._last_source = obs.source.token
+                self.sources[obs.source.token] = obs.source
             return obs
         return self._rows_first(self._values(obs))
 

@@ -12,7 +12,7 @@ of the oldest steps. An interrupted append leaves nothing visible; the next one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -332,6 +332,15 @@ class Pond(GrowthLock):
                 if not (self._ended[0][place] or self._ended[1][place]):
                     self._ended[0][place], self._ended[1][place] = terminated, truncated
             return newest[0] if newest else -1
+
+    def set_ends(self, ends: Mapping[int, tuple[bool, bool]]) -> None:
+        """Set the end flags of steps that are the newest of their stream; evicted ones are ignored."""
+        with self.reading():
+            self.update()
+            for step, flags in ends.items():
+                if self.oldest <= step < self.recorded:
+                    for column, flag in zip(self._ended, flags, strict=True):
+                        column[step % self.ring] = flag
 
     def clear(self) -> None:
         """Remove all steps; ids continue."""

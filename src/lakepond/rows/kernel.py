@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from lakepond.rows.compiling import native
-from lakepond.rows.instructions import copy, copy_bypassing_cache, fence, prefetch
+from lakepond.rows.hashing import hash_bytes
+from lakepond.rows.instructions import copy, copy_bypassing_cache, fence, memcmp, prefetch
 from lakepond.rows.memory import PAGE
 from lakepond.rows.slots import drop, enqueue, intern, take_slot
 from lakepond.rows.state import ANYWHERE, FREE, USED, Sources, State
@@ -287,6 +288,31 @@ def load(s: State, address: int, slots: Array) -> None:
         after = intern(s, address + k * s.counters[0].row_bytes, after)
         s.slots[after].refs += 1
         slots[k] = after
+
+
+@native(cache=True)
+def hash_rows(address: int, row: int, hashes: Array) -> None:
+    """Write the hashes of the rows at an address, one after another, to `hashes`."""
+    for k in range(len(hashes)):
+        hashes[k] = hash_bytes(address + k * row, row)
+
+
+@native(cache=True)
+def find_rows(s: State, slots: Array, address: int, hashes: Array, order: Array, found: Array) -> None:
+    """For each slot write to `found` which of the rows at an address it holds, the first one, or -1.
+
+    `hashes` are those of these rows, sorted, and `order` are their numbers.
+    """
+    row = s.counters[0].row_bytes
+    for k in range(len(slots)):
+        here = s.counters[0].address + np.int64(slots[k]) * row
+        key = hash_bytes(here, row)
+        at = np.searchsorted(hashes, key)
+        found[k] = -1
+        while at < len(hashes) and hashes[at] == key and found[k] < 0:
+            if memcmp(here, address + order[at] * row, row) == 0:
+                found[k] = order[at]
+            at += 1
 
 
 @native(cache=True)

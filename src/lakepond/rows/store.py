@@ -248,6 +248,13 @@ class RowStore:
         """Set the numbers of these rows in the lake; -1: none."""
         self.state.slots["lake"][slots] = numbers
 
+    def find(self, slots: Array, among: SortedRows) -> Array:
+        """Which of some rows each slot holds, byte for byte; -1: none."""
+        found = np.empty(len(slots), np.int64)
+        address = address_of(among.rows)
+        self._kernel.find_rows(self.state, slots, address, among.hashes, among.order, found)
+        return found
+
     # --- reading ---------------------------------------------------------------------------------
 
     def follows(self, places: Array, previous: Array) -> Array:
@@ -309,6 +316,19 @@ class RowStore:
             assert hash_bytes(address_of(self.slab.rows[slot]), self.row_bytes) == keys[slot], "hash"
         owned, writing = np.flatnonzero(s.extents["owner"] >= 0), s.cursors["extent"]
         assert np.array_equal(owned, np.sort(writing[writing >= 0])), "owners"
+
+
+class SortedRows:
+    """Rows, (n, row_bytes) uint8, that can be found by their content. Memory: 16 bytes per row."""
+
+    def __init__(self, rows: Array) -> None:
+        from lakepond.rows import kernel  # numba, not before it is needed
+
+        self.rows = rows
+        hashes = np.empty(len(rows), np.uint64)
+        kernel.hash_rows(address_of(rows), rows.shape[1], hashes)
+        self.order = np.argsort(hashes, kind="stable")
+        self.hashes = hashes[self.order]
 
 
 def _longer(array: Array, more: int) -> Array:

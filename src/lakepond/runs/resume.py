@@ -26,6 +26,7 @@ from lakepond.lake import elsewhere, writers
 from lakepond.lake.files import sync_folder
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Start
+from lakepond.lake.format.names import folder_of
 from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.read.lake import Lake
@@ -277,7 +278,7 @@ def _check_here(folder: Path, commit: int) -> None:
     away: list[str] = []
 
     def note_away(name: str) -> bool:
-        gone = name in there and not (lake / "segments" / name).exists()
+        gone = name in there and not (lake / folder_of(name) / name).exists()
         away.extend([name] if gone else [])
         return gone
 

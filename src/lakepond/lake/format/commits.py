@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -28,8 +28,10 @@ from lakepond.lake.format.entries import (
     Manifest,
     RowsFile,
     Segment,
+    Source,
     check,
     check_counts,
+    check_sources,
     from_json,
     to_json,
 )
@@ -37,7 +39,7 @@ from lakepond.lake.format.names import COMMIT, entries
 from lakepond.lake.format.ranges import Ranges, union
 from lakepond.lake.format.sealed import parse, seal, unseal
 from lakepond.lake.format.steps import StepsInfo
-from lakepond.lake.format.version import check_version, version
+from lakepond.lake.format.version import SOURCES, check_version, version
 from lakepond.sampling.generators import generator_in
 
 NEWEST = "newest"
@@ -78,6 +80,8 @@ class Commit:
     """for each leaf, ranges of row numbers that contain all rows of live steps"""
     next_rows: tuple[int, ...]
     """the number of the next new row, for each leaf"""
+    sources: tuple[tuple[Source, ...], ...] = ()
+    """for each leaf the row sources that its rows contain, in order; empty if there are none"""
     priorities: StepsInfo | None = None
     priority_changes: tuple[StepsInfo, ...] = ()
     """what changed since `priorities` was written, in this order"""
@@ -117,7 +121,10 @@ class Commit:
 
     def to_json(self) -> bytes:
         """The file: JSON, sealed by a checksum."""
-        content = {**version(), **vars(self)}
+        content = {**(version(SOURCES) if self.sources else version()), **vars(self)}
+        content["sources"] = [[asdict(source) for source in listed] for listed in self.sources]
+        if not self.sources:
+            del content["sources"]
         content["steps"] = [to_json(entry) for entry in content.pop("segments")]
         content["rows"] = [[to_json(entry) for entry in listed] for listed in self.rows]
         content["priorities"] = None if self.priorities is None else vars(self.priorities)
@@ -144,6 +151,7 @@ class Commit:
                 ),
                 live_rows=tuple(tuple((a, b) for a, b in ranges) for ranges in content["live_rows"]),
                 next_rows=tuple(content["next_rows"]),
+                sources=tuple(tuple(_known(Source, s) for s in each) for each in content.get("sources", ())),
                 priorities=_weights(content["priorities"]),
                 priority_changes=tuple(_known(StepsInfo, c) for c in content.get("priority_changes", ())),
                 note=dict(content["note"]),
@@ -177,6 +185,10 @@ class Commit:
             check(listed, leaves)
             if leaf is not None and listed and listed[-1].stop > self.next_rows[leaf]:
                 raise ValueError(f"the rows of leaf {leaf} are not in order")
+        if len(self.sources) not in (0, leaves):
+            raise ValueError(f"it has sources of {len(self.sources)} observations, not {leaves}")
+        for sources, stop in zip(self.sources, self.next_rows, strict=False):
+            check_sources(sources, stop)
         for ranges in self.live_rows:
             edges = [edge for pair in ranges for edge in pair]
             if edges != sorted(edges):

@@ -64,6 +64,8 @@ class RowsFile:
     leaf: int
     first: int
     shard: ShardInfo
+    source: bool = False
+    """it is a part of a row source, in the lake's folder `sources`, which all writers share"""
 
     @property
     def stop(self) -> int:
@@ -72,8 +74,8 @@ class RowsFile:
 
     @property
     def name(self) -> str:
-        """The file's name in the folder of segments."""
-        return f"{self.shard.digest}.rows"
+        """The file's name in its folder."""
+        return f"{self.shard.digest}.{'source' if self.source else 'rows'}"
 
     @property
     def bytes(self) -> int:
@@ -89,6 +91,24 @@ class RowsFile:
     def count(self) -> int:
         """Its rows."""
         return self.shard.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A row source whose rows are the rows [first, stop) of one leaf, in files that all writers share."""
+
+    digest: str
+    """of its rows, whatever the files"""
+    first: int
+    rows: int
+    files: int
+    bytes: int
+    """of its files"""
+
+    @property
+    def stop(self) -> int:
+        """The number after its last row."""
+        return self.first + self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +148,8 @@ def to_json(entry: Entry) -> dict[str, Any]:
     if isinstance(entry, Segment):
         return {"first": entry.first, **_fields(entry.steps), "needs": entry.needs}
     if isinstance(entry, RowsFile):
-        return {"first": entry.first, **_fields(entry.shard)}
+        source = {"source": True} if entry.source else {}
+        return {"first": entry.first, **_fields(entry.shard), **source}
     fields = {name: getattr(entry, name) for name in Manifest.__dataclass_fields__}
     if not entry.needs:
         del fields["needs"]
@@ -147,7 +168,7 @@ def from_json(entry: Any, leaf: int | None) -> Entry:
         found = Segment(entry["first"], info, _ranges(entry["needs"]))
     else:
         shard = ShardInfo(**{name: entry[name] for name in ShardInfo.__dataclass_fields__})
-        found = RowsFile(leaf, entry["first"], shard)
+        found = RowsFile(leaf, entry["first"], shard, entry.get("source", False))
     return found
 
 
@@ -175,6 +196,8 @@ def _check_entry(entry: Entry, leaves: int) -> None:
         numbers += [shard.rows, shard.row_bytes, shard.block_rows]
         shard.check_size()
         digest, holds = shard.digest, shard.rows >= 1 and 0 <= entry.leaf < leaves
+        if type(entry.source) is not bool:
+            raise ValueError(f"the entry at {entry.first} has the source {entry.source!r}")
     needs = () if isinstance(entry, RowsFile) else entry.needs
     if not isinstance(digest, str) or not re.fullmatch(DIGEST, digest):
         raise ValueError("it names a file with an invalid digest")
@@ -183,6 +206,17 @@ def _check_entry(entry: Entry, leaves: int) -> None:
     check_counts([*numbers, *(n for ranges in needs for pair in ranges for n in pair)])
     if not holds:
         raise ValueError(f"the entry at {entry.first} holds nothing, or more than it can")
+
+
+def check_sources(sources: Sequence[Source], stop: int) -> None:
+    """ValueError or TypeError unless the sources of a leaf are possible, in order, and below row `stop`."""
+    at = 0
+    for source in sources:
+        check_counts([source.first, source.rows, source.files, source.bytes])
+        named = isinstance(source.digest, str) and re.fullmatch(DIGEST, source.digest)
+        if not named or not at <= source.first < source.stop <= stop:
+            raise ValueError(f"its source of rows {source.first} to {source.stop} is invalid")
+        at = source.stop
 
 
 def check_counts(numbers: Sequence[Any]) -> None:

@@ -27,7 +27,7 @@ from lakepond.lake.format.entries import (
 )
 from lakepond.lake.format.ranges import Ranges, contains, joined_needs
 from lakepond.lake.format.sealed import parse, seal, unseal
-from lakepond.lake.format.version import check_version, version
+from lakepond.lake.format.version import SOURCES, check_version, version
 
 FLAT_LEVEL = 3
 """manifests up to this level list files, those above list manifests of the level below"""
@@ -40,7 +40,9 @@ KEPT = 64
 
 def encode(entries: Sequence[Entry], level: int, leaf: int | None) -> tuple[Manifest, bytes]:
     """A manifest of these entries, and its file. `leaf`: of the rows; None for steps."""
-    data = seal({**version(), "leaf": leaf, "entries": [to_json(entry) for entry in entries]})
+    shared = any(isinstance(entry, RowsFile) and entry.source for entry in entries)
+    requires = version(SOURCES) if shared else version()
+    data = seal({**requires, "leaf": leaf, "entries": [to_json(entry) for entry in entries]})
     manifest = describe(entries, level, data, joined_needs(_needs(entries)))
     _kept.put(manifest.digest, tuple(entries))
     return manifest, data

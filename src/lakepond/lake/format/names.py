@@ -1,6 +1,7 @@
 """The names of a lake's files: what lakepond wrote is recognised by the form of its name alone.
 
     segments/<40 hex>.rows, .steps, .manifest    commits/<10 digits>.json    elsewhere/<12 hex>.txt
+    sources/<40 hex>.source                      of all writers
     <pid>-<8 hex>.aside                       a temporary file, in any of these folders
 
 Everything else in these folders (`lost+found`, a backup, a folder named like a commit) is not part of the
@@ -21,7 +22,9 @@ from pathlib import Path
 from lakepond.lake.format.checksum import DIGEST_BYTES
 
 DIGEST = f"[0-9a-f]{{{2 * DIGEST_BYTES}}}"
-SEGMENT = re.compile(rf"{DIGEST}\.(?:rows|steps|manifest)")
+SEGMENT = re.compile(rf"{DIGEST}\.(?:rows|steps|manifest|source)")
+SOURCES = "sources"
+"""the folder of files that all writers of a lake share"""
 COMMIT = re.compile(r"([0-9]{10}|[1-9][0-9]{10,})\.json")
 PLACE = re.compile(r"[0-9a-f]{12}\.txt")
 TEMPORARY = re.compile(r"[0-9]+-[0-9a-f]{8}\.aside")
@@ -30,6 +33,16 @@ CHAIN = re.compile(rf"({_NAME})\.([0-9a-f]{{12}})")
 """a named writer in a bucket: the name, and the incarnation of its disk"""
 WRITER = re.compile(rf"{_NAME}(?:\.[0-9a-f]{{12}})?")
 """a writer's folder: a name, or a chain from a bucket"""
+
+
+def is_shared(name: str) -> bool:
+    """Whether a segment is in the folder `sources` of its lake, and not in the `segments` of its writer."""
+    return name.endswith(".source")
+
+
+def folder_of(name: str) -> str:
+    """The folder that a segment is in."""
+    return SOURCES if is_shared(name) else "segments"
 
 
 def entries(folder: Path, form: re.Pattern[str]) -> Iterator[os.DirEntry[str]]:

@@ -129,18 +129,22 @@ def read_steps(
     columns: Sequence[str] | None = None,
     start: int | None = None,
     stop: int | None = None,
+    *,
+    layout: Layout | None = None,
 ) -> dict[str, Array]:
     """Steps [start, stop) of these columns, or of all, as new arrays; every batch that is read is checked.
 
-    Anything that is not as it was written raises `LakeCorrupt`. Memory: the result and one batch.
+    layout: as `read_layout` returns it, if it is known. Anything that is not as it was written raises
+    `LakeCorrupt`. Memory: the result and one batch.
     """
     import pyarrow as pa
 
     what = os.fspath(source) if isinstance(source, str | os.PathLike) else "this buffer"
     # not mapped: as fast, and a file cut by another process is an error and not a SIGBUS
     with pa.OSFile(what) if isinstance(source, str | os.PathLike) else pa.BufferReader(source) as file:
-        with _blaming(what):
-            layout = Layout.from_schema(pa.ipc.open_file(file).schema)
+        if layout is None:
+            with _blaming(what):
+                layout = Layout.from_schema(pa.ipc.open_file(file).schema)
         known = [column.name for column in layout.columns]
         wanted = known if columns is None else list(columns)
         begin, end = 0 if start is None else start, layout.steps if stop is None else stop

@@ -12,13 +12,14 @@ from typing import Any
 from lakepond.errors import LakeTooNew
 
 FORMAT = 2
-FEATURES: frozenset[str] = frozenset()
-"""features that this version knows; none has been needed yet"""
+SOURCES = "sources"
+FEATURES = frozenset({SOURCES})
+"""features that this version knows: row files in the folder `sources`, which all writers share"""
 
 
-def version() -> dict[str, Any]:
+def version(*requires: str) -> dict[str, Any]:
     """The first two keys of a file that is written now."""
-    return {"format": FORMAT, "requires": []}
+    return {"format": FORMAT, "requires": list(requires)}
 
 
 def check_version(content: Any, name: str) -> int:

@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -18,6 +18,7 @@ from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments, known
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit, Start
+from lakepond.lake.format.entries import Source
 from lakepond.lake.lock import CommitLock
 from lakepond.lake.read.assemble import PART_STEPS, observations
 from lakepond.lake.read.exports import Exports
@@ -48,6 +49,10 @@ class LakeStats:
     bytes_on_disk: int
     bytes_plain: int
     """bytes of the live steps without deduplication and compression"""
+    bytes_shared: int = 0
+    """of `bytes_on_disk`: row sources, which are stored once for all writers"""
+    bytes_by_writer: dict[str, int] = field(default_factory=dict)
+    """the rest of `bytes_on_disk`, by the name of the writer"""
 
     @property
     def ratio(self) -> float:
@@ -297,15 +302,27 @@ class Lake(Sampled, Exports):
 
     def stats(self) -> LakeStats:
         """Return counts of steps, rows and files, and bytes on disk."""
-        totals = [head.catalog.totals() for head in self.reader.heads]
+        rows = sum(self.reader.rows_count(leaf) for leaf in range(len(self._fields)))
+        files, own = 0, {}
+        shared: dict[tuple[str, int], Source] = {}  # two writers may have compressed one source differently
+        for head in self.reader.heads:
+            totals = head.catalog.totals()
+            sources = [source for listed in head.commit.sources for source in listed]
+            files += totals.files - sum(source.files for source in sources)
+            own[head.writer] = totals.bytes - sum(source.bytes for source in sources)
+            rows -= sum(source.rows for source in sources)
+            shared |= {(source.digest, source.bytes): source for source in sources}
+        bytes_shared = sum(source.bytes for source in shared.values())
         return LakeStats(
             commit=self.commit.number,
             steps=len(self),
             recorded=self.commit.recorded,
-            rows=sum(self.reader.rows_count(leaf) for leaf in range(len(self._fields))),
-            files=sum(each.files for each in totals),
-            bytes_on_disk=sum(each.bytes for each in totals),
+            rows=rows + sum(source.rows for source in shared.values()),
+            files=files + sum(source.files for source in shared.values()),
+            bytes_on_disk=sum(own.values()) + bytes_shared,
             bytes_plain=len(self) * self.spec.step_nbytes,
+            bytes_shared=bytes_shared,
+            bytes_by_writer=own,
         )
 
     def close(self) -> None:
@@ -360,7 +377,7 @@ def check_files(path: Path, commit: Commit, writer: str = "") -> None:
             elsewhere = known(path) if elsewhere is None else elsewhere
             if name not in elsewhere:
                 raise LakeCorrupt(
-                    f"{segments.folder / name}, which commit {commit.number} needs, is missing; run "
+                    f"{segments.place(name)}, which commit {commit.number} needs, is missing; run "
                     "`lakepond repair`."
                 )
         elif (there := file.stat().st_size) != size:
@@ -411,6 +428,7 @@ def _together(heads: Mapping[str, Commit]) -> Commit:
         recorded=steps,
         segments=(),
         rows=((),) * len(first.rows),
+        sources=(),
         priorities=None,
         priority_changes=(),
         generator=None,

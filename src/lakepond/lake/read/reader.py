@@ -233,12 +233,16 @@ class LakeReader:
 
     def expect(self, stored: Iterator[Stored] | list[Stored]) -> None:
         """Fetch segments and the files of their rows, several at a time, if they are only elsewhere."""
+        wanted: dict[Segments, list[str]] = {}
         for each in stored:
-            head, names = each.head, [each.name]
+            head = each.head
             if head.segments.fetches:
+                names = wanted.setdefault(head.segments, [])
+                names.append(each.name)
                 for leaf, ranges in enumerate(each.segment.needs):
                     names += [f.name for start, stop in ranges for f in head.catalog.rows(leaf, start, stop)]
-                head.segments.expect(names)
+        for segments, names in wanted.items():
+            segments.expect(names)
 
     def row_bytes(self, part: Part) -> int:
         """The bytes of the distinct rows of a part."""

@@ -118,7 +118,7 @@ class StepsFiles:
             layout = self.know(segment).file
             start = number * layout.batch
             with segment.head.segments.using(segment.name) as file:
-                batch = read_steps(file, None, start, min(start + layout.batch, layout.steps))
+                batch = read_steps(file, None, start, min(start + layout.batch, layout.steps), layout=layout)
             self._batches[segment.name, number] = batch
             self._held += _nbytes(batch)
         self._batches.move_to_end((segment.name, number))

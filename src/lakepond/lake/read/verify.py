@@ -14,6 +14,7 @@ from lakepond.errors import LakeCorrupt
 from lakepond.lake.format import manifests
 from lakepond.lake.format.checksum import Digest
 from lakepond.lake.format.entries import Manifest, RowsFile
+from lakepond.lake.format.names import is_shared
 from lakepond.lake.format.shard import Shard
 from lakepond.lake.read.assemble import PART_STEPS
 from lakepond.lake.read.reader import Head, LeafPart, Stored
@@ -68,11 +69,14 @@ def verify(lake: Lake, *, progress: Callable[[int, int], None] | None = None) ->
 
 def checks(lake: Lake) -> Iterator[Check]:
     """One check for every file of a lake that can be read, in the order of a commit's lists."""
+    shared: set[str] = set()
     for head in lake.reader.heads:
         for leaf, listed in head.commit.lists():
             for entry in _entries(head, leaf, listed):
-                if not head.segments.reachable(entry.name):
+                if entry.name in shared or not head.segments.reachable(entry.name):
                     continue
+                if is_shared(entry.name):
+                    shared.add(entry.name)
                 if isinstance(entry, Manifest):
                     yield Check(entry.name, 0, partial(_check_manifest, head, entry, leaf))
                 elif isinstance(entry, RowsFile):

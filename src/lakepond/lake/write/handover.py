@@ -10,6 +10,17 @@ from lakepond.types import Array
 
 
 @dataclass(frozen=True)
+class SourceRows:
+    """A row source that the lake stores once for all writers; its rows get the numbers from `first` on."""
+
+    first: int
+    digest: str
+    """of its rows; see `sources.digest_of_rows`"""
+    rows: Array
+    """all of them, (n, row_bytes) uint8"""
+
+
+@dataclass(frozen=True)
 class Windows:
     """The windows of new steps: a track of row numbers, where each window starts in it, and the new rows."""
 
@@ -23,6 +34,8 @@ class Windows:
     count: int
     rows: Callable[[], Iterator[Array]]
     """the new rows, in order, as arrays of (n, row_bytes) uint8; each is valid until the next"""
+    sources: tuple[SourceRows, ...] = ()
+    """sources that the writer has not used before; their rows are numbered before the new rows"""
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def _neighbours(one: File, other: File) -> bool:
         return True  # steps have no gaps
     a, b = one.shard, other.shard
     same = (a.row_bytes, a.block_rows, a.codec) == (b.row_bytes, b.block_rows, b.codec)
-    return same and one.stop == other.first
+    return same and one.stop == other.first and not (one.source or other.source)
 
 
 # --- rows ------------------------------------------------------------------------------------------

@@ -14,12 +14,13 @@ import numpy as np
 from lakepond.lake.files import write_all_synced, write_whole
 from lakepond.lake.format.blocks import ShardInfo, block_rows_for
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.entries import RowsFile, Segment
+from lakepond.lake.format.entries import RowsFile, Segment, Source
 from lakepond.lake.format.ranges import Ranges, joined, most_ranges
 from lakepond.lake.format.shard_writer import write_shard
 from lakepond.lake.format.steps import StepsInfo, write_steps
 from lakepond.lake.write.handover import HandOver, Windows
 from lakepond.lake.write.merge import ENOUGH_BYTES, LARGE_BYTES
+from lakepond.lake.write.sources import Sources
 from lakepond.types import Array
 
 T = TypeVar("T")
@@ -28,21 +29,33 @@ T = TypeVar("T")
 class NewFiles:
     """Writes segments to the folder of one writer."""
 
-    def __init__(self, folder: Path, leaves: int, codec: str, claim: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, sources: Sources, leaves: int, codec: str, claim: Callable[[str], None]
+    ) -> None:
         """`claim` is called with the name of each file before it gets it: from then on it is not deleted."""
         self._folder, self._leaves, self._codec, self._claim = folder, leaves, codec, claim
+        self._sources = sources
 
-    def rows(self, new: HandOver) -> list[RowsFile]:
-        """New rows, in files of up to 64 MB: each is one object in the cloud."""
+    def rows(self, leaf: int, new: Windows) -> tuple[list[RowsFile], int]:
+        """New rows, in files of up to 64 MB: each is one object in the cloud; and their bytes."""
         files: list[RowsFile] = []
-        for i, leaf in enumerate(new.leaves):
-            if isinstance(leaf, Windows) and leaf.count:
-                rows, first = leaf.rows(), leaf.first
-                while first < leaf.first + leaf.count:
-                    file = RowsFile(i, first, self._store_rows(rows, leaf.layout.row_bytes))
-                    files.append(file)
-                    first = file.stop
-        return files
+        rows, first = new.rows(), new.first
+        while first < new.first + new.count:
+            files.append(RowsFile(leaf, first, self._store_rows(rows, new.layout.row_bytes)))
+            first = files[-1].stop
+        return files, sum(file.bytes for file in files)
+
+    def sources(self, leaf: int, new: Windows) -> tuple[list[RowsFile], list[Source], int]:
+        """The files of new sources, the sources, and how many bytes were written for them."""
+        files: list[RowsFile] = []
+        sources: list[Source] = []
+        written = 0
+        for each in new.sources:
+            stored, size = self._sources.files(leaf, each)
+            total = sum(file.bytes for file in stored)
+            sources.append(Source(each.digest, each.first, len(each.rows), len(stored), total))
+            files, written = files + stored, written + size
+        return files, sources, written
 
     def _store_rows(self, rows: Iterator[Array], row_bytes: int) -> ShardInfo:
         """One file of the next rows, up to its maximum size."""

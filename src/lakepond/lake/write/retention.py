@@ -2,8 +2,8 @@
 
 One rule for `keep_last`/`keep_every`, `compact` and the cloud's `gc`: a commit is kept while it is one of the
 newest `keep_last`, its number is a multiple of `keep_every`, a finished checkpoint of the run around the lake
-names it (`checkpoints/<number>/state.json`), or a reader has it open, in any process. Without `keep_last` all
-commits are kept.
+names it (`checkpoints/<number>/state.json`), a snapshot of a follower does (`snapshots/<number>.json`), or a
+reader has it open, in any process. Without `keep_last` all commits are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakepond.errors import LakeCorrupt, SpecError
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import sync_folder
-from lakepond.lake.format import commits, names
+from lakepond.lake.format import commits, names, snapshots
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import File
 from lakepond.lake.lock import unread
@@ -89,12 +89,31 @@ def checkpointed(lake: Path) -> set[int]:
     return found
 
 
+class Snapshotted:
+    """The commits of one chain that the snapshots of a lake on disk name."""
+
+    def __init__(self, lake: Path, chain: str) -> None:
+        self._lake, self._chain = lake, chain
+        self._named: dict[str, set[int]] = {}  # by file: a snapshot never changes
+
+    def __call__(self) -> set[int]:
+        """The commits that are named now; `LakeCorrupt` if a snapshot cannot be read."""
+        for name in snapshots.on_disk(self._lake):
+            if name not in self._named and snapshots.SNAPSHOT.fullmatch(name):
+                with suppress(FileNotFoundError):  # deleted in the meantime
+                    data = (self._lake / snapshots.FOLDER / name).read_bytes()
+                    self._named[name] = snapshots.commits_named(data, name).get(self._chain, set())
+        there = set(snapshots.on_disk(self._lake)) if self._named else set()
+        self._named = {name: named for name, named in self._named.items() if name in there}
+        return set().union(*self._named.values())
+
+
 class Retention:
     """Deletes the commits of one writer that are not kept, and the files that none of its commits names.
 
-    Checkpoints name commits of the writer without a name; those of other writers follow the other rules
-    alone. The commit that the writer continues from is always kept. `claim` and `published` may be called
-    while another thread deletes.
+    Checkpoints name commits of the writer without a name only; snapshots name those of all writers. The
+    commit that the writer continues from is always kept. `claim` and `published` may be called while another
+    thread deletes.
     """
 
     def __init__(
@@ -109,6 +128,7 @@ class Retention:
         self._lake, self._segments = lake, segments
         self._commits = writers.home(lake, writer) / "commits"
         self._checkpoints = not writer
+        self._snapshotted = Snapshotted(lake, writer)
         self.keep_last, self.keep_every = keep_last, keep_every
         self._lock = threading.Lock()
         self._claimed: dict[str, float] = {}
@@ -192,10 +212,10 @@ class Retention:
                 self._numbers = commits.numbers(self._commits)
             numbers = [number for number in self._numbers if number <= last.number]
         found = deletable(numbers, self.keep_last, self.keep_every, {last.number})
-        if not found or not self._checkpoints:
+        if not found:
             return found
         try:
-            named = checkpointed(self._lake)
+            named = (checkpointed(self._lake) if self._checkpoints else set()) | self._snapshotted()
         except LakeCorrupt as error:
             if not self._warned:
                 self._warned = True
@@ -209,8 +229,8 @@ class Retention:
         for number in going:
             with suppress(LakeCorrupt, FileNotFoundError):  # a damaged commit is left for `repair`
                 commit = self._commit(number)
-                with unread(self._file(number)) as free:
-                    if free and names.delete(self._file(number)):
+                with unread(self._file(number)) as free:  # a snapshot is written by one who reads it
+                    if free and number not in self._snapshotted() and names.delete(self._file(number)):
                         gone.append(commit)
         if gone:
             sync_folder(self._commits)  # a commit must not reappear after its files were deleted

@@ -22,7 +22,7 @@ from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import make_folders, write_bytes
 from lakepond.lake.format import commits, description, manifests
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.entries import Entries, Entry, File, Manifest, RowsFile
+from lakepond.lake.format.entries import Entries, Entry, File, Manifest, RowsFile, Source
 from lakepond.lake.format.names import delete_temporary
 from lakepond.lake.format.ranges import Ranges, union, within
 from lakepond.lake.format.steps import read_notes, read_steps
@@ -34,6 +34,7 @@ from lakepond.lake.write.handover import HandOver, Windows
 from lakepond.lake.write.maintenance import Maintenance
 from lakepond.lake.write.merge import Merged
 from lakepond.lake.write.new_files import NewFiles
+from lakepond.lake.write.sources import Sources
 
 LIVE_RANGES = 64
 """ranges of rows that live steps refer to, for each leaf"""
@@ -79,7 +80,11 @@ class LakeWriter:
         self._files = Segments(path, writer) if files is None else files
         self._folder = self._files.folder
         self._new = NewFiles(
-            self._folder, leaves, codec, lambda name: self.maintenance.claim(name, self._number)
+            self._folder,
+            Sources(path, codec),
+            leaves,
+            codec,
+            lambda name: self.maintenance.claim(name, self._number),
         )
         self.last: Commit | None = None
         """the commit that the next one follows"""
@@ -90,7 +95,7 @@ class LakeWriter:
         self.maintenance = Maintenance(
             path, writer, self._files, keep_last=keep_last, keep_every=keep_every, merge_after=merge_after
         )
-        for folder in (self._commits, self._folder):
+        for folder in (path, self._commits, self._folder):
             delete_temporary(folder)
 
     def go_on_from(self, commit: Commit) -> None:
@@ -113,6 +118,12 @@ class LakeWriter:
         """The number of the next new row, for each leaf."""
         return [0] * self._leaves if self.last is None else list(self.last.next_rows)
 
+    def sources(self) -> list[list[Source]]:
+        """The row sources that the rows of each leaf contain."""
+        if self.last is None or not self.last.sources:
+            return [[] for _ in range(self._leaves)]
+        return [list(listed) for listed in self.last.sources]
+
     def commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
         """Make these steps durable, under the next number.
 
@@ -127,15 +138,20 @@ class LakeWriter:
             self._upgraded = True
         merged = self.maintenance.take()
         lists, written = self._with_ends(self._with_merged(merged), new.ends)
-        next_rows = self.next_rows()
+        next_rows, sources = self.next_rows(), self.sources()
         if new.steps:
-            rows = self._new.rows(new)
-            for file in rows:
-                next_rows[file.leaf] = file.stop
-                lists[1 + file.leaf].append(file)
+            for i, leaf in enumerate(new.leaves):
+                if isinstance(leaf, Windows):
+                    shared, added, shared_bytes = self._new.sources(i, leaf)
+                    rows, row_bytes = self._new.rows(i, leaf)
+                    for file in (*shared, *rows):
+                        next_rows[i] = file.stop
+                        lists[1 + i].append(file)
+                    sources[i] += added
+                    written += shared_bytes + row_bytes
             segments = self._new.segments(new)
             lists[0] += segments
-            written += sum(file.bytes for file in rows) + sum(file.bytes for file in segments)
+            written += sum(file.bytes for file in segments)
         priorities, changes = self._new.priorities(new, self.last)
         if priorities is not None:
             written += (changes[-1] if changes else priorities).bytes
@@ -154,6 +170,7 @@ class LakeWriter:
             rows=tuple(tuple(listed) for listed in lists[1:]),
             live_rows=(),
             next_rows=tuple(next_rows),
+            sources=tuple(map(tuple, sources)) if any(sources) else (),
             priorities=priorities,
             priority_changes=changes,
             largest_priority=new.largest_priority,
@@ -206,8 +223,10 @@ class LakeWriter:
         if self.last is not None and new.first < self.last.recorded:
             raise AssertionError(f"steps from {new.first} were submitted, {self.last.recorded} are committed")
         for leaf, first in zip(new.leaves, self.next_rows(), strict=True):
-            if isinstance(leaf, Windows) and leaf.first != first:
-                raise AssertionError(f"rows from {leaf.first} were submitted, {first} is next")
+            if isinstance(leaf, Windows):
+                start = leaf.sources[0].first if leaf.sources else leaf.first
+                if start != first:
+                    raise AssertionError(f"rows from {start} were submitted, {first} is next")
 
     # --- lists of files --------------------------------------------------------------------------
 
@@ -290,6 +309,8 @@ class LakeWriter:
     def _live_rows(self, commit: Commit, leaf: int) -> Ranges:
         """Ranges with all rows that live steps refer to. If no step was dropped, those are all rows.
 
+        The rows of sources always belong to the commit: later steps may refer to any of them.
+
         The ranges are coarse. A row that was not live in the last commit must not be in them again, because
         its file may have been deleted; no new step refers to it.
         """
@@ -297,7 +318,8 @@ class LakeWriter:
         if not commit.segments or commit.oldest <= commit.segments[0].first == 0:
             live: Ranges = ((0, recorded),)
         else:
-            live = union(self._needs(commit.segments, leaf, commit.oldest), LIVE_RANGES)
+            shared = [((s.first, s.stop),) for s in commit.sources[leaf]] if commit.sources else []
+            live = union((*self._needs(commit.segments, leaf, commit.oldest), *shared), LIVE_RANGES)
         known = (
             ((0, recorded),) if last is None else (*last.live_rows[leaf], (last.next_rows[leaf], recorded))
         )

@@ -1,0 +1,345 @@
+"""The same over a bucket: one GET per chain and poll, a cache that does not grow, leases for old commits."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from collectors import (
+    STREAMS,
+    Collector,
+    agrees,
+    each_once_in_order,
+    process,
+    same_batch,
+    steps_in,
+    wait_until,
+)
+
+import lakepond as lp
+from lakepond.cloud.bucket import Listed
+from lakepond.cloud.chains import Skip
+from lakepond.cloud.layout import commit_name
+from lakepond.cloud.memory import MemoryBucket
+from lakepond.errors import CloudUnreachable
+from lakepond.flow.following import cloud_chains
+from lakepond.flow.following.follower import Follower
+from lakepond.lake.format.names import segment_files
+
+QUICK = {"poll_every": "0.01s", "discover_every": "0.05s"}
+
+
+class Counting(MemoryBucket):
+    """A bucket that counts its requests, and can be away."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.requests: Counter[str] = Counter()
+        self.away = False
+
+    def _count(self, kind: str) -> None:
+        self.requests[kind] += 1
+        if self.away:
+            raise CloudUnreachable("no answer")
+
+    def get(self, name: str, timeout: float) -> Iterator[bytes]:
+        self._count("GET segment" if "segments/" in name else "GET")
+        return super().get(name, timeout)
+
+    def head(self, name: str) -> Listed | None:
+        self._count("HEAD")
+        return super().head(name)
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        self._count("LIST")
+        return super().list(prefix)
+
+    def folders(self, prefix: str) -> list[str]:
+        self._count("LIST")
+        return list(super().folders(prefix))
+
+    def put(self, name: str, data: bytes, *, create: bool, timeout: float) -> str | None:
+        self._count("PUT")
+        return super().put(name, data, create=create, timeout=timeout)
+
+
+@pytest.fixture
+def bucket(monkeypatch, request) -> Counting:
+    found = Counting(request.node.name)
+    monkeypatch.setattr("lakepond.cloud.store._bucket", lambda cloud: found)
+    return found
+
+
+@pytest.fixture
+def paused(monkeypatch):
+    """Followers that look for commits only when they are told to."""
+    monkeypatch.setattr(Follower, "_run", lambda self: self._stop.wait())
+    return partial(lp.Replay.follow, poll_every="1ms")
+
+
+def catch_up(replay: lp.FollowedReplay) -> None:
+    while replay._follower.poll():
+        pass
+
+
+class Machine:
+    """A collector on a disk of its own, whose files are copied to the bucket when it is told to."""
+
+    def __init__(self, path: Path, who: int, bucket: MemoryBucket, **how: object) -> None:
+        self.collector = Collector(path, who, **how)
+        self.chain = f"collector-{who}.0123456789ab" if who else ""
+        self.home = path / "writers" / f"collector-{who}" if who else path
+        self._path, self._bucket = path, bucket
+        self.put("run/lake.json", path / "lake.json")
+
+    def put(self, name: str, file: Path) -> None:
+        MemoryBucket.put(self._bucket, name, file.read_bytes(), create=False, timeout=1)
+
+    def record(self, count: int, *, push: bool = True) -> None:
+        self.collector.record(count)
+        if push:
+            self.push()
+
+    def push(self, skip: Skip | None = None) -> None:
+        """Files first, then commits in their order."""
+        place = f"run/writers/{self.chain}" if self.chain else "run"
+        there = set(self._bucket._held)
+        for kind in ("segments", "commits"):
+            for file in sorted((self.home / kind).iterdir()):
+                name = f"{place}/{kind}/{file.name}"
+                if file.suffix in (".rows", ".steps", ".manifest", ".json") and name not in there:
+                    self.put(name, file)
+        if skip is not None:
+            name = f"{place}/{commit_name(skip.number)}"
+            MemoryBucket.put(self._bucket, name, skip.to_json(), create=False, timeout=1)
+
+    def close(self) -> None:
+        self.collector.close()
+
+
+@pytest.fixture
+def machines(tmp_path, bucket) -> Iterator[list[Machine]]:
+    found = [Machine(tmp_path / f"disk-{who}", who, bucket, world="frames first") for who in range(3)]
+    yield found
+    for each in found:
+        each.close()
+
+
+URL = "memory://bucket/run"
+
+
+def test_steps_of_all_machines_arrive(machines, tmp_path):
+    machines[0].record(40)
+    cache = tmp_path / "cache"
+    with lp.Replay.follow(URL, 200, cache=cache, **QUICK) as replay:
+        each_once_in_order(replay, {0: (0, 40)})
+        for _ in range(5):
+            for each, count in zip(machines, (3, 11, 7), strict=True):
+                each.record(count)
+        wait_until(lambda: len(replay) == 145)
+        each_once_in_order(replay, {0: (0, 55), 1: (0, 55), 2: (0, 35)})
+        agrees(replay.recent(145), "frames first")
+        batch = replay.sample(64, sequence_length=4, rng=np.random.default_rng(1))
+        assert (np.diff(batch.reward, axis=1) == STREAMS).all()
+        assert (batch.extras["who"] == batch.extras["who"][:, :1]).all()
+        wait_until(lambda: all(each.commit is not None for each in replay.lag()))
+        assert [each.writer for each in replay.lag()] == [each.chain for each in machines]
+        assert [each.steps for each in replay.lag()] == [55, 55, 35]
+        second = lp.Replay.follow(URL, 200)  # another learner
+        assert sorted(steps_in(second)) == sorted(steps_in(replay))
+        temporary = second._follower.chains.path
+        assert any(temporary.rglob("*.steps"))
+        second.close()
+        assert not temporary.exists()
+    assert any(cache.rglob("*.steps"))
+
+
+def test_a_poll_is_one_get_per_chain(machines, bucket, paused):
+    for each in machines:
+        each.record(10)
+    with paused(URL, 200, discover_every="1h") as replay:
+        follower = replay._follower
+        catch_up(replay)
+        bucket.requests.clear()
+        for _ in range(5):
+            follower.poll()
+        assert bucket.requests == {"GET": 15}
+        follower._poll_every = 60.0  # a new commit is expected after that
+        bucket.requests.clear()
+        machines[1].record(10)
+        follower.poll()
+        assert bucket.requests["GET"] == 3
+        assert bucket.requests["LIST"] == 0
+        assert 1 <= bucket.requests["GET segment"] == bucket.requests["HEAD"] <= 2  # rows and steps, once
+        each_once_in_order(replay, {0: (0, 10), 1: (0, 20), 2: (0, 10)})
+        bucket.requests.clear()
+        follower._discovered -= 3_600
+        follower.poll()
+        assert bucket.requests == {"GET": 3, "LIST": 2}
+
+
+def test_numbers_that_were_skipped(machines, bucket, paused):
+    one = machines[1]
+    one.record(10)
+    with paused(URL, 200) as replay:
+        one.record(5, push=False)
+        one.record(5, push=False)
+        (one.home / "commits" / "0000000001.json").rename(one.home / "commits" / "away")
+        one.push(skip=Skip(1, 2))
+        catch_up(replay)
+        each_once_in_order(replay, {1: (0, 20)})
+        number = one.collector.replay.lake().commit.number
+        one.push(skip=Skip(number + 1, number + 4))
+        for _ in range(3):
+            catch_up(replay)
+        bucket.requests.clear()
+        replay._follower.poll()
+        assert bucket.requests == {"GET": 1}  # the skip is remembered
+        (one.home / "commits" / "away").rename(one.home / "commits" / "0000000001.json")
+
+
+def test_a_server_that_is_away(machines, bucket):
+    machines[0].record(10)
+    with lp.Replay.follow(URL, 200, min_steps=15, **QUICK) as replay:
+        bucket.away = True
+        wait_until(lambda: all(each.error for each in replay.lag()))
+        with pytest.raises(lp.SampleTimeout, match=r"10 steps .*CloudUnreachable: no answer"):
+            replay.sample(4, timeout=0.05)
+        machines[0].record(10)
+        bucket.away = False
+        assert len(replay.sample(4, timeout=30).reward) == 4
+        wait_until(lambda: not any(each.error for each in replay.lag()))
+        each_once_in_order(replay, {0: (0, 20)})
+
+
+def test_the_cache_stays_small(machines, monkeypatch, paused, tmp_path):
+    monkeypatch.setattr(cloud_chains, "CACHE_BYTES", 10_000)
+    monkeypatch.setattr(cloud_chains, "TRIM_BYTES", 1_000)
+    with paused(URL, 500, cache=tmp_path / "cache") as replay:
+        sizes = []
+        for _ in range(12):
+            machines[1].record(30)
+            replay._follower._discovered = 0.0
+            catch_up(replay)
+            folder = tmp_path / "cache" / "writers" / machines[1].chain
+            sizes.append(sum(each.st_size for each in segment_files(folder / "segments").values()))
+            assert len(list((folder / "commits").iterdir())) == 1
+        each_once_in_order(replay, {1: (0, 360)})
+        assert max(sizes) < 25_000
+        assert sum(each.st_size for each in segment_files(machines[1].home / "segments").values()) > 50_000
+
+
+def test_snapshots_in_a_bucket(machines, bucket, paused):
+    with paused(URL, 100, alpha=0.7, seed=3) as replay:
+        for _ in range(6):
+            for each, count in zip(machines, (9, 4, 13), strict=True):
+                each.record(count)
+            replay._follower._discovered = 0.0
+            catch_up(replay)
+            batch = replay.sample(16)
+            replay.update_priorities(batch.step_id, np.abs(np.sin(batch.reward)))
+        snapshot = replay.snapshot()
+        assert snapshot.number == 0
+        assert {"run/snapshots/0000000000.json", "run/snapshots/0000000000.priorities"} <= set(bucket._held)
+        with paused(URL, 100, snapshot=0) as again:
+            assert steps_in(again) == steps_in(replay)
+            for each in machines:
+                each.record(5)
+            for follower in (replay, again):
+                catch_up(follower)
+            for _ in range(3):
+                assert same_batch(
+                    replay.sample(16, n_step=3, gamma=0.9), again.sample(16, n_step=3, gamma=0.9)
+                )
+            assert again.snapshot().number == replay.snapshot().number - 1 == 1
+    with pytest.raises(lp.LakeNotFound, match=r"has no snapshot 7; it has 0–2"):
+        lp.Replay.follow(URL, 100, snapshot=7)
+
+
+def test_old_commits_are_leased_while_they_are_read(machines, bucket, paused, monkeypatch):
+    machines[1].record(10)
+    held: list[str] = []
+    put = Counting.put
+
+    def note(self: Counting, name: str, data: bytes, *, create: bool, timeout: float) -> str | None:
+        held.append(name)
+        return put(self, name, data, create=create, timeout=timeout)
+
+    monkeypatch.setattr(Counting, "put", note)
+    with paused(URL, 100):
+        pass
+    assert held == []  # nothing that young can be deleted
+    monkeypatch.setattr(cloud_chains, "UNLEASED_SECONDS", -1.0)
+    with paused(URL, 100):
+        pass
+    assert len(held) == 1
+    assert held[0].startswith(f"run/writers/{machines[1].chain}/leases/")
+    wait_until(lambda: held[0] not in bucket._held)
+
+
+def test_a_chain_that_was_not_watched_for_long_is_listed_first(machines, bucket, paused):
+    one = machines[1]
+    one.record(10)
+    with paused(URL, 100) as replay:
+        for _ in range(3):
+            one.record(5)
+        for number in (0, 1, 2):  # by a gc, after more than a day
+            bucket.delete(f"run/writers/{one.chain}/{commit_name(number)}")
+        catch_up(replay)
+        assert len(replay) == 10
+        replay._follower.states[one.chain].polled -= 13 * 3600
+        catch_up(replay)
+        each_once_in_order(replay, {1: (0, 25)})
+        batch = replay.steps([7, 8, 9], n_step=2, gamma=1.0)
+        assert (batch.num_steps == 2).all()
+
+
+def test_no_lake_there(bucket):
+    with pytest.raises(lp.LakeNotFound, match="there is no lake at memory://bucket/nothing"):
+        lp.Replay.follow("memory://bucket/nothing", 100)
+    with pytest.raises(lp.SpecError, match="not a valid cloud URL"):
+        lp.Replay.follow("http://bucket/run", 100)
+
+
+def test_machines_that_are_killed_or_lose_their_disk(tmp_path):
+    """Every step that a machine has pushed arrives once and in order; a new disk is a new chain."""
+    url, steps, chance = f"file://{tmp_path / 'bucket'}", 200, random.Random(3)
+
+    def start(who: int, disk: str) -> subprocess.Popen[str]:
+        return process(tmp_path / disk, who, steps, 10, url)
+
+    running = {1: start(1, "disk-1"), 2: start(2, "disk-2")}
+    wait_until(lambda: (tmp_path / "bucket" / "lake.json").exists())
+    with lp.Replay.follow(url, 10_000, **QUICK) as replay:
+        wait_until(lambda: any(who == 2 for who, _ in steps_in(replay)))
+        running[2].kill()
+        running[2].communicate()
+        running[2] = start(2, "new-disk-2")
+        kills = 2
+        while running:
+            for who, writer in list(running.items()):
+                line = writer.stdout.readline()
+                if line and kills and chance.random() < 0.1:
+                    kills -= 1
+                    writer.kill()
+                    writer.communicate()
+                    running[who] = start(who, "disk-1" if who == 1 else "new-disk-2")
+                elif not line:
+                    assert writer.wait() == 0
+                    writer.stdout.close()
+                    del running[who]
+        wait_until(lambda: sum(each.steps == steps for each in replay.lag()) == 2)
+        found = steps_in(replay)
+        assert [n for who, n in found if who == 1] == list(range(steps))
+        second = [n for who, n in found if who == 2]
+        start_of_new = second.index(0, 1)
+        assert second[:start_of_new] == list(range(start_of_new))
+        assert second[start_of_new:] == list(range(steps))
+        assert len(replay.lag()) == 3
+        assert replay.lag().missed == 0
