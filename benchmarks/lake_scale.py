@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.measure import in_child
 from benchmarks.report import Section
 
-COMMITS, EARLY, WINDOW = 100_000, 100, 128
+COMMITS, GROWN, EARLY, WINDOW = 100_000, 10_000, 100, 128
 ENTRIES, STEPS, ROW_BYTES = 78_000, 5_128, 25_000
 OPENS = 15
 
@@ -25,21 +25,25 @@ def run(quick: bool) -> list[Section]:
     section = Section("lake-scale: cost at any size", ["measure", "value", "unit", "bar", "verdict"])
     with tempfile.TemporaryDirectory(prefix="lakepond-bench-", dir=".") as folder:
         lakes = Path(folder)
-        count = 2_000 if quick else COMMITS
-        grown = in_child("benchmarks.lake_scale:commits", path=str(lakes / "grown"), count=count)
-        for what, unit, bar in (("size", "B", 1.5), ("time", "ms", 1.25), ("written", "B", 1.5)):
-            early, late = grown["early"][what], grown["late"][what]
-            name = {"size": "file of a commit", "time": "a durable commit", "written": "bytes written"}[what]
-            section.add(f"{name}, around commit {EARLY}", early, unit, None, None)
-            section.add(f"{name}, around commit {count:,}", late, unit, None, None)
-            section.add(f"{name}, late over early", late / early, "x", f"at most {bar}", late <= bar * early)
-        small = in_child(
-            "benchmarks.lake_scale:fabricate", path=str(lakes / "small"), entries=50, commits=100
+        count = 2_000 if quick else GROWN
+        for name, number in (("young", EARLY), ("grown", count)):
+            in_child("benchmarks.lake_scale:commits", path=str(lakes / name), count=number)
+        both = in_child(
+            "benchmarks.lake_scale:compared", one=str(lakes / "young"), other=str(lakes / "grown")
         )
+        _add(section, both, f"{EARLY}", f"{count:,}")
         entries, commits = (1_000, 1_000) if quick else (ENTRIES, COMMITS)
-        large = in_child(
-            "benchmarks.lake_scale:fabricate", path=str(lakes / "large"), entries=entries, commits=commits
+        small, large = (
+            in_child("benchmarks.lake_scale:fabricate", path=str(lakes / name), **size)
+            for name, size in (
+                ("small", {"entries": 50, "commits": EARLY}),
+                ("large", {"entries": entries, "commits": commits}),
+            )
         )
+        both = in_child(
+            "benchmarks.lake_scale:compared", one=str(lakes / "small"), other=str(lakes / "large")
+        )
+        _add(section, both, f"{EARLY}, {small['files']:,} files", f"{commits:,}, {large['files']:,} files")
         opened = {
             name: in_child("benchmarks.lake_scale:opened", path=str(lakes / name))
             for name in ("small", "large")
@@ -64,62 +68,93 @@ def run(quick: bool) -> list[Section]:
             ratio <= 0.5,
         )
     section.notes += [
-        "commits of 3 steps of 1,000 random bytes, default settings, all kept; medians of "
-        f"{WINDOW} commits for size and time, means for bytes, which include manifests and not merged files",
+        f"commits of 3 steps, default settings, all kept; medians of {WINDOW} commits for size and time, "
+        "means for bytes, which include manifests and not merged files; two lakes take turns; up to commit "
+        f"{count:,} all are real, with observations of 1,000 random bytes",
         f"the large lake: {large['bytes'] / 1e12:.1f} TB in {large['files']:,} files, which are the same two "
-        f"files under many entries, {large['rows']:,} rows; then 110 real commits",
+        f"files under many entries, {large['rows']:,} rows, and {commits:,} commits; the small one is made "
+        "in the same way; the commits that are measured are real, with observations of 25,000 random bytes",
         f"opening: median of {OPENS}, page cache warm; Replay.open loads the newest 300 steps",
         f"3 Atari steps per commit: random frames, {tiny['data'] / 1e6:.0f} MB of data",
     ]
     return [section]
 
 
+def _add(section: Section, both: Any, one: str, other: str) -> None:
+    """Size, time and bytes of a commit early and late, and their ratios."""
+    for what, name, unit, bar in (
+        ("size", "file of a commit", "B", 1.5),
+        ("time", "a durable commit", "ms", 1.25),
+        ("written", "bytes written", "B", 1.5),
+    ):
+        early, late = both["one"][what], both["other"][what]
+        section.add(f"{name}, around commit {one}", early, unit, None, None)
+        section.add(f"{name}, around commit {other}", late, unit, None, None)
+        section.add(f"{name}, late over early", late / early, "x", f"at most {bar}", late <= bar * early)
+
+
+class Costs:
+    """Size, time and bytes of some commits of a replay."""
+
+    def __init__(self, path: str) -> None:
+        self._folder, self._before = Path(path) / "commits", set[str]()
+        self._seen: list[dict[str, float]] = []
+
+    def commit(self, replay: Any) -> None:
+        """Record three steps and commit them."""
+        from lakepond.testing.large_lakes import record
+
+        record(replay, 3)
+        began = time.perf_counter()
+        commit = replay.commit()
+        seconds = time.perf_counter() - began
+        manifests = {name: size for name, size in commit.named().items() if name.endswith(".manifest")}
+        if self._before:
+            size = os.path.getsize(self._folder / f"{commit.number:010d}.json")
+            new = sum(size for name, size in manifests.items() if name not in self._before)
+            written = commit.bytes_written + size + new
+            self._seen.append({"size": size, "time": 1e3 * seconds, "written": written})
+        self._before = {"", *manifests}  # not empty: the manifests of before are known
+
+    def found(self) -> dict[str, float]:
+        """Medians of size and time, mean of the bytes."""
+        of = {what: [each[what] for each in self._seen] for what in ("size", "time", "written")}
+        return {"size": median(of["size"]), "time": median(of["time"]), "written": mean(of["written"])}
+
+
 def commits(path: str, count: int) -> dict[str, Any]:
-    """Many small commits: size, time and bytes around an early one and around the last."""
+    """Many small commits."""
     import lakepond as lp
     from lakepond.testing.large_lakes import record, spec_of
 
-    seen: dict[str, list[dict[str, float]]] = {"early": [], "late": []}
     with lp.Replay.open(path, spec_of(1_000), capacity=1_000) as replay:
-        before: set[str] = set()
-        for number in range(count):
+        for _ in range(count):
             record(replay, 3)
-            began = time.perf_counter()
-            commit = replay.commit()
-            seconds = time.perf_counter() - began
-            when = (
-                "early" if abs(number - EARLY) < WINDOW // 2 else "late" if number >= count - WINDOW else None
-            )
-            manifests = {n: size for n, size in commit.named().items() if n.endswith(".manifest")}
-            if when is not None:
-                size = os.path.getsize(Path(path) / "commits" / f"{number:010d}.json")
-                new = sum(size for name, size in manifests.items() if name not in before)
-                written = commit.bytes_written + size + new
-                seen[when].append({"size": size, "time": 1e3 * seconds, "written": written})
-            before = set(manifests)
-    return {
-        when: {
-            "size": median(each["size"] for each in found),
-            "time": median(each["time"] for each in found),
-            "written": mean(each["written"] for each in found),
-        }
-        for when, found in seen.items()
-    }
+            replay.commit()
+    return {}
 
 
 def fabricate(path: str, entries: int, commits: int) -> dict[str, Any]:
-    """A lake of that many files of steps and of rows, and then real commits."""
+    """A lake of that many files of steps and of rows."""
     import lakepond as lp
-    from lakepond.testing.large_lakes import continued, make, record
+    from lakepond.testing.large_lakes import make
 
     make(Path(path), entries=entries, num_commits=commits, steps=STEPS, row_bytes=ROW_BYTES)
-    with continued(Path(path), capacity=1_000) as replay:
-        for _ in range(110):
-            record(replay, 3)
-            replay.commit()
     with lp.Lake.open(path) as lake:
         found = lake.stats()
         return {"files": found.files, "rows": found.rows, "bytes": found.bytes_on_disk}
+
+
+def compared(one: str, other: str) -> dict[str, Any]:
+    """The next commits of two lakes, which take turns."""
+    from lakepond.testing.large_lakes import continued
+
+    costs = {"one": Costs(one), "other": Costs(other)}
+    with continued(Path(one), capacity=1_000) as first, continued(Path(other), capacity=1_000) as second:
+        for _ in range(WINDOW + 1):
+            costs["one"].commit(first)
+            costs["other"].commit(second)
+    return {name: each.found() for name, each in costs.items()}
 
 
 def opened(path: str) -> dict[str, Any]:

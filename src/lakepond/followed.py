@@ -122,12 +122,12 @@ class FollowedReplay(Replay):
     def _reason(self, missing: str) -> str:
         """Why `sample` waits."""
         lag = self.lag()
-        told = [_last_of(each) for each in lag.writers[:SHOWN_WRITERS]]
+        parts = [_last_of(each) for each in lag.writers[:SHOWN_WRITERS]]
         if len(lag.writers) > SHOWN_WRITERS:
-            told.append(f"{len(lag.writers) - SHOWN_WRITERS} more writers, see lag()")
+            parts.append(f"{len(lag.writers) - SHOWN_WRITERS} more writers, see lag()")
         if lag.error:
-            told.append(f"writers could not be discovered ({lag.error})")
-        what = "; ".join(told) or "no writer has made a commit yet"
+            parts.append(f"writers could not be discovered ({lag.error})")
+        what = "; ".join(parts) or "no writer has made a commit yet"
         if not self._follower.is_running:
             what += "; nothing is followed any more: it was closed, or this is a forked child"
         return f"{missing}, in {self._place}: {what}."

@@ -197,7 +197,7 @@ class Replay(Persistent):
         share. What takes longer than 5 s is loaded by the thread. The replay has its own step ids and
         streams. Recording to it raises `LakeReadOnly`.
 
-        place: folder of a lake, or its URL in a bucket ("gs://bucket/run").
+        place: folder of a lake, or its URL in a bucket ("gs://bucket/run"), or a `Cloud`.
         capacity: steps in memory. alpha, threads, seed: as in `Replay`.
         min_steps, samples_per_insert: what `FollowedReplay.sample` waits for; None: no limit.
         snapshot: continue from the snapshot with that number, see `FollowedReplay.snapshot`. With the same
@@ -207,8 +207,8 @@ class Replay(Persistent):
         looked for. Seconds, or text like "0.5s".
         cache: folder for downloaded files, at most 4 GB; default: a temporary one. Not used for a local path.
 
-        Raises `LakeNotFound` if there is no lake or no such snapshot, and `SpecError` if arguments are
-        invalid.
+        Raises `LakeNotFound` if the lake or the snapshot does not exist, and `SpecError` for invalid
+        arguments.
         """
         from lakepond.followed import FollowedReplay
 

@@ -1,7 +1,8 @@
 """A bucket in memory whose every request is one step of a schedule drawn from a seed.
 
 Each actor is a thread of real code that runs until its next request; then another one may run. Time is
-virtual. Requests and answers are delayed, lost and repeated; an actor may be suspended for days in the middle of one.
+virtual. Requests and answers are delayed, lost and repeated; an actor may be suspended for days in the middle
+of one.
 
     sim = Simulation(seed)
     sim.actor("writer", push)
@@ -39,6 +40,7 @@ class Actor:
 
     name: str
     run: Callable[[], None]
+    pace: float
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     wake: float = 0.0
     done: bool = False
@@ -70,9 +72,9 @@ class Simulation:
 
     # --- actors ------------------------------------------------------------------------------------
 
-    def actor(self, name: str, run: Callable[[], None]) -> None:
-        """Add an actor; it starts with `run`."""
-        self._actors.append(Actor(name, run))
+    def actor(self, name: str, run: Callable[[], None], pace: float = 2.0) -> None:
+        """Add an actor that does `run`; its requests take up to `pace` seconds each way."""
+        self._actors.append(Actor(name, run, pace))
 
     def run(self) -> None:
         """Run all actors to their end; raises the first error of one, with the log of requests."""
@@ -174,10 +176,10 @@ class Simulation:
     def _pass(self, answer: bool = False) -> None:
         if answer and self.rng.random() < 0.7:
             return
-        stalled = self.rng.random() < self._stalls
-        self.sleep(
-            self.rng.choice((HOUR, 13 * HOUR, 2 * DAY, 3 * DAY)) if stalled else self.rng.uniform(0, 2)
-        )
+        if self.rng.random() < self._stalls:
+            self.sleep(self.rng.choice((HOUR, 13 * HOUR, 2 * DAY, 3 * DAY)))
+        else:
+            self.sleep(0.0 if self._running is None else self._running.pace * self.rng.random())
 
     def put(self, name: str, data: bytes, *, create: bool, timeout: float) -> str | None:
         """Store bytes."""

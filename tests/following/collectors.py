@@ -19,6 +19,7 @@ import lakepond as lp
 from lakepond.testing import WORLDS, same_bytes
 
 STREAMS, EPISODE = 3, 7
+MANY_WORLDS = ["vector", "frames first", "colour frames last", "market window", "dict and tuple", "noise"]
 
 
 def spec_of(world: str = "vector") -> lp.Spec:

@@ -78,7 +78,7 @@ def bucket(monkeypatch, request) -> Counting:
 
 @pytest.fixture
 def paused(monkeypatch):
-    """Followers that look for commits only when they are told to."""
+    """Followers that look for commits only when `poll` is called."""
     monkeypatch.setattr(Follower, "_run", lambda self: self._stop.wait())
     return partial(lp.Replay.follow, poll_every="1ms")
 
@@ -89,7 +89,7 @@ def catch_up(replay: lp.FollowedReplay) -> None:
 
 
 class Machine:
-    """A collector on a disk of its own, whose files are copied to the bucket when it is told to."""
+    """A collector on a disk of its own, whose files are copied to the bucket by `push`."""
 
     def __init__(self, path: Path, who: int, bucket: MemoryBucket, **how: object) -> None:
         self.collector = Collector(path, who, **how)
@@ -301,7 +301,7 @@ def test_a_chain_that_was_not_watched_for_long_is_listed_first(machines, bucket,
 
 
 def test_no_lake_there(bucket):
-    with pytest.raises(lp.LakeNotFound, match="there is no lake at memory://bucket/nothing"):
+    with pytest.raises(lp.LakeNotFound, match="no lake exists at memory://bucket/nothing"):
         lp.Replay.follow("memory://bucket/nothing", 100)
     with pytest.raises(lp.SpecError, match="not a valid cloud URL"):
         lp.Replay.follow("http://bucket/run", 100)

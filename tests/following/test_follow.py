@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from collectors import (
     EPISODE,
+    MANY_WORLDS,
     STREAMS,
     Collector,
     agrees,
@@ -35,7 +36,7 @@ QUICK = {"poll_every": "0.01s", "discover_every": "0.05s"}
 
 @pytest.fixture
 def paused(monkeypatch) -> Callable[..., lp.FollowedReplay]:
-    """Followers that look for commits only when they are told to."""
+    """Followers that look for commits only when `poll` is called."""
     monkeypatch.setattr(Follower, "_run", lambda self: self._stop.wait())
     return partial(lp.Replay.follow, poll_every="1ms")
 
@@ -45,7 +46,7 @@ def catch_up(replay: lp.FollowedReplay) -> None:
         pass
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", MANY_WORLDS)
 def test_steps_of_all_writers_arrive_while_they_are_written(tmp_path, world):
     path = tmp_path / "lake"
     a, b = (Collector(path, who, world) for who in (0, 1))
@@ -170,7 +171,7 @@ def test_more_steps_than_fit_are_loaded_in_equal_shares_and_in_turns(tmp_path):
 
 
 def test_a_follower_that_is_slower_than_its_writers(tmp_path, paused):
-    """It reads what is there, cuts links at the gap and counts what it missed."""
+    """It reads the steps that are left, cuts links at the gap and counts the missed ones."""
     path = tmp_path / "lake"
     writer = Collector(path, 1, max_steps=100, keep_last=1)
     writer.record(30)

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collectors import Collector, agrees, same_batch, steps_in, wait_until
+from collectors import MANY_WORLDS, Collector, agrees, same_batch, steps_in, wait_until
 
 import lakepond as lp
+from lakepond.flow.following import follower
 from lakepond.flow.following.follower import Follower
 from lakepond.lake.format.commits import Start, numbers
-from lakepond.testing import WORLDS
 
 QUICK = {"poll_every": "0.01s", "discover_every": "0.05s"}
 
 
 @pytest.fixture
 def paused(monkeypatch):
-    """Followers that look for commits only when they are told to."""
+    """Followers that look for commits only when `poll` is called."""
     monkeypatch.setattr(Follower, "_run", lambda self: self._stop.wait())
     return partial(lp.Replay.follow, poll_every="1ms")
 
@@ -51,8 +51,9 @@ def are_equal(one: lp.Replay, other: lp.Replay, seed: int = 0) -> None:
         assert same_batch(a, b)
 
 
-@pytest.mark.parametrize("alpha", [None, 0.6])
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    ("world", "alpha"), [*((world, None) for world in MANY_WORLDS), ("vector", 0.6), ("frames first", 0.6)]
+)
 def test_a_snapshot_is_exact_and_continues(tmp_path, paused, world, alpha):
     path = tmp_path / "lake"
     writers = [Collector(path, who, world) for who in range(3)]
@@ -212,6 +213,63 @@ def test_a_writer_that_went_back_and_gaps(tmp_path, paused):
             catch_up(replay)
             catch_up(again)
             are_equal(replay, again, seed=3)
+    writer.close()
+
+
+def test_a_writer_that_is_new_since_the_snapshot(tmp_path, paused):
+    """All of its steps arrive, although the replay is full."""
+    path = tmp_path / "lake"
+    writer = Collector(path, 1)
+    writer.record(50)
+    with paused(path, 50) as replay:
+        replay.snapshot()
+    other = Collector(path, 2)
+    other.record(20)
+    with paused(path, 50, snapshot=0) as again:
+        assert [n for _, n in steps_in(again)] == list(range(50))
+        catch_up(again)
+        assert steps_in(again) == [*((1, n) for n in range(20, 50)), *((2, n) for n in range(20))]
+        assert again.lag().missed == 0
+    writer.close()
+    other.close()
+
+
+def test_a_snapshot_in_the_middle_of_a_commit(tmp_path, paused, monkeypatch):
+    path = tmp_path / "lake"
+    writer = Collector(path, 1)
+    writer.record(10)
+    monkeypatch.setattr(follower, "LEAST_STEPS", 1)
+    with paused(path, 500) as replay:
+        writer.record(30)
+        other = Collector(path, 2)
+        other.record(40)
+        replay._follower._discover()
+        for chain in replay._follower.states.values():
+            replay._follower._look(chain)
+            if chain.pending:
+                replay._follower._guarded(chain, 0.5)
+        assert len(replay) == 10 + 15 + 20
+        number = replay.snapshot().number
+        with paused(path, 500, snapshot=number) as again:
+            assert steps_in(again) == steps_in(replay)
+            catch_up(again)
+            catch_up(replay)
+            are_equal(replay, again)
+            assert sorted(steps_in(again)) == [(who, n) for who in (1, 2) for n in range(40)]
+    writer.close()
+    other.close()
+
+
+def test_marks_of_commits_do_not_accumulate(tmp_path, paused):
+    path = tmp_path / "lake"
+    writer = Collector(path, 1, capacity=20, max_steps=20)
+    with paused(path, 30) as replay:
+        for _ in range(50):
+            writer.record(3)
+            catch_up(replay)
+        assert len(replay._follower.states["collector-1"].marks) <= 16 + 10
+        with paused(path, 30, snapshot=replay.snapshot().number) as again:
+            are_equal(replay, again)
     writer.close()
 
 

@@ -644,7 +644,7 @@ class Writer:
         need(totals == [source["files"], source["bytes"], source["rows"]], "the totals of a source")
         rows = b"".join(self._read_rows(each) for each in files)
         shape = json.dumps([source["rows"], files[0].row_bytes]).encode()
-        need(digest(shape + rows) == source["digest"], "the digest of a source")
+        need(digest(rows + shape) == source["digest"], "the digest of a source")
 
 
 def elsewhere(lake: Path) -> set[str]:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -169,6 +170,7 @@ def test_the_steps_are_read_resumed_filled_and_continued(tmp_path, source):
         filled.fill_from(lake, 400, rng=np.random.default_rng(0))
         check(filled.recent(400), source.rows)
         assert len({tuple(step) for step in filled.recent(400).action.tolist()}) == 400
+        assert filled.stats().rows <= DAYS  # each once, whichever writer recorded it
         assert sum(1 for _ in lake.episodes()) == 45
     with lp.Lake.open(path, 0, writer="w1") as lake:
         check(lake.steps(50, 100), source.rows)
@@ -449,6 +451,52 @@ def test_small_sources_and_those_beyond_the_most_are_stored_with_the_steps(tmp_p
             stops = check_one.reward.astype(int)
             for stop, obs in zip(stops.tolist(), check_one.obs["window"], strict=True):
                 assert obs.tobytes() == each.rows[stop - LENGTH : stop].tobytes()
+
+
+def test_a_history_that_grows_is_not_stored_again(tmp_path, source):
+    """New rows are stored with the steps, and as a source of their own when they have 1 MB."""
+    rows = np.concatenate([source.rows, history(1)[:1_200], history(2)])
+    path, steps = tmp_path / "lake", 0
+    for length in (1_500, 1_501, 1_700, 2_700, 2_702, 4_200):
+        with lp.Replay.open(path, SPEC, capacity=50) as replay:
+            grown = lp.RowSource(rows[:length])
+            stops = length - 1 - np.arange(40)
+            position = np.zeros((40, 2), np.float32)
+            replay.record(
+                obs={"window": lp.WindowRef(grown, stops), "position": position},
+                next_obs={"window": lp.WindowRef(grown, stops + 1), "position": position},
+                action=np.zeros((40, 2), np.int64),
+                reward=stops.astype(np.float32),
+                terminated=np.ones(40, bool),
+                truncated=np.zeros(40, bool),
+                stream=0,
+            )
+            commit, steps = replay.commit(), steps + 40
+    assert [each.rows for each in commit.sources[0]] == [1_500, 1_200, 1_500]
+    assert sum(files(path, "rows").values()) < 100 * WIDTH * 4
+    with lp.Lake.open(path) as lake:
+        lake.verify()
+        batch = lake.steps(0, steps)
+        for stop, obs in zip(batch.reward.astype(int).tolist(), batch.obs["window"], strict=True):
+            assert obs.tobytes() == rows[stop - LENGTH : stop].tobytes()
+
+
+def test_an_array_that_changes_before_its_source_is_stored_is_refused(tmp_path):
+    rows = history()
+    changing = lp.RowSource(rows)
+    replay = lp.Replay.open(tmp_path / "lake", SPEC, capacity=100)
+    record(replay, changing, 0, 40)
+    real = sources.Sources._read
+
+    def change(self: sources.Sources, source: object) -> object:
+        rows[700] += 1
+        return real(self, source)
+
+    with mock.patch.object(sources.Sources, "_read", change), pytest.raises(lp.RecordError, match="changed"):
+        replay.commit()
+    replay.close(discard=True)
+    with pytest.raises(lp.LakeNotFound):
+        lp.Lake.open(tmp_path / "lake")
 
 
 def test_a_source_that_is_gone_when_its_steps_are_committed_is_not_stored(tmp_path, source):

@@ -141,8 +141,8 @@ class Collecting:
 def collecting(store: Store) -> Iterator[Collecting]:
     """Announce, until the end of the block, that something is deleted.
 
-    After an error the object stays: a DELETE without an answer may be applied later. Readers ignore it after an
-    hour.
+    After an error the object stays: a DELETE without an answer may be applied later. Readers ignore it after
+    an hour.
     """
     announced = Collecting(store)
     announced.renew()

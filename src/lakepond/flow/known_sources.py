@@ -6,7 +6,7 @@ matter how they came into the pond, and a row that left the pond and came back i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from lakepond.lake.format.entries import Source
 from lakepond.lake.write.handover import SourceRows
-from lakepond.lake.write.sources import digest_of_rows
+from lakepond.lake.write.sources import digests_of_rows
 from lakepond.pond.observations import Observations
 from lakepond.rows import RowStore
 from lakepond.rows.store import SortedRows
@@ -27,7 +27,7 @@ MOST_SOURCES = 64
 
 
 class Prepared(NamedTuple):
-    """A source in this process."""
+    """A source in this process, or a part of one."""
 
     digest: str
     rows: SortedRows
@@ -38,16 +38,32 @@ class KnownSources:
 
     def __init__(self, stored: Iterable[Source]) -> None:
         """`stored`: those that the writer's last commit lists."""
+        stored = list(stored)
         self.firsts = {source.digest: source.first for source in stored}
         """the number of the first row of each source that was handed over, by its digest"""
-        self._prepared: WeakKeyDictionary[RowSource, Prepared] = WeakKeyDictionary()
+        self._lengths = {source.digest: source.rows for source in stored}
+        self._prepared: WeakKeyDictionary[RowSource, list[Prepared]] = WeakKeyDictionary()
 
     def prepare(self, leaf: Observations) -> None:
         """Hash the sources that windows were recorded from since the last call: takes a second per GB."""
         for source in list(leaf.sources.values()):
-            if source not in self._prepared and source.rows.nbytes >= LEAST_BYTES:
-                rows = source.rows.reshape(len(source), -1).view(np.uint8)
-                self._prepared[source] = Prepared(digest_of_rows(rows), SortedRows(rows))
+            if source not in self._prepared:
+                self._prepared[source] = list(
+                    self._parts(source.rows.reshape(len(source), -1).view(np.uint8))
+                )
+
+    def _parts(self, rows: Array) -> Iterator[Prepared]:
+        """A source as sources that are known, and the rest: a history that has grown is not stored again."""
+        while len(rows) and rows.nbytes >= LEAST_BYTES:
+            lengths = sorted({length for length in self._lengths.values() if length < len(rows)})
+            *shorter, digest = digests_of_rows(rows, [*lengths, len(rows)])
+            start, length = digest, len(rows)
+            if digest not in self._lengths:
+                known = [(n, each) for n, each in zip(lengths, shorter, strict=True) if each in self._lengths]
+                length, start = max(known, default=(len(rows), digest))
+            self._lengths[start] = length
+            yield Prepared(start, SortedRows(rows[:length]))
+            rows = rows[length:]
 
     def find(self, store: RowStore, slots: Array, first: int) -> tuple[tuple[SourceRows, ...], Array]:
         """The sources that are new to the lake, and the number of the row in each slot, -1 if in no source.
@@ -57,7 +73,8 @@ class KnownSources:
         numbers = np.full(len(slots), -1, np.int64)
         new: list[SourceRows] = []
         firsts = dict(self.firsts)
-        for digest, rows in {prepared.digest: prepared.rows for prepared in self._prepared.values()}.items():
+        prepared = {part.digest: part.rows for parts in self._prepared.values() for part in parts}
+        for digest, rows in prepared.items():
             takes = digest in firsts or len(firsts) < MOST_SOURCES
             if not takes or rows.rows.shape[1] != store.row_bytes:
                 continue

@@ -193,7 +193,8 @@ class _Rows:
         self._lake, self._pond, self._ours = lake, pond, ours
         # a row of an earlier part is found by its number; it is referenced by steps, or pinned
         self._slots = [_Slots() for _ in pond.leaves]
-        self.straight = straight and not ours and not pond.size
+        shared = len(lake.heads) > 1 and any(head.sources for head in lake.heads.values())
+        self.straight = straight and not ours and not pond.size and not shared
         """the pond is empty, so rows need not be looked up: they are decoded into their slots"""
         self._scratch = np.empty(0 if self.straight else PART_BYTES, np.uint8)
 

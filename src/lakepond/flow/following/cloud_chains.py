@@ -58,7 +58,7 @@ class CloudChains:
             data = patiently(lambda: self.store.read(description.NAME), for_seconds=PATIENCE_SECONDS)
         except CloudNotFound as error:
             raise LakeNotFound(
-                f"there is no lake at {self.store.cloud} ({error}); a writer with cloud= creates one."
+                f"no lake exists at {self.store.cloud} ({error}); a writer with cloud= creates one."
             ) from None
         self.spec = description.parse_spec(data, f"{description.NAME} in {self.store.cloud}")
         self._temporary = None if cache is not None else Path(tempfile.mkdtemp(prefix="lakepond-follow-"))

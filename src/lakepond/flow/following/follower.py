@@ -1,7 +1,7 @@
 """The thread that looks for new commits of all chains and appends their steps to a pond.
 
-Each step is appended once, in the order of its chain. A chain that cannot be read is reported in `lag` and
-tried again; the others continue.
+Each step is appended once, in the order of its chain. If reading a chain fails, `lag` reports it, the others
+continue, and the thread tries again.
 """
 
 from __future__ import annotations
@@ -117,15 +117,18 @@ class Follower:
             behind = False
             try:
                 behind = self.poll()
-            except Exception as error:
+            except Exception as error:  # of the pool, say: each chain handles its own
                 self._error = self._failed("its writers", self._error, error)
             rest = 0.0 if behind else self._poll_every - (time.monotonic() - began)
             self._stop.wait(max(rest, 0.001))
 
     def poll(self) -> bool:
-        """Look once at every chain and append what is new; returns whether there is more to read."""
+        """Look once at every chain and append new steps; returns whether there is more to read."""
         if time.monotonic() - self._discovered >= self._discover_every:
-            self._discover()
+            try:
+                self._discover()
+            except Exception as error:  # those that are known are read all the same
+                self._error = self._failed("its list of writers", self._error, error)
         chains = list(self.states.values())
         self._look_at(chains)
         for chain in chains:
@@ -156,12 +159,13 @@ class Follower:
     # --- looking for commits -----------------------------------------------------------------------
 
     def _discover(self) -> None:
+        self._discovered = time.monotonic()
         found = self.chains.names()
         with self.lock:
             for name in found:
                 if name not in self.states:
                     self.states[name] = Chain(name)
-        self._discovered, self._error = time.monotonic(), None
+        self._error = None
 
     def _look_at(self, chains: list[Chain]) -> None:
         if len(chains) == 1:
@@ -192,12 +196,14 @@ class Follower:
     def _load_first(self) -> Iterator[None]:
         """Load the newest steps of all chains: in equal shares if not all fit, in turns, oldest first.
 
-        Yields after each part.
+        Yields after each part. After a snapshot was loaded there is nothing to share: the thread continues.
         """
+        if self.pond.recorded:
+            return
         chains = list(self.states.values())
         self._look_at(chains)
-        new = [chain for chain in chains if chain.pending and chain.number is None]
-        room, waiting = self.pond.capacity - self.pond.size, len(new)
+        new = [chain for chain in chains if chain.pending]
+        room, waiting = self.pond.capacity, len(new)
         for chain in sorted(new, key=lambda chain: _live(chain.pending[-1])):
             share = min(_live(chain.pending[-1]), room // waiting)
             chain.seen = chain.pending[-1].recorded - share
@@ -209,7 +215,7 @@ class Follower:
                     yield
 
     def _read(self, chain: Chain, share: float = 1.0) -> None:
-        """Append the steps of all pending commits; with a share below 1, only so much of the first one."""
+        """Append the steps of all pending commits; with a share below 1, only that part of the first one."""
         while chain.pending:
             first = chain.pending[0]
             if chain.number is None:

@@ -31,6 +31,14 @@ class Digest:
         self._sha256 = hashlib.sha256(data)
         self.update = self._sha256.update
 
+    def copy(self, data: bytes) -> Digest:
+        """Another one, of the same bytes followed by these."""
+        found = Digest()
+        found._sha256 = self._sha256.copy()
+        found.update = found._sha256.update
+        found.update(data)
+        return found
+
     def hexdigest(self) -> str:
         """The name of what was fed so far: as many digits as two for each of DIGEST_BYTES."""
         return self._sha256.hexdigest()[: 2 * DIGEST_BYTES]

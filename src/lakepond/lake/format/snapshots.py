@@ -158,7 +158,7 @@ def _heads(content: dict[str, Any]) -> dict[str, tuple[Named, ...]]:
 
 
 def commits_named(data: bytes, name: str) -> dict[str, set[int]]:
-    """The commits that a snapshot names, by chain; `LakeCorrupt` if that cannot be told.
+    """The commits that a snapshot names, by chain; `LakeCorrupt` if it cannot be read.
 
     Also of snapshots of later versions, as long as these keys mean the same: what it needs must stay.
     """

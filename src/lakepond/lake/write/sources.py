@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from lakepond.errors import LakeCorrupt, SpecError
+from lakepond.errors import LakeCorrupt, RecordError, SpecError
 from lakepond.lake.files import make_folders, sync_folder, write_bytes, write_whole
 from lakepond.lake.format.blocks import ShardInfo, block_rows_for
 from lakepond.lake.format.checksum import Digest
@@ -33,10 +34,18 @@ FILE_BYTES = 48 << 20
 
 
 def digest_of_rows(rows: Array) -> str:
-    """The digest of rows, (n, row_bytes) uint8: of their number and size, and of their bytes."""
-    digest = Digest(json.dumps(rows.shape).encode())
-    digest.update(rows.data)
-    return digest.hexdigest()
+    """The digest of rows, (n, row_bytes) uint8: of their bytes, and of their number and size."""
+    return digests_of_rows(rows, [len(rows)])[0]
+
+
+def digests_of_rows(rows: Array, counts: Sequence[int]) -> list[str]:
+    """The digests of the first rows of an array, for each of some sorted counts; each byte is hashed once."""
+    digest, at, found = Digest(), 0, []
+    for count in counts:
+        digest.update(rows[at:count].data)
+        at = count
+        found.append(digest.copy(json.dumps([count, rows.shape[1]]).encode()).hexdigest())
+    return found
 
 
 class Sources:
@@ -82,6 +91,11 @@ class Sources:
         shards = [
             self._write_file(source.rows[start : start + size]) for start in range(0, len(source.rows), size)
         ]
+        if digest_of_rows(source.rows) != source.digest:
+            raise RecordError(
+                "the array of a RowSource was changed after windows were recorded from it and before they "
+                "were committed: record from an array that does not change."
+            )
         sync_folder(self._folder)
         data = seal({**version(), "files": [asdict(shard) for shard in shards]})
         write_bytes(self._folder, f"{source.digest}.{self._codec}.json", data)
