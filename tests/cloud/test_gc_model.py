@@ -32,7 +32,7 @@ from lakepond.flow import cloud_to_lake
 from lakepond.lake.format import commits
 from lakepond.lake.format.sealed import seal
 
-RUNS = int(os.environ.get("LAKEPOND_GC_RUNS", "1000"))
+RUNS = int(os.environ.get("LAKEPOND_GC_RUNS", "400"))
 CLOUD = lp.Cloud("memory://simulated/run", patience=HOUR)
 NAMED = "worker.6553f100abcd"
 COMMITS, STEPS = 6, 4
@@ -165,7 +165,13 @@ class World:
         self.rng, self.histories, self.folder = self.sim.rng, histories, folder
         self.sim.on_delete = self.check_delete
         if histories.objects:
-            self.sim.objects, self.sim.now = dict(histories.objects), histories.now
+            self.chains = ("", NAMED) if self.rng.random() < 0.3 else ("",)
+            self.sim.now = histories.now
+            self.sim.objects = {
+                name: held
+                for name, held in histories.objects.items()
+                if NAMED in self.chains or NAMED not in name
+            }
         self.safe: dict[str, tuple[str, int, frozenset[str]]] = {}
         """readers that were told that their commit is safe: their lease, its chain, number and files"""
         self.acknowledged: list[tuple[str, int]] = []
@@ -228,17 +234,17 @@ class World:
     def until_deleting(self, chain: Store) -> None:
         """Half of the time, sleep until a `gc` deletes in a chain, or for some minutes."""
         under = chain.cloud.parts()[2]
-        for _ in range(150 if self.rng.random() < 0.5 else 0):
+        for _ in range(30 if self.rng.random() < 0.5 else 0):
             if any(name.startswith(under) and name.endswith(".gc") for name in self.sim.objects):
                 break
-            self.sim.sleep(2.0)
+            self.sim.sleep(5.0)
         self.sim.sleep(self.rng.uniform(0, 60))
 
     def writer(self, source: Path, chain: str) -> Callable[[], None]:
         """A machine that makes commits and pushes them; it is restarted now and then."""
 
         def run() -> None:
-            self.sim.sleep(self.rng.choice((100.0, DAY)) * self.rng.random())
+            self.sim.sleep(self.rng.choice((100.0, 100.0, DAY)) * self.rng.random())
             path = self.folder / f"writer-{source.name}-{chain}"
             home = path / "writers" / chain if chain else path
             put_here(source, path, home)
@@ -270,7 +276,7 @@ class World:
 
         def run() -> None:
             self.sim.sleep(self.rng.uniform(0, 150))
-            chain = self.rng.choice(("", NAMED))
+            chain = self.rng.choice(self.chains)
             wanted = self.rng.choice((None, *self.slots(chain)))
             while True:
                 try:
@@ -321,7 +327,7 @@ class World:
         self.sim.sleep(self.rng.uniform(0, 150))
         heads = {
             chain: {"commit": max(slots), "digest": ""}
-            for chain in ("", NAMED)
+            for chain in self.chains
             if (slots := self.slots(chain))
         }
         place = Store(CLOUD)
@@ -356,11 +362,11 @@ def simulate(seed: int, histories: Histories, folder: Path, monkeypatch) -> Worl
     install(world, monkeypatch)
     sim, rng = world.sim, world.rng
     sim.actor("a", world.writer(histories.a, ""))
-    if rng.random() < 0.5:
+    if NAMED in world.chains:
         sim.actor("worker", world.writer(histories.a, NAMED))
     if rng.random() < 0.5:  # another machine that continues the same commit
         sim.actor("b", world.writer(histories.b, ""))
-    for n in range(2):
+    for n in range(rng.choice((1, 2))):
         sim.actor(f"reader {n}", world.reader(n))
     for n in range(rng.choice((1, 1, 2))):
         sim.actor(f"gc {n}", world.collector(), pace=rng.choice((2.0, 8.0)))

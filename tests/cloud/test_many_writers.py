@@ -6,17 +6,19 @@ Each collector records its own range of rewards: collector k from 1000 * k on.
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import re
 import shutil
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from small_runs import SPEC, record, run
+from small_runs import SPEC, environment, record, run
 
 import lakepond as lp
 from lakepond.cloud.chains import chain_names, chain_store
@@ -283,17 +285,7 @@ def test_pushing_in_the_background_ends_with_the_replay(name, tmp_path):
     how = {"cloud": f"memory://{name}", "push_every": 0.02}
     replay = lp.Replay.open(tmp_path / "a", SPEC, capacity=64, **how)
     assert threads() == 1
-    record(replay, 0, 3)
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            replay.close()  # which does not affect the parent's lake
-            code = 0 if threads() == 0 else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    record(replay, 3, 5)
+    record(replay, 0, 5)
     until(lambda: replay.upload_status().pushed is not None)
     replay.close()
     until(lambda: threads() == 0)
@@ -302,6 +294,31 @@ def test_pushing_in_the_background_ends_with_the_replay(name, tmp_path):
     gc.collect()
     until(lambda: threads() == 0)
     with lp.pull(tmp_path / "there", f"memory://{name}") as lake:
+        assert all_rewards(lake) == [*range(5)]
+
+
+def test_a_forked_child_does_not_push_and_leaves_the_parents_replay_alone(tmp_path):
+    code = f"""
+        import os, threading, time
+        import lakepond as lp
+        from small_runs import SPEC, record
+        cloud = "file://{tmp_path}/cloud"
+        replay = lp.Replay.open({str(tmp_path / "lake")!r}, SPEC, capacity=64, cloud=cloud, push_every=0.01)
+        for n in range(5):
+            record(replay, n, n + 1)
+            child = os.fork()
+            if not child:
+                replay.close()
+                os._exit(len([t for t in threading.enumerate() if "push" in t.name]))
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        while replay.upload_status().pushed is None:
+            time.sleep(0.01)
+        replay.close()
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    with lp.pull(tmp_path / "there", f"file://{tmp_path}/cloud") as lake:
         assert all_rewards(lake) == [*range(5)]
 
 

@@ -97,7 +97,7 @@ def test_one_process_does_not_undo_what_another_added_to_the_list(lake):
     one.add([every[0]])
     assert known(lake).keys() == set(every)
     read_back(lake)
-    assert sorted(each.suffix for each in (lake / "elsewhere").iterdir()) == ["", ".txt"]
+    assert sorted(each.suffix for each in (lake / "elsewhere").iterdir()) == ["", ".slots", ".txt"]
 
 
 def test_a_file_that_the_list_on_disk_does_not_name_is_not_evicted(lake):

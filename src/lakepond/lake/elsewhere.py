@@ -125,9 +125,13 @@ class Elsewhere:
             write_bytes(self._file.parent, self._slots_file.name, "".join(lines).encode())
 
     def knows_slot(self, number: int, data: bytes) -> bool | None:
-        """Whether a commit there was published from this disk, or pulled; None if none was ever noted."""
-        slots = self._slots()
-        return Digest(data).hexdigest() in slots.get(number, ()) if slots else None
+        """Whether a commit there was published from this disk, or pulled.
+
+        None if that is not known: an earlier version, which noted only files, has used the place.
+        """
+        if not self._slots_file.exists() and self._file.exists():
+            return None
+        return Digest(data).hexdigest() in self._slots().get(number, ())
 
     @property
     def _slots_file(self) -> Path:
@@ -159,6 +163,8 @@ class Elsewhere:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EINVAL):  # EINVAL: it is empty
                 raise
+            if error.errno == errno.ENOENT and not self._slots_file.exists():
+                write_bytes(self._file.parent, self._slots_file.name, b"")  # first: see `knows_slot`
         self._write(self._read() or set())
 
     def _write(self, names: set[str]) -> None:
