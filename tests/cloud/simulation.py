@@ -1,6 +1,6 @@
 """A bucket in memory whose every request is one step of a schedule drawn from a seed.
 
-Each actor is a thread of real code that runs until its next request; then another one may run. Time is
+Each actor is a greenlet of real code that runs until its next request; then another one may run. Time is
 virtual. Requests and answers are delayed, lost and repeated; an actor may be suspended for days in the middle
 of one.
 
@@ -16,10 +16,12 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+from greenlet import GreenletExit, greenlet
 
 from lakepond.cloud.bucket import Checks, Exists, Listed
 from lakepond.errors import CloudNotFound, CloudUnreachable
@@ -36,19 +38,22 @@ class Held(NamedTuple):
 
 @dataclass
 class Actor:
-    """A thread that runs when it is its turn."""
+    """Code that runs when it is its turn."""
 
     name: str
     run: Callable[[], None]
     pace: float
-    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    turn: greenlet | None = None
     wake: float = 0.0
-    done: bool = False
-    error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.turn is not None and self.turn.dead
 
 
-class Stopped(BaseException):
-    """Raised in the actors when a simulation ends early."""
+class Stopped(GreenletExit):
+    """Ends the actors when a simulation ends early."""
 
 
 class Simulation:
@@ -64,9 +69,8 @@ class Simulation:
         """called before an object is deleted"""
         self._faults, self._stalls = faults, stalls
         self._actors: list[Actor] = []
-        self._back = threading.Semaphore(0)
+        self._thread = threading.current_thread()
         self._running: Actor | None = None
-        self._stopped = False
         self._delayed: list[tuple[float, Callable[[], Any]]] = []
         self.log: list[str] = []
 
@@ -79,21 +83,25 @@ class Simulation:
     def run(self) -> None:
         """Run all actors to their end; raises the first error of one, with the log of requests."""
         for actor in self._actors:
-            threading.Thread(target=self._body, args=(actor,), daemon=True).start()
-        while waiting := [actor for actor in self._actors if not actor.done]:
-            ready = [actor for actor in waiting if actor.wake <= self.now]
-            if not ready:
-                self.now = min(actor.wake for actor in waiting)
-                continue
-            self._apply_delayed()
-            self._switch(self.rng.choice(ready))
-            failed = next((actor for actor in waiting if actor.error is not None), None)
-            if failed is not None:
-                self._stop()
-                assert failed.error is not None
-                failed.error.add_note(f"in {failed.name}, after:\n" + "\n".join(self.log[-60:]))
-                raise failed.error
-        self._actors.clear()
+            actor.turn = greenlet(actor.run)
+        try:
+            while waiting := [actor for actor in self._actors if not actor.done]:
+                ready = [actor for actor in waiting if actor.wake <= self.now]
+                if not ready:
+                    self.now = min(actor.wake for actor in waiting)
+                    continue
+                self._apply_delayed()
+                self._running = self.rng.choice(ready)
+                self._running.turn.switch()
+        except BaseException as error:
+            error.add_note(f"in {self._running.name}, after:\n" + "\n".join(self.log[-60:]))
+            raise
+        finally:
+            self._running = None
+            for actor in self._actors:
+                if not actor.done:
+                    actor.turn.throw(Stopped)
+            self._actors.clear()
 
     def _apply_delayed(self) -> None:
         now = self.now
@@ -104,40 +112,13 @@ class Simulation:
                 apply()
         self.now = now
 
-    def _switch(self, actor: Actor) -> None:
-        self._running = actor
-        actor.turn.release()
-        self._back.acquire()
-
-    def _stop(self) -> None:
-        self._stopped = True
-        for actor in self._actors:
-            if not actor.done:
-                self._switch(actor)
-
-    def _body(self, actor: Actor) -> None:
-        actor.turn.acquire()
-        actor.thread = threading.current_thread()  # type: ignore[attr-defined]
-        try:
-            if not self._stopped:
-                actor.run()
-        except Stopped:
-            pass
-        except BaseException as error:
-            actor.error = error
-        actor.done = True
-        self._back.release()
-
     def sleep(self, seconds: float) -> None:
         """Let virtual time pass for the running actor; others go on."""
         actor = self._running
-        if actor is None or getattr(actor, "thread", None) is not threading.current_thread():
+        if actor is None or threading.current_thread() is not self._thread:
             return  # a helper thread of the running actor, or no simulation
         actor.wake = self.now + seconds
-        self._back.release()
-        actor.turn.acquire()
-        if self._stopped:
-            raise Stopped
+        actor.turn.parent.switch()
 
     @property
     def time(self) -> SimpleNamespace:

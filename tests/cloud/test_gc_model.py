@@ -2,7 +2,7 @@
 
 Nothing that is named is ever deleted: no file of a commit that exists, no commit and no file that the valid
 lease of a reader names, no commit of a snapshot. Readers that were opened read all of their steps. In the end
-two more runs leave what is kept, and nothing else.
+two more runs leave exactly the commits to keep.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
+from greenlet import getcurrent, greenlet
 from simulation import DAY, HOUR, Held, Simulation
 from small_runs import SPEC, record
 
@@ -136,15 +136,15 @@ class InlinePool:
 class InlineLease(leases.Lease):
     """A lease without a thread; `renew` is called by the reader."""
 
-    made: ClassVar[dict[int, InlineLease]] = {}
-    """the last one of each reader, by its thread"""
+    made: ClassVar[dict[greenlet, InlineLease]] = {}
+    """the last one of each reader"""
     before: ClassVar[Callable[[Store], None]]
     """called before the first request of each"""
 
     def pin(self, commit, names):
         self._asked += 1
         self._pinned[commit.number] = (commit.number, names)
-        self.made[threading.get_ident()] = self
+        self.made[getcurrent()] = self
         type(self).before(self.store)
         if self.renew():
             self._check_there(commit, names)
@@ -188,7 +188,7 @@ class World:
         }
 
     def check_delete(self, name: str) -> None:
-        """Called before an object is deleted, whoever asked for it."""
+        """Called before an object is deleted."""
         chain = NAMED if NAMED in name else ""
         short = name.rpartition("/")[2]
         if "/segments/" in name:
@@ -210,7 +210,7 @@ class World:
         return found
 
     def check_end(self) -> None:
-        """Two more runs leave what is kept, and each commit that exists is complete."""
+        """Two more runs leave exactly the commits to keep, and each is complete."""
         self.sim._faults = self.sim._stalls = 0.0
         for _ in range(2):
             self.sim.now += 3 * DAY
@@ -287,7 +287,7 @@ class World:
                     return
                 except CloudError:
                     self.sim.sleep(self.rng.uniform(1, 60))
-            lease = InlineLease.made.get(threading.get_ident())
+            lease = InlineLease.made.get(getcurrent())
             if lease is None or lease._served < lease._asked:
                 return  # the lease could not be written: nothing is promised
             self.opened += 1

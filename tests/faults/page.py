@@ -35,6 +35,10 @@ ABOUT = {
         "random and started again. Every step that was acknowledged reaches the follower once, in the order "
         "of its writer."
     ),
+    "gc on a server": (
+        "A writer, two collectors of garbage and three lazy readers on SeaweedFS at the same time. A reader that "
+        "was opened reads every step, and two more runs leave the newest commit and its files."
+    ),
     "hostile inputs": "Malicious files, with random mutations, opened with a memory limit.",
     "damaged files": "Flipped bytes, truncated and missing files, random columns: the lake's own tests.",
     "recorder": "The recorder of the crash points and strace reported the same file changes.",

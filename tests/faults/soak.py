@@ -29,6 +29,7 @@ from typing import Any
 
 from faults import (
     clocks,
+    collectors,
     crash_points,
     disk,
     forks,
@@ -65,6 +66,9 @@ def cases() -> dict[str, Run]:
     found: dict[str, Run] = {}
     found["many machines: 16 writers, 1 follower"] = lambda scratch, chance, scale: many_machines.drill(
         scratch, chance, seconds=many_machines.SECONDS * scale
+    )
+    found["gc beside writers and readers"] = lambda scratch, chance, scale: collectors.drill(
+        scratch, chance, rounds=times(50, scale)
     )
     for trainer in training.TRAINERS:
         found[f"signals: train {trainer}"] = lambda scratch, chance, scale, trainer=trainer: (

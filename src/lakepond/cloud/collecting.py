@@ -193,7 +193,7 @@ class Collector:
         return before
 
     def _marks(self) -> Marks:
-        """What an earlier run has marked; nothing if that cannot be read: it is marked again."""
+        """What an earlier run has marked; nothing if the list is unreadable: all is marked again."""
         try:
             marked = json.loads(self._store.read(GARBAGE))["marked"]
             return {name: (float(modified), float(at)) for name, (modified, at) in marked.items()}

@@ -100,7 +100,7 @@ _lakepond() {
         "compact") words="--keep-last --keep-every --json --help";;
         "push") words="--timeout --json --help";;
         "pull") words="--commit --lazy --json --help";;
-        "gc") words="--keep-last --keep-every --older-than --lake --delete --json --help";;
+        "gc") words="--keep-last --keep-every --snapshots --older-than --lake --delete --json --help";;
         "import") words="--form --json --help";;
         "export") words="--form --commit --next-obs --compress --json --help";;
         "train erl") words="--preset --out --resume --resume-from --start-over --log --evaluate --json --generations --seed --panel --days --instruments --capacity --gradient-steps --batch-size --min-free --push-to --signal --market-seed --validation --holdout --elites --children --mutants --tournament --blend-low --blend-high --mutation-rate --mutation-std --mutation-std-max --patience --inject-every --episodes --noise --fitness-episodes --validation-slices --learn-from --critics --gamma --tau --actor-rate --critic-rate --reward-scale --width --dtype --together --keep-last --keep-every --warn-free --at-floor --push-every --context --trading-days --settlement-days --max-holding --threshold --target-low --target-high --cost --inaction-penalty --zero-trade-penalty --delisted-after --delisting-loss --credit --help";;

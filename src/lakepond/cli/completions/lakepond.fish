@@ -93,6 +93,7 @@ complete -c lakepond -n '__fish_seen_subcommand_from pull' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from pull' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from gc' -l keep-last -r
 complete -c lakepond -n '__fish_seen_subcommand_from gc' -l keep-every -r
+complete -c lakepond -n '__fish_seen_subcommand_from gc' -l snapshots -r
 complete -c lakepond -n '__fish_seen_subcommand_from gc' -l older-than -r
 complete -c lakepond -n '__fish_seen_subcommand_from gc' -l lake -r
 complete -c lakepond -n '__fish_seen_subcommand_from gc' -l delete
