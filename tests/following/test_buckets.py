@@ -160,6 +160,10 @@ def test_steps_of_all_machines_arrive(machines, tmp_path):
         assert any(temporary.rglob("*.steps"))
         second.close()
         assert not temporary.exists()
+        dropped = lp.Replay.follow(URL, 200, **QUICK)
+        temporary = dropped._follower.chains.path
+        del dropped  # its thread ends soon
+        wait_until(lambda: not temporary.exists())
     assert any(cache.rglob("*.steps"))
 
 

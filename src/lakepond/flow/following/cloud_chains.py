@@ -7,10 +7,12 @@ could delete while they are read, because they are old, are protected by a lease
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -61,9 +63,11 @@ class CloudChains:
                 f"no lake exists at {self.store.cloud} ({error}); a writer with cloud= creates one."
             ) from None
         self.spec = description.parse_spec(data, f"{description.NAME} in {self.store.cloud}")
-        self._temporary = None if cache is not None else Path(tempfile.mkdtemp(prefix="lakepond-follow-"))
-        self.path = cache if cache is not None else self._temporary or Path()
+        self.path = Path(tempfile.mkdtemp(prefix="lakepond-follow-")) if cache is None else cache
         make_folders(self.path)
+        self._remove: Callable[[], object] = lambda: None
+        if cache is None:  # also if it is dropped, and when the process ends
+            self._remove = weakref.finalize(self, _remove, self.path, os.getpid())
         self._lock = threading.Lock()
         self._stores: dict[str, Store] = {}
         self._fetchers: dict[str, Fetcher] = {}
@@ -200,8 +204,7 @@ class CloudChains:
 
     def close(self) -> None:
         """Delete a temporary cache."""
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        self._remove()
 
     def _store(self, chain: str) -> Store:
         with self._lock:
@@ -229,3 +232,9 @@ class CloudChains:
 
     def __str__(self) -> str:
         return str(self.store.cloud)
+
+
+def _remove(cache: Path, pid: int) -> None:
+    """Delete a temporary cache, unless this is a forked child."""
+    if os.getpid() == pid:
+        shutil.rmtree(cache, ignore_errors=True)
