@@ -32,7 +32,7 @@ class Ls:
     path: Positional[Path] = Path()
     """a folder to search for runs and lakes, or a run or a lake, whose commits are listed"""
     limit: int = 20
-    """number of commits to show, newest last; 0 shows all"""
+    """number of commits to show of each writer, newest last; 0 shows all"""
     json: Flag = False
     """print JSON instead of a table"""
 
@@ -68,19 +68,28 @@ class Ls:
 
     def _commits(self, folder: Path) -> None:
         from lakepond.errors import LakeCorrupt
+        from lakepond.lake import writers
         from lakepond.lake.format import commits, description
 
         description.read(folder)
-        numbers = commits.numbers(folder / "commits")
+        known = {
+            name: commits.numbers(writers.home(folder, name) / "commits") for name in writers.names(folder)
+        }
         told: list[dict[str, Any]] = []
-        for number in numbers[-self.limit :] if self.limit else numbers:
+        newest = [
+            (w, n)
+            for w, numbers in known.items()
+            for n in (numbers[-self.limit :] if self.limit else numbers)
+        ]
+        for writer, number in newest:
             try:
-                commit = commits.read(folder / "commits", number)
+                commit = commits.read(writers.home(folder, writer) / "commits", number)
             except LakeCorrupt as error:
-                told.append({"number": number, "problem": str(error)})
+                told.append({"writer": writer, "number": number, "problem": str(error)})
                 continue
             told.append(
                 {
+                    "writer": writer,
                     "number": number,
                     "parent": commit.parent,
                     "time": commit.time,
@@ -93,13 +102,14 @@ class Ls:
                     "problem": None,
                 }
             )
+        kept = sum(map(len, known.values()))
         if self.json:
-            words.print_json({"lake": folder, "commits_kept": len(numbers), "commits": told})
+            words.print_json({"lake": folder, "commits_kept": kept, "commits": told})
             return
         if not told:
             words.talk(f"{folder} has no commit yet; `replay.commit()` creates one.")
             return
-        rows = [
+        rows: list[tuple[str, ...]] = [
             (
                 str(each["number"]),
                 each["time"][:19].replace("T", " "),
@@ -112,10 +122,13 @@ class Ls:
             else (str(each["number"]), "damaged", "–", "–", "–", "see `lakepond repair`")
             for each in told
         ]
-        columns = ("commit", "time (UTC)", "steps", "new", "in all", "note")
-        words.console().print(words.table("", columns, rows, text=(5,)))
-        if len(numbers) > len(told):
-            words.talk(f"{len(numbers) - len(told):,} older commits are not shown; --limit 0 shows all.")
+        columns: tuple[str, ...] = ("commit", "time (UTC)", "steps", "new", "in all", "note")
+        if any(each["writer"] for each in told):
+            rows = [(*row, each["writer"] or "–") for row, each in zip(rows, told, strict=True)]
+            columns = (*columns, "writer")
+        words.console().print(words.table("", columns, rows, text=(5, 6)[: len(columns) - 5]))
+        if kept > len(told):
+            words.talk(f"{kept - len(told):,} older commits are not shown; --limit 0 shows all.")
 
 
 def _last_commit(found: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lakepond.runs.status import Status as Told
 
 COLOURS = {"running": "green", "finished": "cyan", "stopped": "yellow"}
+SHOWN_WRITERS = 16
 BAR = 24
 """columns of the progress bar"""
 
@@ -128,9 +129,20 @@ def _machine(told: Told) -> list[tuple[str, str]]:
 def _lake(lake: LakeTold, now: float) -> list[tuple[str, str]]:
     held, plain = formats.size(lake.bytes_on_disk), formats.size(lake.bytes_plain)
     kept, ratio = formats.count(lake.commits_kept), formats.ratio(lake.ratio)
+    writers = [
+        (
+            "writer",
+            f"{each.name or 'without a name'}: {formats.counted(each.steps, 'step')}, "
+            f"commit {each.commit}, {formats.age(each.committed, now)}",
+        )
+        for each in lake.writers[:SHOWN_WRITERS]
+    ]
+    if len(lake.writers) > SHOWN_WRITERS:
+        writers.append(("", f"{len(lake.writers) - SHOWN_WRITERS:,} more writers; --json lists all"))
     return [
         ("lake", f"{formats.counted(lake.steps, 'step')} in {held} (without deduplication {plain}, {ratio})"),
         ("commit", f"{lake.commit}, {formats.age(lake.committed, now)}; {kept} kept"),
+        *writers,
     ]
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from lakepond import machine, untrusted
 from lakepond.errors import LakeError, RunNotFound
-from lakepond.lake import elsewhere
+from lakepond.lake import elsewhere, writers
 from lakepond.lake.format import commits
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.read.lake import Lake
@@ -35,8 +35,19 @@ BACK = 8
 
 
 @dataclass(frozen=True)
+class WriterStatus:
+    """One of the writers of a lake."""
+
+    name: str
+    commit: int
+    steps: int
+    committed: float
+    """when its newest commit was made, seconds since 1970"""
+
+
+@dataclass(frozen=True)
 class LakeStatus:
-    """The lake of a run."""
+    """The lake of a run; of all its writers together."""
 
     commit: int
     commits_kept: int
@@ -48,7 +59,9 @@ class LakeStatus:
     committed: float
     """when its newest commit was made, seconds since 1970"""
     bytes_per_second: float | None
-    """how fast it grows, over its last commits"""
+    """how fast it grows, over its last commits; None: not known, or several writers"""
+    writers: tuple[WriterStatus, ...] = ()
+    """if they have names"""
 
     @property
     def ratio(self) -> float:
@@ -120,13 +133,14 @@ def look(path: str | Path) -> Status:
         except LakeError as error:
             problems.append(str(error))
     lines = _tail(folder / "metrics.jsonl")
-    pid = machine.lock_holder((folder if run else lake_folder) / "lock")
+    homes = [folder] if run else [writers.home(lake_folder, name) for name in writers.names(lake_folder)]
+    pids = (machine.lock_holder(home / "lock") for home in homes)
     known = run.checkpoints() if run else []
     return judge(
         path=str(path),
         trainer=run.trainer if run else None,
         config=run.config if run else {},
-        pid=pid,
+        pid=next((pid for pid in pids if pid is not None), None),
         lines=lines,
         checkpoint=known[-1] if known else None,
         lake=lake,
@@ -235,16 +249,36 @@ def parse_log(data: bytes) -> list[dict[str, Any]]:
 
 
 def _lake(lake: Lake) -> LakeStatus:
-    newest, folder = lake.commit, lake.path / "commits"
-    numbers = commits.numbers(folder)
-    older = [number for number in numbers if number < newest.number][-BACK:]
-    before = newest
-    if older and len(lake.heads) == 1:  # of several writers the rate is not known
-        with suppress(LakeError, FileNotFoundError):  # damaged, or just deleted: the rate is unknown
-            before = commits.read(folder, older[0])
+    found: dict[str, LakeStatus] = {}
+    for name, newest in lake.heads.items():
+        folder = writers.home(lake.path, name) / "commits"
+        numbers = commits.numbers(folder)
+        older = [number for number in numbers if number < newest.number][-BACK:]
+        before = newest
+        if older:
+            with suppress(LakeError, FileNotFoundError):  # damaged, or just deleted: the rate is unknown
+                before = commits.read(folder, older[0])
+        found[name] = lake_status(lake.spec, newest, before, len(numbers))
     stats = lake.stats()
-    status = lake_status(lake.spec, newest, before, len(numbers))
-    return replace(status, rows=stats.rows, bytes_on_disk=stats.bytes_on_disk)
+    return replace(together(found), rows=stats.rows, bytes_on_disk=stats.bytes_on_disk)
+
+
+def together(found: dict[str, LakeStatus]) -> LakeStatus:
+    """The status of a lake from those of its writers, by name."""
+    newest = max(found.values(), key=lambda each: each.committed)
+    return replace(
+        newest,
+        **{
+            what: sum(getattr(each, what) for each in found.values())
+            for what in ("commits_kept", "steps", "recorded", "rows", "bytes_on_disk", "bytes_plain")
+        },
+        bytes_per_second=newest.bytes_per_second if len(found) == 1 else None,
+        writers=tuple(
+            WriterStatus(name, each.commit, each.steps, each.committed)
+            for name, each in found.items()
+            if list(found) != [""]
+        ),
+    )
 
 
 def lake_status(spec: Spec, newest: Commit, before: Commit, kept: int) -> LakeStatus:
@@ -277,5 +311,7 @@ def _upload(folder: Path, lake: Lake) -> UploadStatus | None:
     files = (file for head in lake.reader.heads for file in head.catalog.files())
     missing = {name: size for name, size in files if name not in there}
     urls = sorted(set(there.values()))
+    if len(urls) > 1:  # of several writers
+        urls = [urls[0].partition(f"/{writers.FOLDER}/")[0]]
     url = noted.get("url") or (urls[0] if urls else "an unknown place")
     return UploadStatus(url, len(missing), sum(missing.values()), noted.get("last_error"))

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lakepond import untrusted
-from lakepond.cloud.chains import parse_slot
-from lakepond.cloud.layout import commit_name, commit_numbers
+from lakepond.cloud.chains import chain_names, chain_store, parse_slot
+from lakepond.cloud.layout import chain_folder, commit_name, commit_numbers
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound
@@ -18,7 +18,7 @@ from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit
 from lakepond.runs.copies import KNOWN
 from lakepond.runs.run import CONFIG
-from lakepond.runs.status import BACK, LakeStatus, Status, judge, lake_status, parse_log
+from lakepond.runs.status import BACK, LakeStatus, Status, judge, lake_status, parse_log, together
 
 
 def look_in_cloud(url: str) -> Status:
@@ -56,19 +56,23 @@ def _config(store: Store) -> dict[str, Any]:
 
 
 def _lake(store: Store, under: str, listed: set[str]) -> LakeStatus | None:
-    numbers = commit_numbers(listed, under)
-    if not numbers:
+    lake = store.under(under) if under else store
+    if f"{under}{description.NAME}" not in listed:
         return None
     with TemporaryDirectory(prefix="lakepond-status-") as aside:
-        (Path(aside) / description.NAME).write_bytes(store.read(f"{under}{description.NAME}"))
+        (Path(aside) / description.NAME).write_bytes(lake.read(description.NAME))
         spec = description.read(Path(aside))
+    found: dict[str, LakeStatus] = {}
+    for chain in chain_names(lake):
+        numbers = commit_numbers(listed, under + (f"{chain_folder(chain)}/" if chain else ""))
+        place = chain_store(lake, chain)
+        newest, older = _first(place, reversed(numbers)), _first(place, numbers[-1 - BACK :])
+        if newest is not None:
+            found[chain] = lake_status(spec, newest, older or newest, len(numbers))
+    return together(found) if found else None
 
-    def first(among: Iterable[int]) -> Commit | None:
-        """The first commit among these numbers; the others are skips."""
-        slots = (parse_slot(store.read(f"{under}{commit_name(number)}"), number) for number in among)
-        return next((slot for slot in slots if isinstance(slot, Commit)), None)
 
-    newest, older = first(reversed(numbers)), first(numbers[-1 - BACK :])
-    if newest is None:
-        return None
-    return lake_status(spec, newest, newest if older is None else older, len(numbers))
+def _first(place: Store, among: Iterable[int]) -> Commit | None:
+    """The first commit of a chain among these numbers; the others are skips."""
+    slots = (parse_slot(place.read(commit_name(number)), number) for number in among)
+    return next((slot for slot in slots if isinstance(slot, Commit)), None)
