@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import random
 import signal
@@ -27,6 +26,7 @@ from collectors import (
 from scipy import stats
 
 import lakepond as lp
+from faults.forks import in_child
 from lakepond.flow import lake_to_pond
 from lakepond.flow.following.follower import Follower
 from lakepond.lake.format.commits import Start, numbers
@@ -370,19 +370,17 @@ def test_copies_and_forked_children_have_the_steps_and_follow_nothing(tmp_path):
             assert steps_in(other) == steps_in(replay)
             with pytest.raises(lp.LakeReadOnly):
                 other.record(obs=1)
-        child = os.fork()
-        if not child:
+
+        def in_the_child() -> tuple[int, str]:
             try:
-                ok = len(replay.recent(30).reward) == 30
-                try:
-                    replay.sample(4)
-                except lp.SampleTimeout as error:
-                    ok = ok and "forked child" in str(error)
+                replay.sample(4)
+            except lp.SampleTimeout as error:
                 replay.close()
-                os._exit(0 if ok else 1)
-            except BaseException:
-                os._exit(2)
-        assert os.waitpid(child, 0)[1] == 0
+                return len(replay.recent(30).reward), str(error)
+
+        count, said = in_child(in_the_child)
+        assert count == 30
+        assert "forked child" in said
         writer.record(30)
         wait_until(lambda: len(replay) == 60)
     writer.close()

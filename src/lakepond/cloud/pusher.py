@@ -135,14 +135,17 @@ class Pusher:
         with self._change:
             self._stop = True
             self._change.notify_all()
+            unfinished = self._asked > self._served
         self._copier.stop()
         self._uploader.close()
-        if status.pending:
+        if status.pending or unfinished:  # which files are missing may not be known yet
+            files = (
+                f"{status.pending} files, {in_words(status.pending_bytes)}," if status.pending else "commits"
+            )
             log.warning(
-                "%s: %d files, %s, are not in the cloud yet; the next push from %s uploads them%s",
+                "%s: %s are not in the cloud yet; the next push from %s uploads them%s",
                 self.cloud,
-                status.pending,
-                in_words(status.pending_bytes),
+                files,
                 self.path,
                 f" ({status.last_error})" if status.last_error else "",
             )
