@@ -32,8 +32,8 @@ CHECKPOINT = re.compile(r"[0-9]+")
 """the name of a finished checkpoint's folder; those with an ending are being written, or were dropped"""
 
 TOGETHER = 16
-"""commits are deleted when at least one in so many can be: those that are kept are read to find out which
-files only the others name"""
+"""commits are deleted when at least one in 16 can be, because the commits that are kept must be read to find
+the files that no commit needs any more"""
 
 
 def check_kept(keep_last: int | None, keep_every: int | None) -> None:
