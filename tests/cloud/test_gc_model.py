@@ -33,7 +33,7 @@ from lakepond.lake.format import commits
 from lakepond.lake.format.sealed import seal
 from lakepond.lake.format.snapshots import commits_named
 
-RUNS = int(os.environ.get("LAKEPOND_GC_RUNS", "250"))
+RUNS = int(os.environ.get("LAKEPOND_GC_RUNS", "40"))
 CLOUD = lp.Cloud("memory://simulated/run", patience=HOUR)
 NAMED = "worker.6553f100abcd"
 COMMITS, STEPS = 6, 4
