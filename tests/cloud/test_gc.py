@@ -316,7 +316,7 @@ def put_snapshot(cloud: lp.Cloud, number: int, **heads: list[int]) -> None:
     store.replace(f"snapshots/{number:010d}.json", seal({"format": 2, "heads": content}))
 
 
-def test_commits_that_a_snapshot_names_stay_until_it_is_deleted(cloud, later):
+def test_commits_that_a_snapshot_names_stay_until_it_is_deleted(cloud, later, tmp_path):
     copy_chain(cloud, CHAIN)
     put_snapshot(cloud, 0, root=[2, 1])
     put_snapshot(cloud, 1, **{CHAIN: [3]})
@@ -326,7 +326,7 @@ def test_commits_that_a_snapshot_names_stay_until_it_is_deleted(cloud, later):
     swept = lp.gc(cloud, keep_last=1, dry_run=False)
     assert swept.writers[""].commits == (0, 3, 4, 5, 6)
     assert swept.writers[CHAIN].commits == (0, 1, 2, 4, 5, 6)
-    with lp.Lake.open(cloud.url, 2, writer="") as lake:
+    with lp.Lake.open(cloud.url, 2, writer="", cache=tmp_path / "cache") as lake:
         lake.verify()
     assert lp.gc(cloud, keep_last=1, keep_snapshots=1).snapshots == (0,)
     assert lp.gc(cloud, keep_last=1, keep_snapshots=1, dry_run=False).snapshots == (0,)
