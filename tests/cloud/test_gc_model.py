@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from greenlet import getcurrent, greenlet
+from inline import Inline
 from simulation import DAY, HOUR, Held, Simulation
 from small_runs import SPEC, record
 
 import lakepond as lp
 from lakepond.cloud import copying, garbage, leases, pace, store
 from lakepond.cloud.chains import ChainCopy
-from lakepond.cloud.copying import Changed, Copier
+from lakepond.cloud.copying import Copier
 from lakepond.cloud.layout import commit_name, commit_numbers
+from lakepond.cloud.slots import Changed
 from lakepond.cloud.store import Store
-from lakepond.cloud.uploader import Upload
 from lakepond.errors import CloudConflict, CloudError, CloudNotFound, CloudUnreachable
 from lakepond.flow import cloud_to_lake
 from lakepond.lake.format import commits
@@ -77,7 +78,7 @@ class Histories:
             put_here(self.a, path, home)
             for n in range(OLD):
                 os.link(self.a / "commits" / commits.file_name(n), home / "commits" / commits.file_name(n))
-            Copier(ChainCopy(path, Store(CLOUD), chain), Inline()).round()
+            Copier(ChainCopy(path, Store(CLOUD), chain), Inline(9)).round()
         world.sim.now += 2 * DAY
         garbage.gc(CLOUD, keep_last=1, dry_run=False)
         world.sim.now += 2 * DAY
@@ -92,27 +93,6 @@ def put_here(source: Path, path: Path, home: Path) -> None:
     os.link(source / "lake.json", path / "lake.json")
     for file in (source / "segments").iterdir():
         os.link(file, home / "segments" / file.name)
-
-
-class Inline:
-    """An uploader without threads."""
-
-    errors = 0
-
-    def submit(self, *uploads: Upload) -> None:
-        for upload in uploads:
-            for _ in range(9):
-                try:
-                    upload.send()
-                    upload.done()
-                    break
-                except CloudConflict as error:
-                    upload.failed(error)
-                    break
-                except CloudError as error:
-                    self.errors, last = self.errors + 1, error
-            else:
-                upload.failed(last)
 
 
 class InlinePool:
@@ -256,7 +236,7 @@ class World:
                 os.link(source / "commits" / commits.file_name(n), home / "commits" / commits.file_name(n))
                 while True:
                     if copier is None or self.rng.random() < 0.1:
-                        copier = Copier(ChainCopy(path, Store(CLOUD), chain), Inline())
+                        copier = Copier(ChainCopy(path, Store(CLOUD), chain), Inline(9))
                     try:
                         copier.round()
                         break

@@ -134,8 +134,8 @@ def test_a_lake_of_format_1_is_continued_where_it_was_pushed(name, tmp_path):
         spec, before = replay.spec, replay.recent(1)
         replay.record(**{f: v[0] for f, v in _fields(before).items()})
         replay.commit()
-        told = replay.push(wait=True)
-        assert (told.done, told.last_error) == (True, None)
+        status = replay.push(wait=True)
+        assert (status.done, status.last_error) == (True, None)
     described = [
         json.loads(Store(lp.Cloud(cloud)).read("lake.json")),
         json.loads((path / "lake.json").read_text()),

@@ -24,16 +24,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from inline import Inline
 from small_runs import SPEC, record
 
 import lakepond as lp
 from lakepond.cloud import memory
 from lakepond.cloud.chains import ChainCopy, Skip, parse_slot
-from lakepond.cloud.copying import Changed, Copier
+from lakepond.cloud.copying import Copier
 from lakepond.cloud.layout import commit_name, commit_numbers
 from lakepond.cloud.memory import MemoryBucket
+from lakepond.cloud.slots import Changed
 from lakepond.cloud.store import Store
-from lakepond.cloud.uploader import Upload
 from lakepond.errors import CloudConflict, CloudError, CloudUnreachable
 from lakepond.lake.format import commits
 from lakepond.lake.format.commits import Commit
@@ -185,28 +186,6 @@ def _quietly(apply: Callable[[], Any]) -> None:
 # --- the machines --------------------------------------------------------------------------------------
 
 
-class Inline:
-    """An uploader that sends on the calling thread, so that a run can be repeated from its seed."""
-
-    errors = 0
-
-    def submit(self, *uploads: Upload) -> None:
-        for upload in uploads:
-            for _ in range(5):
-                try:
-                    upload.send()
-                    upload.done()
-                    break
-                except CloudConflict as error:
-                    upload.failed(error)
-                    break
-                except CloudError as error:
-                    self.errors += 1
-                    last = error
-            else:
-                upload.failed(last)
-
-
 class Machine:
     """A disk, and a process that commits and pushes; killed processes are started again."""
 
@@ -240,7 +219,7 @@ class Machine:
 
     def _process(self) -> Copier:
         store = Store(CLOUD, Network(self.name, self._scheduler))
-        return Copier(ChainCopy(self.disk, store, ""), Inline())  # type: ignore[arg-type]
+        return Copier(ChainCopy(self.disk, store, ""), Inline(5))  # type: ignore[arg-type]
 
     def _commit(self) -> None:
         if self._committed < BASE + NEW:

@@ -19,7 +19,16 @@ import lakepond as lp
 from lakepond.testing import WORLDS, same_bytes
 
 STREAMS, EPISODE = 3, 7
+QUICK = {"poll_every": "0.01s", "discover_every": "0.05s"}
+"""for followers"""
 MANY_WORLDS = ["vector", "frames first", "colour frames last", "market window", "dict and tuple", "noise"]
+
+
+def catch_up(replay: lp.FollowedReplay) -> None:
+    """Poll until there is no newer commit."""
+    before = None
+    while before != (before := [chain.number for chain in replay._follower.states.values()]):
+        replay._follower.poll()
 
 
 def spec_of(world: str = "vector") -> lp.Spec:

@@ -6,15 +6,16 @@ import random
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from collectors import (
+    QUICK,
     STREAMS,
     Collector,
     agrees,
+    catch_up,
     each_once_in_order,
     process,
     same_batch,
@@ -29,10 +30,7 @@ from lakepond.cloud.layout import commit_name
 from lakepond.cloud.memory import MemoryBucket
 from lakepond.errors import CloudUnreachable
 from lakepond.flow.following import cloud_chains
-from lakepond.flow.following.follower import Follower
 from lakepond.lake.format.names import segment_files
-
-QUICK = {"poll_every": "0.01s", "discover_every": "0.05s"}
 
 
 class Counting(MemoryBucket):
@@ -74,20 +72,6 @@ def bucket(monkeypatch, request) -> Counting:
     found = Counting(request.node.name)
     monkeypatch.setattr("lakepond.cloud.store._bucket", lambda cloud: found)
     return found
-
-
-@pytest.fixture
-def paused(monkeypatch):
-    """Followers that look for commits only when `poll` is called."""
-    monkeypatch.setattr(Follower, "_run", lambda self: self._stop.wait())
-    return partial(lp.Replay.follow, poll_every="1ms")
-
-
-def catch_up(replay: lp.FollowedReplay) -> None:
-    """Poll until there is no newer commit."""
-    before = None
-    while before != (before := [chain.number for chain in replay._follower.states.values()]):
-        replay._follower.poll()
 
 
 class Machine:

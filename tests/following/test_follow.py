@@ -6,17 +6,17 @@ import copy
 import pickle
 import random
 import signal
-from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
 from collectors import (
     EPISODE,
     MANY_WORLDS,
+    QUICK,
     STREAMS,
     Collector,
     agrees,
+    catch_up,
     each_once_in_order,
     process,
     spec_of,
@@ -28,26 +28,9 @@ from scipy import stats
 import lakepond as lp
 from faults.forks import in_child
 from lakepond.flow import lake_to_pond
-from lakepond.flow.following.follower import Follower
 from lakepond.lake.format.commits import Start, numbers
 from lakepond.pond.observations import part_of
 from lakepond.testing import WORLDS
-
-QUICK = {"poll_every": "0.01s", "discover_every": "0.05s"}
-
-
-@pytest.fixture
-def paused(monkeypatch) -> Callable[..., lp.FollowedReplay]:
-    """Followers that look for commits only when `poll` is called."""
-    monkeypatch.setattr(Follower, "_run", lambda self: self._stop.wait())
-    return partial(lp.Replay.follow, poll_every="1ms")
-
-
-def catch_up(replay: lp.FollowedReplay) -> None:
-    """Poll until there is no newer commit."""
-    before = None
-    while before != (before := [chain.number for chain in replay._follower.states.values()]):
-        replay._follower.poll()
 
 
 @pytest.mark.parametrize("world", MANY_WORLDS)

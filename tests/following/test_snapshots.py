@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from collectors import MANY_WORLDS, Collector, agrees, same_batch, steps_in, wait_until
+from collectors import (
+    MANY_WORLDS,
+    QUICK,
+    Collector,
+    agrees,
+    catch_up,
+    same_batch,
+    steps_in,
+    wait_until,
+)
 
 import lakepond as lp
 from lakepond.flow.following import follower
-from lakepond.flow.following.follower import Follower
 from lakepond.lake.format.commits import Start, numbers
-
-QUICK = {"poll_every": "0.01s", "discover_every": "0.05s"}
-
-
-@pytest.fixture
-def paused(monkeypatch):
-    """Followers that look for commits only when `poll` is called."""
-    monkeypatch.setattr(Follower, "_run", lambda self: self._stop.wait())
-    return partial(lp.Replay.follow, poll_every="1ms")
-
-
-def catch_up(replay: lp.FollowedReplay) -> None:
-    """Poll until there is no newer commit."""
-    before = None
-    while before != (before := [chain.number for chain in replay._follower.states.values()]):
-        replay._follower.poll()
 
 
 def batches_of(replay: lp.Replay, seed: int) -> list[lp.Batch]:

@@ -7,13 +7,11 @@ import time
 
 import numpy as np
 import pytest
-from collectors import Collector, wait_until
+from collectors import QUICK, Collector, wait_until
 
 import lakepond as lp
 from lakepond.flow.following.lag import Lag, WriterLag
 from lakepond.lake.format import commits
-
-QUICK = {"poll_every": "0.01s", "discover_every": "0.05s"}
 
 
 def test_sample_waits_for_min_steps(tmp_path):

@@ -529,7 +529,7 @@ def test_repair_goes_back_to_commits_without_a_damaged_manifest(tmp_path, small,
 
 
 def test_commits_go_on_though_a_manifest_is_damaged(tmp_path, small, monkeypatch):
-    """What is new is durable; the damage is found by `verify`."""
+    """New steps are durable, and `verify` finds the damage."""
     path = tmp_path / "lake"
     how = {"max_steps": 100, "merge_after": 4}
     with lp.Replay.open(path, spec_of("frames first"), capacity=100, **how) as replay:

@@ -2,12 +2,8 @@
 
     commits on disk ──▶ files that are new ──▶ PUT ──▶ HEAD ──▶ the commit's slot ──▶ boundary
 
-A chain in a bucket is a log. The slot of each number is created once and never replaced, and the next slot is
-created only by a machine that knows the content of the newest one: it published it, pulled it, or compared it
-byte for byte. So a chain never has two histories, whatever several machines do at the same time.
-
 A LIST shows what a chain has in the first round of a process, and in the first one after an error. Other
-rounds ask for new objects only.
+rounds ask for new objects only. `slots.py` says who may create the next slot.
 """
 
 from __future__ import annotations
@@ -16,21 +12,19 @@ import logging
 import math
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from lakepond.cloud import leases
 from lakepond.cloud.bucket import Listed
-from lakepond.cloud.chains import ChainCopy, Skip, parse_slot, read_boundary
+from lakepond.cloud.chains import ChainCopy, read_boundary
 from lakepond.cloud.fetching import CloudSegments
 from lakepond.cloud.layout import commit_name, commit_numbers, segment_name
+from lakepond.cloud.slots import Changed, Shown, Slots
 from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Upload, Uploader
 from lakepond.errors import (
-    CloudConflict,
     CloudCorrupt,
     CloudError,
     CloudNotFound,
@@ -39,11 +33,10 @@ from lakepond.errors import (
 )
 from lakepond.formats import ranges
 from lakepond.lake.elsewhere import Segments
-from lakepond.lake.format import commits, description
+from lakepond.lake.format import commits
 from lakepond.lake.format.checksum import Digest
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.names import is_shared
-from lakepond.lake.format.sealed import unseal
 from lakepond.lake.links import check_folders, read_regular
 from lakepond.lake.read.catalog import Catalog, added_files
 
@@ -68,20 +61,6 @@ class Planned(NamedTuple):
     """the files that it needs and the commit before it does not, with their sizes"""
 
 
-@dataclass
-class Shown:
-    """What a LIST has shown of the chain."""
-
-    slots: dict[int, Listed]
-    files: dict[str, Listed]
-    boundary: int
-    """no slot below this number may be created"""
-
-
-class Changed(Exception):
-    """A file was deleted during the round, because its commit expired: plan again."""
-
-
 class Copier:
     """Uploads the chain of one writer, one round at a time."""
 
@@ -100,16 +79,12 @@ class Copier:
         """commits that were put, and their bytes"""
         self.pushed: int | None = None
         """the newest commit that is known to be complete there"""
-        self._next: int | None = None  # the slot that is created next; None: a LIST has to show it
-        self._tip: Listed | None = None  # the newest slot
+        self._slots = Slots(copy)
         self._before: Commit | None = None  # the newest commit whose files are all there
         self._errors = 0  # failed uploads that were taken into account
         self._sent_at: dict[str, float] = {}  # when files were sent that no commit there names yet
-        self._compared: set[int] = set()  # commits there that have the content of those here
         self._left_out: set[int] = set()  # commits that are not sent; reported once
         self._listed_at = -math.inf  # when a LIST has shown which files are there
-        self._described = False  # whether `lake.json` was compared and put
-        self._old_description = False  # whether the one there is of an earlier version
 
     def round(self) -> None:
         """Upload all current commits; raises the first error.
@@ -119,14 +94,14 @@ class Copier:
         check_folders(self._commits, self._segments.folder)
         if self._home != self.path:
             check_folders(self._home.parent, self._home)
-        listing = self._next is None
+        listing = self._slots.next is None
         try:
             if not listing and not self._still_there():
-                listing, self._next = True, None
+                listing, self._slots.next = True, None
             self._copy_commits()
         except BaseException as error:
             if listing or not isinstance(error, Changed):  # the state of the chain is not certain any more
-                self._next = None
+                self._slots.next = None
             raise
 
     def stop(self) -> None:
@@ -152,11 +127,16 @@ class Copier:
         if not here:
             return
         newest = here[-1]
-        if self._next is None:
-            self._before, self._described = None, False
+        if self._slots.next is None:
+            self._before = None
             self._expect(self._plan(here[:MOST_COMMITS]))
             shown = self._look(here)
-            here = self._to_copy(here, shown)
+            wanted = self._slots.wanted(here, shown)
+            self._leave_out(
+                [number for number in here if number not in wanted],
+                f"{self.cloud} keeps commits from {shown.first} on",
+            )
+            here = wanted
         for start in range(0, len(here), MOST_COMMITS):
             self._some_commits(here[start : start + MOST_COMMITS], newest, shown)
 
@@ -165,121 +145,28 @@ class Copier:
         newest = commits.newest(self._commits)
         if newest is None:
             return []
-        if self._next is None or newest - self._next > MOST_COMMITS:
-            return [number for number in commits.numbers(self._commits) if number >= (self._next or 0)]
-        numbers = range(self._next, newest + 1)
+        if self._slots.next is None or newest - self._slots.next > MOST_COMMITS:
+            return [number for number in commits.numbers(self._commits) if number >= (self._slots.next or 0)]
+        numbers = range(self._slots.next, newest + 1)
         return [number for number in numbers if (self._commits / commits.file_name(number)).is_file()]
 
     def _still_there(self) -> bool:
-        """Whether the newest slot is there, as it was: a server that forgot it may have forgotten more."""
+        """Whether the server still has the newest slot, after the errors so far."""
         self._errors = self._uploader.errors
-        if self._tip is None:
-            return True
-        found = self.store.head(self._tip.name)
-        return found is not None and found.size == self._tip.size
+        return self._slots.still_there()
 
     def _look(self, here: list[int]) -> Shown:
         """LIST the chain, and find out which slot is the next; raises `CloudConflict` if it is another's."""
         self._errors = self._uploader.errors
-        self._compare_descriptions()
+        self._slots.compare_descriptions()
         listed = self.store.list("commits")
         slots = {number: listed[commit_name(number)] for number in commit_numbers(listed)}
         files = self.store.list("segments")
         self._forget_deleted(files)
         shown = Shown(slots, files, read_boundary(self.store))  # read after the LIST: `gc` raises it first
-        self._compare(here, slots)
-        self._find_next(shown)
+        self._slots.compare(here, slots)
+        self._slots.find_next(shown)
         return shown
-
-    def _compare(self, here: list[int], slots: dict[int, Listed]) -> None:
-        """Compare every commit that is here and there; raises `CloudConflict` if two differ.
-
-        A slot that was damaged on its way there is removed from `slots`, to be published again.
-        """
-        self._compared.intersection_update(slots)
-        for number in [number for number in here if number in slots and number not in self._compared]:
-            try:
-                mine = read_regular(self._commits / commits.file_name(number))
-            except FileNotFoundError:
-                raise Changed from None
-            try:
-                if self.store.holds(commit_name(number), mine, slots[number]):
-                    self._compared.add(number)
-                    continue
-                theirs = self.store.read(commit_name(number))
-            except CloudNotFound:  # deleted in the meantime
-                theirs = b""
-            if not _sound(theirs):
-                del slots[number]
-            elif _sound(mine) and not isinstance(parse_slot(theirs, number), Skip):
-                raise self._published_by_another(number, "with different content from the one at")
-
-    def _find_next(self, shown: Shown) -> None:
-        """Find the next slot; None if the newest commit there is not known to this machine."""
-        self._next, self._tip = shown.boundary, None
-        for number in sorted(shown.slots, reverse=True):
-            if self._tip is None:
-                self._tip, self._next = shown.slots[number], max(self._next, number + 1)
-            if number in self._compared:
-                return
-            data = self.store.read(commit_name(number))
-            found = parse_slot(data, number) if _sound(data) else None
-            if isinstance(found, Skip):
-                self._next = max(self._next, found.to)
-            else:
-                self._next = self._next if self._knows(number, data) else None
-                return
-
-    def _to_copy(self, here: list[int], shown: Shown) -> list[int]:
-        """The commits that should be there: those that are, whose files are checked, and those that are not.
-
-        Not sent are commits that are older than all that the cloud keeps: a `gc` deleted them there.
-        `CloudConflict` if the newest one here was never there, and another machine has published.
-        """
-        slots, tip = shown.slots, max(shown.slots, default=-1)
-        first = max(min(slots, default=0), shown.boundary)
-        newest = here[-1]
-        if newest not in self._compared:
-            new = newest > tip if self._next is None else newest >= first
-            if (new and self._next is None) or (not new and not self._was_there(newest)):
-                raise self._published_by_another(tip, "which does not exist at")
-        wanted = {number for number in here if number in self._compared}
-        if self._next is not None:
-            absent = [number for number in here if number not in slots and number >= first]
-            ordered = sorted(slots)
-            wanted.update(n for n in absent if n >= self._next or not self._is_skipped(n, ordered))
-        left_out = [number for number in here if number not in wanted]
-        self._leave_out(left_out, f"{self.cloud} keeps commits from {first} on")
-        return sorted(wanted)
-
-    def _is_skipped(self, number: int, slots: list[int]) -> bool:
-        """Whether the slot before a number, which has none, is a skip over it; or else the server lost it."""
-        at = bisect_left(slots, number)
-        if not at or slots[at - 1] in self._compared:
-            return False
-        found = parse_slot(self.store.read(commit_name(slots[at - 1])), slots[at - 1])
-        return isinstance(found, Skip) and found.to > number
-
-    def _knows(self, number: int, data: bytes) -> bool:
-        """Whether a commit that is there, and not on this disk, was published or pulled by this machine."""
-        name = commits.file_name(number)
-        quarantined = self._home / "quarantine" / name  # it was pulled, but a file of it was missing
-        if quarantined.is_file() and quarantined.read_bytes() == data:
-            return True
-        return self._copy.was_there(number, data)
-
-    def _was_there(self, number: int) -> bool:
-        """Whether a commit on this disk was published once, or pulled."""
-        return self._copy.was_there(number, read_regular(self._commits / commits.file_name(number)))
-
-    def _published_by_another(self, number: int, how: str) -> CloudConflict:
-        hint = "pull that lake to a fresh folder to continue from it, or push this one to another place."
-        if self._home != self.path:
-            hint = "this disk is a copy of another machine's: give the writer here another name."
-        return CloudConflict(
-            f"another machine has published commit {number} in {self.cloud}, {how} {self._home}; nothing "
-            f"was overwritten: {hint}"
-        )
 
     def _leave_out(self, numbers: list[int], why: str) -> None:
         """Report commits that are not sent, once."""
@@ -294,45 +181,6 @@ class Copier:
         if gone:
             self._elsewhere.doubt(gone)
         self._listed_at = time.monotonic()
-
-    # --- lake.json -------------------------------------------------------------------------------
-
-    def _compare_descriptions(self) -> None:
-        """Raise `CloudConflict` if the place has a different lake."""
-        mine = read_regular(self.path / description.NAME)
-        try:
-            if self._lake.holds(description.NAME, mine):
-                return
-            theirs = self._lake.read(description.NAME)
-        except CloudNotFound:
-            return
-        if not _sound(theirs):  # damaged on its way: put again
-            return
-        if not description.same_lake(mine, theirs):
-            raise CloudConflict(
-                f"{self._lake.cloud} contains a different lake from {self.path}; nothing was overwritten: "
-                "push this one to another place, or pull that one to a fresh folder."
-            )
-        self._old_description = description.format_of(theirs) < description.format_of(mine)
-        self._described = not self._old_description  # a later one is not replaced
-
-    def _put_description(self) -> None:
-        """Have `lake.json` there; and learn, from a second one, whether the server honours conditions."""
-        if self._described:
-            return
-        data, server = read_regular(self.path / description.NAME), self._lake.server
-        if self._old_description:
-            self._lake.replace(description.NAME, data)
-            self._old_description = False
-        if self._lake.head(description.NAME) is None:
-            self._lake.publish(description.NAME, data, _sound)
-        if server.conditions is None and self._lake.publish(description.NAME, data, _sound):
-            server.conditions = False
-            log.warning(
-                "%s does not support conditional writes: two runs that push to one URL would not be noticed",
-                self._lake.cloud,
-            )
-        self._described = True
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -524,54 +372,13 @@ class Copier:
             self._check_arrived(planned.files)
 
     def _publish(self, planned: Planned) -> None:
-        """Create the slot of a commit, after a skip if it is not the next one."""
+        """Publish a commit whose files are all there."""
         if self._uploader.errors != self._errors and not self._still_there():
             raise CloudUnreachable(f"{self.cloud} does not have commits that it acknowledged; it is listed.")
-        self._put_description()
-        number = planned.commit.number
-        assert self._next is not None
-        while self._next < number:
-            self._next = self._skip(Skip(self._next, number))
-        self._create(number, planned.data)  # below the next slot if the server has lost it
-        self._next = max(self._next, number + 1)
-        self._compared.add(number)
+        self._slots.put_description()
+        self._slots.publish(planned.commit.number, planned.data)
         self.commit_bytes += len(planned.data)
         self.commit_files += 1
-
-    def _skip(self, skip: Skip) -> int:
-        """Say in a slot that the next commit is at a later number; returns that number."""
-        try:
-            self._create(skip.number, skip.to_json())
-            return skip.to
-        except CloudConflict:
-            data = self.store.read(commit_name(skip.number))
-            found = parse_slot(data, skip.number)
-            if isinstance(found, Skip) and found.to <= skip.to:  # of a process that was stopped after it
-                return found.to
-            if self._knows(skip.number, data):  # a commit of ours that has arrived late
-                return skip.number + 1
-            raise
-
-    def _create(self, number: int, data: bytes) -> None:
-        """Create one slot; raises `CloudConflict` if it has another content, or may not be created."""
-        name = commit_name(number)
-        self._elsewhere.note_slot(number, data)  # first: it is recognised though its answer may be lost
-        try:
-            created = self.store.publish(name, data, _sound)
-        except CloudConflict:
-            if not (self._commits / commits.file_name(number)).exists() and b'"skip_to"' not in data:
-                raise Changed from None  # another process on this disk has published what follows it
-            raise self._published_by_another(number, "with different content from the one at") from None
-        if number < read_boundary(self.store):
-            if created:
-                self.store.delete(name)
-            raise CloudConflict(
-                f"commit {number} of {self._home} is older than all that {self.cloud} keeps since its last "
-                "`gc`; it was not published: pull that lake to a fresh folder to continue from it, or push "
-                "this one to another place."
-            )
-        if self._tip is None or self._tip.name <= name:
-            self._tip = Listed(name, len(data), None, 0.0)
 
 
 def check_content(store: Store, name: str, size: int) -> None:
@@ -584,12 +391,3 @@ def check_content(store: Store, name: str, size: int) -> None:
             f"segment {name} in {store.cloud} is damaged: its content does not match the digest in its "
             "name; push it again from a disk that has it, or open an older commit."
         )
-
-
-def _sound(data: bytes) -> bool:
-    """Whether a description or a commit matches its own checksum."""
-    try:
-        unseal(data)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return False
-    return True

@@ -121,7 +121,7 @@ def gc(
 def _chains(store: Store) -> list[str]:
     chains = chain_names(store)
     if not chains or store.head(description.NAME) is None:
-        raise CloudNotFound(f"there is no lake with a commit at {store.cloud}; nothing is deleted.")
+        raise CloudNotFound(f"{store.cloud} has no lake with a commit, so nothing is deleted.")
     return chains
 
 

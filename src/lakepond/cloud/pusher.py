@@ -18,9 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from lakepond.cloud.chains import ChainCopy
-from lakepond.cloud.copying import Changed, Copier
+from lakepond.cloud.copying import Copier
 from lakepond.cloud.pace import Backoff
 from lakepond.cloud.place import Cloud
+from lakepond.cloud.slots import Changed
 from lakepond.cloud.status import UploadStatus, in_words
 from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Uploader

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,9 @@ class StepsStorage(TensorStorage):
         found = found[ALONE] if list(found.keys()) == [ALONE] else found
         return found[0] if at.ndim == 0 else found.reshape(at.shape + found.shape[1:])
 
+    @abstractmethod
     def _tensordict(self, positions: Array) -> Any:
-        raise NotImplementedError
+        """The steps at these positions."""
 
     def contains(self, item: Any) -> Any:
         """Whether positions hold a step."""
