@@ -83,11 +83,11 @@ def test_the_step_that_follows_a_truncated_game_is_truncated_and_not_terminated(
     monkeypatch.setattr(vector_env, "AtariVectorEnv", partial(whole, max_num_frames_per_episode=200))
     env = Atari("breakout", size=42)
     state, step = env.reset(jax.random.PRNGKey(0), 2), jax.jit(env.step)
-    found = []
+    flags = []
     for _ in range(60):
-        state, told = step(state, jnp.zeros(2, jnp.int32), jax.random.PRNGKey(0))
-        found.append((told.terminated, told.truncated, told.over))
-    terminated, truncated, over = np.array(found).transpose(1, 0, 2)
+        state, found = step(state, jnp.zeros(2, jnp.int32), jax.random.PRNGKey(0))
+        flags.append((found.terminated, found.truncated, found.over))
+    terminated, truncated, over = np.array(flags).transpose(1, 0, 2)
     (ends,) = np.nonzero(over[:, 0])
     assert len(ends)
     for end in ends[ends < 59]:

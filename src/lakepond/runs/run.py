@@ -39,7 +39,7 @@ class Run:
         self.trainer: str = told["trainer"]
         self.config: dict[str, Any] = told["config"]
         self.told = dict(told)
-        """all of config.json: trainer, a random id, settings, machine, versions, time of creation, sessions"""
+        """all of config.json: trainer, random id, settings, machine, versions, time of creation, sessions"""
         self._checkpoints = Checkpoints(folder / "checkpoints", keep_last=keep_last, keep_every=keep_every)
         self._lock: WriterLock | None = None
         self._metrics: Metrics | None = None
