@@ -1,8 +1,8 @@
 """Many machines: 16 writers and one follower through a bucket; writers and the server are killed at random.
 
 Every step says which writer recorded it and its number there. A writer notes each commit that returned, and
-what it finds in its lake when it starts, in a file of its own: these steps are acknowledged. In the end the follower must have every acknowledged step once,
-in the order of its writer, and nothing else.
+what it finds in its lake when it starts, in a file of its own: these steps are acknowledged. In the end the
+follower must have every acknowledged step once, in the order of its writer, and nothing else.
 """
 
 from __future__ import annotations
