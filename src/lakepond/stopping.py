@@ -13,7 +13,6 @@ A second signal raises at once, wherever the program is; should that exception b
 
 from __future__ import annotations
 
-import _thread
 import logging
 import os
 import signal
@@ -138,7 +137,7 @@ def terminate_as_interrupt() -> Iterator[None]:
     def deliver_again(dropped: Any) -> None:
         if issubclass(dropped.exc_type, KeyboardInterrupt):
             signum = getattr(dropped.exc_value, "signum", signal.SIGINT)
-            threading.Timer(CHECK_SECONDS, _thread.interrupt_main, (signum,)).start()
+            threading.Timer(CHECK_SECONDS, os.kill, (os.getpid(), signum)).start()
         else:
             hook(dropped)
 
