@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
@@ -24,25 +23,32 @@ class Show:
     """Show the contents of a lake: steps, rows, files, and the fields of a step.
 
     Example: lakepond show runs/demo --commit 17
+
+    Example: lakepond show gs://my-bucket/demo --writer collector-3
     """
 
-    path: Positional[Path]
-    """a lake, or a run"""
+    path: Annotated[Positional[str], arg(metavar="PATH|URL")]
+    """a lake or a run, here or in a bucket"""
     commit: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the newest)")] = None
     """number of the commit to show"""
+    writer: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: all together)")] = None
+    """one of the writers of the lake"""
     json: Flag = False
     """print JSON instead of a table"""
 
     def run(self) -> None:
         """Open the lake and print its summary."""
-        from lakepond.lake.read.lake import Lake
-
-        with Lake.open(where.lake_folder(self.path), self.commit) as lake:
-            told = _summary(lake)
+        chains = where.open_lake(self.path)
+        try:
+            with chains.lake(where.heads(chains, self.writer, self.commit)) as lake:
+                told = _summary(lake) | {"lake": str(chains)}
+        finally:
+            chains.close()
         if self.json:
             words.print_json(told)
             return
         moment = datetime.fromisoformat(told["time"]).timestamp()
+        writers = {f"writer {name}": held for name, held in told["bytes_by_writer"].items() if name}
         rows = [
             ("lake", told["lake"]),
             (
@@ -68,6 +74,7 @@ class Show:
                 f"{formats.size(told['bytes_plain'])}, {formats.ratio(told['ratio'])} as much",
             ),
             ("this commit", f"{formats.size(told['bytes_written'])} in {formats.duration(told['seconds'])}"),
+            *((name, formats.size(held)) for name, held in writers.items()),
             *told["spec"].items(),
         ]
         words.console().print(words.facts(rows))
@@ -89,7 +96,6 @@ def _summary(lake: Lake) -> dict[str, Any]:
     ]
     sources = [source for head in lake.heads.values() for listed in head.sources for source in listed]
     return {
-        "lake": str(lake.path),
         **asdict(stats),
         "ratio": stats.ratio,
         "bytes_of_rows": sum(entry.bytes for leaf, entry in live if leaf is not None)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from lakepond.cloud import leases
 from lakepond.cloud.bucket import Listed
-from lakepond.cloud.chains import Skip, parse_slot, read_boundary
+from lakepond.cloud.chains import SKIP_BYTES, Skip, parse_slot, read_boundary
 from lakepond.cloud.fetching import CloudSegments
 from lakepond.cloud.layout import BOUNDARY, GARBAGE, LEASES, commit_name, commit_numbers
 from lakepond.cloud.status import in_words
@@ -29,8 +29,6 @@ from lakepond.lake.format.names import SEGMENT
 from lakepond.lake.read.catalog import Catalog, new_files
 from lakepond.lake.write.retention import deletable
 
-SKIP_BYTES = 256
-"""a skip is not larger, and every commit is"""
 Marks = dict[str, tuple[float, float]]
 """marked files: when the object was put, and when it was marked, both by the server's clock"""
 

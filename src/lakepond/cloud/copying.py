@@ -19,22 +19,14 @@ from typing import NamedTuple
 from lakepond.cloud import leases
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.chains import ChainCopy, read_boundary
-from lakepond.cloud.fetching import CloudSegments
+from lakepond.cloud.fetching import CloudSegments, check_content
 from lakepond.cloud.layout import commit_name, commit_numbers, segment_name
 from lakepond.cloud.slots import Changed, Shown, Slots
-from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Upload, Uploader
-from lakepond.errors import (
-    CloudCorrupt,
-    CloudError,
-    CloudNotFound,
-    CloudUnreachable,
-    LakeCorrupt,
-)
+from lakepond.errors import CloudError, CloudNotFound, CloudUnreachable, LakeCorrupt
 from lakepond.formats import ranges
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits
-from lakepond.lake.format.checksum import Digest
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.names import is_shared
 from lakepond.lake.links import check_folders, read_regular
@@ -379,15 +371,3 @@ class Copier:
         self._slots.publish(planned.commit.number, planned.data)
         self.commit_bytes += len(planned.data)
         self.commit_files += 1
-
-
-def check_content(store: Store, name: str, size: int) -> None:
-    """Raise `CloudCorrupt` unless the content of a segment in the cloud is the one that it is named after."""
-    digest = Digest()
-    for piece in store.stream(segment_name(name), size):
-        digest.update(piece)
-    if digest.hexdigest() != name.partition(".")[0]:
-        raise CloudCorrupt(
-            f"segment {name} in {store.cloud} is damaged: its content does not match the digest in its "
-            "name; push it again from a disk that has it, or open an older commit."
-        )

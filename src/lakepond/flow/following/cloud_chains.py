@@ -2,6 +2,8 @@
 
 Asking for the next commit of a chain is one GET. Names of chains are found by two LISTs. Commits that `gc`
 could delete while they are read, because they are old, are protected by a lease in the folder of their chain.
+
+Commits are read from the bucket and files are named by their content, so a cache may be used for any lake.
 """
 
 from __future__ import annotations
@@ -17,24 +19,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
-from lakepond.cloud.chains import ChainCopy, Skip, chain_names, chain_store, read_slot
-from lakepond.cloud.fetching import Fetcher
+from lakepond.cloud.chains import SKIP_BYTES, ChainCopy, Skip, chain_names, chain_store, read_slot
+from lakepond.cloud.fetching import CloudSegments, Fetcher, check_content
 from lakepond.cloud.layout import commit_name, commit_numbers
 from lakepond.cloud.leases import Lease
 from lakepond.cloud.pace import patiently
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
-from lakepond.errors import CloudConflict, CloudNotFound, LakeCorrupt, LakeNotFound
+from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorrupt, LakeNotFound, SpecError
 from lakepond.formats import ranges
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import make_folders
 from lakepond.lake.format import commits, description, snapshots
+from lakepond.lake.format.checksum import digest_of
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.names import segment_files
-from lakepond.lake.read.lake import Lake
+from lakepond.lake.format.names import SOURCES, is_shared, segment_files
+from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.read.lake import Lake, one_writer
 
 log = logging.getLogger("lakepond")
 CACHE_BYTES = 4 << 30
@@ -48,14 +53,27 @@ UNLEASED_SECONDS = 12 * 3600.0
 LEASE_SECONDS = 10.0
 """how long to wait until a lease is there"""
 ASKED_AT_A_TIME = 16
+VERIFIED_AT_A_TIME, VERIFIED_TOGETHER = 4, 256
 
 
 class CloudChains:
     """The chains of a lake in a bucket, read through a cache of its own."""
 
-    def __init__(self, cloud: str | Cloud, cache: Path | None = None, store: Store | None = None) -> None:
-        """`cache`: folder for downloaded files, default: a temporary one, deleted by `close`."""
+    folder: Path | None = None
+
+    def __init__(
+        self,
+        cloud: str | Cloud,
+        cache: Path | None = None,
+        store: Store | None = None,
+        unleased: float = UNLEASED_SECONDS,
+    ) -> None:
+        """`cache`: folder for downloaded files, default: a temporary one, deleted by `close`.
+
+        `unleased`: age in seconds up to which a commit needs no lease: it is not read for days.
+        """
         self.store = Store(Cloud.of(cloud)) if store is None else store
+        self._unleased = unleased
         try:
             data = patiently(lambda: self.store.read(description.NAME), for_seconds=PATIENCE_SECONDS)
         except CloudNotFound as error:
@@ -73,6 +91,7 @@ class CloudChains:
         self._fetchers: dict[str, Fetcher] = {}
         self._leases: dict[str, Lease] = {}
         self._skips: dict[str, Skip] = {}
+        self._verified: dict[str, set[str]] = {}  # files of each chain
         self._fetched = 0  # bytes since the cache was checked
 
     def names(self) -> list[str]:
@@ -105,7 +124,7 @@ class CloudChains:
 
     def _newest(self, chain: str) -> Commit | None:
         store = self._store(chain)
-        for number in reversed(commit_numbers(store.list("commits"))):
+        for number in reversed(self.numbers(chain)):
             try:
                 slot = read_slot(store, number)
             except LakeCorrupt as error:
@@ -115,14 +134,33 @@ class CloudChains:
                 return slot
         return None
 
+    def numbers(self, chain: str) -> list[int]:
+        """The commits of a chain: a LIST."""
+        listed = self._store(chain).list("commits")
+        return [n for n in commit_numbers(listed) if listed[commit_name(n)].size > SKIP_BYTES]
+
     def commit(self, chain: str, number: int) -> Commit:
         """A commit by its number."""
         store = self._store(chain)
-        found = read_slot(store, number)
+        found = patiently(lambda: read_slot(store, number), for_seconds=PATIENCE_SECONDS)
         if not isinstance(found, Commit):
-            known = ranges(commit_numbers(store.list("commits")))
+            known = ranges(self.numbers(chain))
             raise LakeNotFound(f"{store.cloud} has no commit {number}; it has {known}.")
         return found
+
+    def check(self, chain: str, commit: Commit) -> None:
+        """A commit is published after its files: each is checked when it is read."""
+
+    def segments(self, chain: str, lease: Lease | None = None) -> Segments:
+        """The files of a chain, downloaded when they are read."""
+        return Segments(
+            self.path,
+            chain,
+            bring=self._fetcher(chain),
+            pin=None if lease is None else lease.pin,
+            commit=partial(self.commit, chain),
+            numbers=partial(self.numbers, chain),
+        )
 
     def lake(self, heads: Mapping[str, Commit]) -> Lake:
         """The lake at these commits, whose files are downloaded when they are read."""
@@ -134,16 +172,37 @@ class CloudChains:
                 folder.mkdir(parents=True, exist_ok=True)
             (home / "commits" / commits.file_name(commit.number)).write_bytes(commit.to_json())
             age = time.time() - datetime.fromisoformat(commit.time).timestamp()
-            lease = self._lease(chain) if age > UNLEASED_SECONDS else None
+            lease = self._lease(chain) if age > self._unleased else None
             if lease is not None:
                 leases.append(lease)
-            segments[chain] = Segments(
-                self.path, chain, bring=self._fetcher(chain), pin=None if lease is None else lease.pin
-            )
+            segments[chain] = self.segments(chain, lease)
         lake = Lake(self.path, self.spec, dict(heads), segments)
         for lease in leases:
             lease.wait(LEASE_SECONDS)
         return lake
+
+    def verify(self, chain: str, commit: Commit, progress: Callable[[int, int], None]) -> None:
+        """The content of every object, as a stream: nothing is stored. An object is read once per chain."""
+        store, verified = self._store(chain), self._verified.setdefault(chain, set())
+        try:
+            files = dict(Catalog(commit, CloudSegments(store)).files())
+            new = [name for name in files if name not in verified]
+            total = sum(files.values())
+            done = total - sum(files[name] for name in new)
+            with ThreadPoolExecutor(VERIFIED_AT_A_TIME, "lakepond-verify") as pool:
+                for start in range(0, len(new), VERIFIED_TOGETHER):
+                    some = new[start : start + VERIFIED_TOGETHER]
+                    checked = pool.map(lambda name: self._check_object(store, name, files[name]), some)
+                    for name, _ in zip(some, checked, strict=True):
+                        verified.add(name)
+                        done += files[name]
+                        progress(done, total)
+        except (CloudCorrupt, CloudNotFound) as error:
+            raise LakeCorrupt(str(error)) from None
+
+    def _check_object(self, chain: Store, name: str, size: int) -> None:
+        store = self.store if is_shared(name) else chain
+        patiently(lambda: check_content(store, name, size), for_seconds=store.cloud.patience)
 
     def keep(self, chain: str, commit: Commit) -> None:
         """Forget earlier commits of a chain on this disk, and downloads beyond the size of the cache."""
@@ -157,9 +216,10 @@ class CloudChains:
 
     def _trim(self) -> None:
         """Delete the files that were downloaded first, until the cache has its size."""
+        own = [writers.home(self.path, chain) / "segments" for chain in self._fetchers]
         found = [
             (status.st_mtime, status.st_size, folder / name)
-            for folder in (writers.home(self.path, chain) / "segments" for chain in self._fetchers)
+            for folder in (*own, self.path / SOURCES)
             for name, status in segment_files(folder).items()
         ]
         over = sum(size for _, size, _ in found) - CACHE_BYTES
@@ -227,7 +287,7 @@ class CloudChains:
 
     def _lease(self, chain: str) -> Lease:
         if chain not in self._leases:
-            self._leases[chain] = Lease(self._store(chain))
+            self._leases[chain] = Lease(self._store(chain), writers.home(self.path, chain))
         return self._leases[chain]
 
     def __str__(self) -> str:
@@ -238,3 +298,49 @@ def _remove(cache: Path, pid: int) -> None:
     """Delete a temporary cache, unless this is a forked child."""
     if os.getpid() == pid:
         shutil.rmtree(cache, ignore_errors=True)
+
+
+def open_lake(url: str, commit: int | None, writer: str | None, cache: Path | None) -> Lake:
+    """A lake in a bucket, all writers or one; see `Lake.open`."""
+    chains = _cached(url, cache)
+    found = chains.names()
+    if writer is not None:
+        name = one_writer(str(chains), writer, found)
+        if name not in found:
+            known = ", ".join(each or "the one without a name" for each in found)
+            raise CloudNotFound(f"{chains} has no writer {writer!r}; it has {known or 'none'}.")
+        found = [name]
+    elif commit is not None and len(found) > 1:
+        raise SpecError(
+            f"{chains} has {len(found)} writers, and each numbers its own commits; name one: "
+            "Lake.open(url, commit, writer=...)."
+        )
+
+    def head(chain: str) -> Commit | None:
+        return chains.next(chain, None) if commit is None else chains.commit(chain, commit)
+
+    with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-open") as pool:
+        heads = dict(zip(found, pool.map(head, found), strict=True))
+    return _opened(chains, url, {chain: head for chain, head in heads.items() if head is not None})
+
+
+def open_again(url: str, cache: Path, numbers: dict[str, int]) -> Lake:
+    """Open such a lake at these commits; used for unpickling."""
+    chains = _cached(url, cache)
+    return _opened(chains, url, {chain: chains.commit(chain, number) for chain, number in numbers.items()})
+
+
+def _cached(url: str, cache: Path | None) -> CloudChains:
+    cloud = Cloud.of(url)
+    if cache is None:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        cache = Path(caches) / "lakepond" / digest_of(cloud.url.rstrip("/").encode())
+    return CloudChains(cloud, cache, unleased=0.0)
+
+
+def _opened(chains: CloudChains, url: str, heads: dict[str, Commit]) -> Lake:
+    if not heads:
+        raise LakeNotFound(f"{chains} has no commit yet; `replay.push()` uploads those of a replay.")
+    lake = chains.lake(heads)
+    lake.url = url
+    return lake
