@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from lakepond.cloud import leases
@@ -60,6 +60,7 @@ class Copier:
         self._copy = copy
         self.path, self.store, self.cloud = copy.path, copy.store, copy.store.cloud
         self._lake, self._home, self._elsewhere = copy.lake, copy.home, copy.elsewhere
+        self._places = {copy.lake, copy.store}
         self._commits, self._segments = self._home / "commits", Segments(self.path, copy.writer)
         self._manifests = CloudSegments(copy.store, self._home)
         self._uploader = uploader
@@ -357,7 +358,11 @@ class Copier:
             for name, size in planned.files.items()
             if started - self._sent_at.pop(name, -math.inf) > RECENT_SECONDS
         }
-        with leases.protecting(self.store, old.keys()) if old else nullcontext():
+        places = {place: [name for name in old if self._copy.place(name) is place] for place in self._places}
+        with ExitStack() as stack:
+            for place, names in places.items():
+                if names:
+                    stack.enter_context(leases.protecting(place, names))
             self._check_arrived({**sent, **old})
             self._publish(planned)
         if leases.clock() - started > RECENT_SECONDS:  # this machine was suspended

@@ -3,6 +3,8 @@
     leases/<id>.json    {"seconds": 86400, "commits": [7], "segments": ["5f0c...rows", ...]}
     leases/<id>.gc      exists while a `gc` deletes something in this chain
 
+A lease on row sources is in `leases/` of the lake, because all writers share them.
+
 A lease is valid for `seconds` from the moment it was last put, by the server's clock. A daemon thread renews
 it every hour and when another commit is opened, and deletes it when the last one is closed. The lease of a
 process that was killed expires.
@@ -31,6 +33,7 @@ from lakepond.cloud.layout import LEASES, commit_name
 from lakepond.cloud.pace import patiently
 from lakepond.cloud.store import Store
 from lakepond.errors import (
+    CloudConflict,
     CloudCorrupt,
     CloudError,
     CloudNotFound,
@@ -54,6 +57,7 @@ GC_RENEW_SECONDS = 600.0
 GC_LOOK_SECONDS = 0.5
 _LEASE = re.compile(rf"{LEASES}[0-9a-f]{{16}}\.json")
 _GC = re.compile(rf"{LEASES}[0-9a-f]{{16}}\.gc")
+_PROBE = re.compile(rf"{LEASES}[0-9a-f]{{16}}\.time")
 
 
 class Needs(NamedTuple):
@@ -85,14 +89,14 @@ class Leases(NamedTuple):
     commits: set[int]
     segments: set[str]
     expired: list[str]
-    """the objects of readers and of runs of `gc` that have ended without deleting them"""
+    """objects of readers and of runs of `gc` that have ended without deleting them"""
 
 
 def valid(store: Store, listed: dict[str, Listed], now: float) -> Leases:
     """The leases that are valid now, taken together; raises if one cannot be read, unless it is old."""
     found = Leases(set(), set(), [])
     for name, each in listed.items():
-        if _GC.fullmatch(name) and now - each.modified > SECONDS:
+        if (_GC.fullmatch(name) or _PROBE.fullmatch(name)) and now - each.modified > SECONDS:
             found.expired.append(name)
         if not _LEASE.fullmatch(name):
             continue
@@ -143,22 +147,29 @@ def collecting(store: Store) -> Iterator[Collecting]:
     """Announce, until the end of the block, that something is deleted.
 
     After an error the object stays: a DELETE without an answer may be applied later. Readers ignore it after
-    an hour.
+    an hour. Raises `CloudConflict` if another `gc` deletes in this place: it could delete a file, this one
+    once more, and a writer have put it again between the two.
     """
     announced = Collecting(store)
     announced.renew()
+    if _others(store, announced.name):
+        store.delete(announced.name)
+        raise CloudConflict(
+            f"another `gc` deletes files in {store.cloud}, or was stopped within the last hour; run it again "
+            "later."
+        )
     yield announced
     store.delete(announced.name)
 
 
 def server_time(store: Store) -> float:
     """The time by the server's clock: the age of a file is a matter of that clock, not of ours."""
-    probe = Collecting(store)
-    probe.renew()
+    probe = _new_name("time")
+    store.replace(probe, b"{}")
     try:
-        found = store.head(probe.name)
+        found = store.head(probe)
     finally:
-        store.delete(probe.name)
+        store.delete(probe)
     if found is None:
         raise CloudCorrupt(f"{store.cloud} lost a file that it had acknowledged; nothing was deleted.")
     return found.modified
@@ -169,24 +180,29 @@ def server_time(store: Store) -> float:
 
 def gc_is_deleting(store: Store, lease: str) -> bool:
     """Whether a `gc` may delete something in this chain without having seen a lease that was put before."""
+    return _others(store, lease)
+
+
+def _others(store: Store, own: str) -> bool:
+    """Whether there is the object of a `gc`, besides `own`, that is not an hour older than `own`."""
     listed = store.list(LEASES)
-    if lease not in listed:  # lost, or deleted by a `gc`: nothing is protected
+    if own not in listed:  # lost, or deleted by a `gc`: nothing is protected
         return True
-    now = listed[lease].modified
-    return any(_GC.fullmatch(name) and now - each.modified < GC_SECONDS for name, each in listed.items())
+    now, named = listed[own].modified, {name for name in listed if _GC.fullmatch(name)} - {own}
+    return any(now - listed[name].modified < GC_SECONDS for name in named)
 
 
 @contextmanager
-def protecting(store: Store, names: Collection[str]) -> Iterator[None]:
-    """Keep segments that are in the cloud already until, at the end of the block, a commit names them.
+def protecting(store: Store, names: Collection[str] = (), numbers: Collection[int] = ()) -> Iterator[None]:
+    """Keep segments and commits that are in the cloud until the end of the block, when something names them.
 
     Raises `CloudUnreachable`, to be tried again, while a `gc` deletes.
     """
     lease = _new_name("json")
-    store.replace(lease, _content((), names))
+    store.replace(lease, _content(numbers, names))
     try:
         if gc_is_deleting(store, lease):
-            raise CloudUnreachable(f"`gc` deletes files in {store.cloud} now; the push is retried.")
+            raise CloudUnreachable(f"`gc` deletes files in {store.cloud} now; it is tried again.")
         yield
     finally:
         with suppress(CloudError):  # it expires

@@ -73,8 +73,11 @@ class Chains(Protocol):
     def keep(self, chain: str, commit: Commit) -> None:
         """Keep this commit of a chain, in place of an earlier one, until `close`."""
 
-    def keeping(self, named: Iterable[tuple[str, int]]) -> AbstractContextManager[None]:
-        """Keep some commits of chains during a block; `LakeNotFound` if one is gone."""
+    def keeping(self, named: Iterable[tuple[str, int]]) -> AbstractContextManager[Callable[[], None]]:
+        """Keep some commits of chains during a block; `LakeNotFound` if one is gone.
+
+        What it returns raises `LakeNotFound` if that did not work, because this machine was suspended.
+        """
 
     def snapshots(self) -> list[str]:
         """The names of the files in the folder of snapshots."""
@@ -84,6 +87,9 @@ class Chains(Protocol):
 
     def read(self, name: str) -> bytes:
         """Read a file in the folder of snapshots; `LakeNotFound` if there is none."""
+
+    def remove(self, name: str) -> None:
+        """Delete a file in the folder of snapshots."""
 
     def close(self) -> None:
         """Release everything."""
@@ -203,7 +209,7 @@ class LocalChains:
             old.close()
 
     @contextmanager
-    def keeping(self, named: Iterable[tuple[str, int]]) -> Iterator[None]:
+    def keeping(self, named: Iterable[tuple[str, int]]) -> Iterator[Callable[[], None]]:
         """Lock commits during a block."""
         with ExitStack() as stack:
             for chain, number in named:
@@ -212,7 +218,7 @@ class LocalChains:
                 except FileNotFoundError:
                     raise LakeNotFound(f"commit {number} of {self._folder(chain).parent} is gone.") from None
                 stack.callback(lock.close)
-            yield
+            yield lambda: None
 
     def snapshots(self) -> list[str]:
         """The files in `snapshots/`."""
@@ -234,6 +240,10 @@ class LocalChains:
             return (self.path / snapshots.FOLDER / name).read_bytes()
         except FileNotFoundError:
             raise LakeNotFound(f"{self.path / snapshots.FOLDER / name} does not exist.") from None
+
+    def remove(self, name: str) -> None:
+        """Delete a file there."""
+        (self.path / snapshots.FOLDER / name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Unlock all commits."""

@@ -9,6 +9,7 @@ Commits are read from the bucket and files are named by their content, so a cach
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import tempfile
@@ -17,11 +18,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from lakepond.cloud import leases
+from lakepond.cloud.bucket import Listed
 from lakepond.cloud.chains import SKIP_BYTES, ChainCopy, Skip, chain_names, chain_store, read_slot
 from lakepond.cloud.fetching import CloudSegments, Fetcher, check_content
 from lakepond.cloud.layout import commit_name, commit_numbers
@@ -70,7 +73,7 @@ class CloudChains:
     ) -> None:
         """`cache`: folder for downloaded files, default: a temporary one, deleted by `close`.
 
-        `unleased`: age in seconds up to which a commit needs no lease: it is not read for days.
+        `unleased`: age in seconds up to which a commit needs no lease, because it is not read for long.
         """
         self.store = Store(Cloud.of(cloud)) if store is None else store
         self._unleased = unleased
@@ -165,7 +168,7 @@ class CloudChains:
     def lake(self, heads: Mapping[str, Commit]) -> Lake:
         """The lake at these commits, whose files are downloaded when they are read."""
         segments: dict[str, Segments] = {}
-        leases: list[Lease] = []
+        taken: list[Lease] = []
         for chain, commit in heads.items():
             home = writers.home(self.path, chain)
             for folder in (home / "segments", home / "commits"):
@@ -174,10 +177,10 @@ class CloudChains:
             age = time.time() - datetime.fromisoformat(commit.time).timestamp()
             lease = self._lease(chain) if age > self._unleased else None
             if lease is not None:
-                leases.append(lease)
+                taken.append(lease)
             segments[chain] = self.segments(chain, lease)
         lake = Lake(self.path, self.spec, dict(heads), segments)
-        for lease in leases:
+        for lease in taken:
             lease.wait(LEASE_SECONDS)
         return lake
 
@@ -230,15 +233,36 @@ class CloudChains:
             over -= size
 
     @contextmanager
-    def keeping(self, named: Iterable[tuple[str, int]]) -> Iterator[None]:
-        """Check that commits exist; `gc` takes a day before it deletes one."""
-        wanted = list(named)
+    def keeping(self, named: Iterable[tuple[str, int]]) -> Iterator[Callable[[], None]]:
+        """Check that commits exist, and protect old ones by leases; `gc` takes a day to delete the others."""
+        wanted, started = set(named), leases.clock()
+        now = time.time()
+        old: dict[str, set[int]] = {}
+        for (chain, number), found in self._heads(wanted).items():
+            if now - found.modified > UNLEASED_SECONDS:
+                old.setdefault(chain, set()).add(number)
+
+        def check() -> None:
+            if leases.clock() - started > UNLEASED_SECONDS:
+                self._heads(wanted)
+
+        with ExitStack() as stack:
+            for chain, numbers in old.items():
+                stack.enter_context(leases.protecting(self._store(chain), numbers=numbers))
+            self._heads({(chain, number) for chain, numbers in old.items() for number in numbers})
+            yield check
+
+    def _heads(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Listed]:
+        """What the server reports of some commits; `LakeNotFound` if one does not exist."""
+        wanted = list(wanted)
         with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-head") as pool:
-            heads = pool.map(lambda each: self._store(each[0]).head(commit_name(each[1])), wanted)
-            for (chain, number), found in zip(wanted, heads, strict=True):
-                if found is None:
-                    raise LakeNotFound(f"commit {number} of {self._store(chain).cloud} is gone.")
-        yield
+            heads = list(pool.map(lambda each: self._store(each[0]).head(commit_name(each[1])), wanted))
+        known: dict[tuple[str, int], Listed] = {}
+        for (chain, number), found in zip(wanted, heads, strict=True):
+            if found is None:
+                raise LakeNotFound(f"commit {number} of {self._store(chain).cloud} is gone.")
+            known[chain, number] = found
+        return known
 
     def snapshots(self) -> list[str]:
         """The objects in `snapshots/`: a LIST."""
@@ -261,6 +285,10 @@ class CloudChains:
             )
         except CloudNotFound as error:
             raise LakeNotFound(str(error)) from None
+
+    def remove(self, name: str) -> None:
+        """Delete an object there."""
+        self.store.delete(f"{snapshots.FOLDER}/{name}")
 
     def close(self) -> None:
         """Delete a temporary cache."""
@@ -335,7 +363,7 @@ def _cached(url: str, cache: Path | None) -> CloudChains:
     if cache is None:
         caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         cache = Path(caches) / "lakepond" / digest_of(cloud.url.rstrip("/").encode())
-    return CloudChains(cloud, cache, unleased=0.0)
+    return CloudChains(cloud, cache, unleased=-math.inf)
 
 
 def _opened(chains: CloudChains, url: str, heads: dict[str, Commit]) -> Lake:
