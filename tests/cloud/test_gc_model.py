@@ -291,11 +291,14 @@ class World:
         """A machine that makes commits and pushes them; it is restarted now and then."""
 
         def run() -> None:
-            self.sim.sleep(self.rng.choice((100.0, 100.0, DAY)) * self.rng.random())
+            self.sim.sleep(self.rng.choice((100.0, 100.0, DAY)) * self.rng.random() * (chain != LATE))
             path = self.folder / f"writer-{source.name}-{chain}"
             home = path / "writers" / chain if chain else path
             put_here(source, path, home)
             old = 0 if chain == LATE else OLD
+            if chain == LATE:
+                self.until_deleting(Store(CLOUD))
+                self.sim.sleep(self.rng.uniform(0, 150))
             for n in range(old):
                 os.link(source / "commits" / commits.file_name(n), home / "commits" / commits.file_name(n))
             copier = None
@@ -387,7 +390,13 @@ class World:
     def follower(self) -> None:
         """A machine that follows the lake for some days, and stores snapshots."""
         self.sim.sleep(self.rng.uniform(0, 150))
-        follower = self.follow(self.folder / "follower")
+        while True:
+            try:
+                follower = self.follow(self.folder / "follower")
+                follower._discover()
+                break
+            except CloudError:
+                self.sim.sleep(60.0)
         with suppress(CloudError):
             for _ in follower._load_first():
                 pass

@@ -17,6 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small_runs import SPEC, environment, record, run
 
@@ -360,3 +361,22 @@ def test_several_readers_open_one_url_at_the_same_time(name, tmp_path):
 
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(read, range(6))) == [[*range(10), *range(1000, 1010)]] * 6
+
+
+def test_the_cache_of_a_url_that_is_used_again_for_another_lake_does_no_harm(name, tmp_path):
+    cache = tmp_path / "cache"
+    collect(tmp_path / "a", f"memory://{name}", "w", 0)
+    with lp.Lake.open(f"memory://{name}", cache=cache) as lake:
+        assert all_rewards(lake) == [*range(10)]
+        assert lake.commits() == [0, 1]
+        with pytest.raises(lp.LakeReadOnly, match="pull the lake to a folder"):
+            lake.compact()
+    MemoryBucket(name)._held.clear()
+    other = lp.Spec(obs=lp.Field((3,), "float32"))
+    with lp.Replay.open(tmp_path / "b", other, capacity=64, cloud=f"memory://{name}") as replay:
+        for n in range(4):
+            obs = np.full(3, n, np.float32)
+            replay.record(obs=obs, action=0, reward=n, next_obs=obs, terminated=False, truncated=False)
+    with lp.Lake.open(f"memory://{name}", cache=cache) as lake:
+        assert lake.spec.obs.shape == (3,)
+        assert all_rewards(lake) == [0, 1, 2, 3]

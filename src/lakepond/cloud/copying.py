@@ -350,13 +350,14 @@ class Copier:
         """Publish a commit whose files are all there, and stay there: `gc` deletes none of them meanwhile.
 
         It deletes nothing that was put a short time ago. Other files that no commit may name yet are
-        protected by a lease until the commit does.
+        protected by a lease until the commit does; so are row sources, which a `gc` may have been deleting
+        when this machine put them.
         """
         started = leases.clock()
         old = {
             name: size
             for name, size in planned.files.items()
-            if started - self._sent_at.pop(name, -math.inf) > RECENT_SECONDS
+            if started - self._sent_at.pop(name, -math.inf) > RECENT_SECONDS or is_shared(name)
         }
         places = {place: [name for name in old if self._copy.place(name) is place] for place in self._places}
         with ExitStack() as stack:

@@ -69,14 +69,15 @@ class CloudChains:
         cloud: str | Cloud,
         cache: Path | None = None,
         store: Store | None = None,
-        unleased: float = UNLEASED_SECONDS,
+        unleased: float | None = None,
     ) -> None:
         """`cache`: folder for downloaded files, default: a temporary one, deleted by `close`.
 
-        `unleased`: age in seconds up to which a commit needs no lease, because it is not read for long.
+        `unleased`: age in seconds up to which a commit needs no lease, default: half a day, for commits that are
+        not read for long.
         """
         self.store = Store(Cloud.of(cloud)) if store is None else store
-        self._unleased = unleased
+        self._unleased = UNLEASED_SECONDS if unleased is None else unleased
         try:
             data = patiently(lambda: self.store.read(description.NAME), for_seconds=PATIENCE_SECONDS)
         except CloudNotFound as error:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lakepond.errors import LakeCorrupt, LakeNotFound, LakeReadOnly, SpecError, UnknownStream
 from lakepond.formats import ranges
-from lakepond.lake import writers
+from lakepond.lake import urls, writers
 from lakepond.lake.elsewhere import Segments, known
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit, Start
@@ -135,9 +135,9 @@ class Lake(Sampled, Exports):
         is damaged. Without `commit`, damaged commits are skipped with a warning.
         """
         if "://" in str(path):
-            from lakepond.flow.following.cloud_chains import open_lake
-
-            return open_lake(str(path), commit, writer, None if cache is None else Path(cache))
+            opened = urls.open_lake(str(path), commit, writer, None if cache is None else Path(cache))
+            assert isinstance(opened, Lake)
+            return opened
         if cache is not None:
             raise SpecError("cache is for a lake in a bucket; give its URL in place of a path.")
         path = Path(path)
@@ -174,9 +174,7 @@ class Lake(Sampled, Exports):
         """A copy, also in another process, opens the same commits of the lake at the same path."""
         numbers = {name: head.number for name, head in self.heads.items()}
         if self.url is not None:
-            from lakepond.flow.following.cloud_chains import open_again
-
-            return open_again, (self.url, self.path.absolute(), numbers)
+            return urls.open_again, (self.url, self.path.absolute(), numbers)
         return open_commits, (self.path.absolute(), numbers)
 
     # --- steps -----------------------------------------------------------------------------------
