@@ -66,6 +66,8 @@ class Gc:
         if len(swept.writers) > 1:
             for name, one in swept.writers.items():
                 print(f"  {name or '(no name)'}: {one.in_words(swept.dry_run)}")
+        if swept.sources.segments or swept.sources.marked:
+            print(f"  row sources: {swept.sources.in_words(swept.dry_run)}")
         print(f"{self.url}: {swept}")
         if not self.delete and (swept.commits or swept.segments):
             words.talk("Nothing was deleted; add --delete to mark them, and run it again to delete them.")

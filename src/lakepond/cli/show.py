@@ -41,41 +41,50 @@ class Show:
         chains = where.open_lake(self.path)
         try:
             with chains.lake(where.heads(chains, self.writer, self.commit)) as lake:
-                told = _summary(lake) | {"lake": str(chains)}
+                summary = _summary(lake) | {"lake": str(chains)}
         finally:
             chains.close()
         if self.json:
-            words.print_json(told)
+            words.print_json(summary)
             return
-        moment = datetime.fromisoformat(told["time"]).timestamp()
-        writers = {f"writer {name}": held for name, held in told["bytes_by_writer"].items() if name}
+        moment = datetime.fromisoformat(summary["time"]).timestamp()
+        writers = {f"writer {name}": held for name, held in summary["bytes_by_writer"].items() if name}
         rows = [
-            ("lake", told["lake"]),
+            ("lake", summary["lake"]),
             (
                 "commit",
-                f"{told['commit']} of {told['commits_kept']} kept, {formats.age(moment, time.time())}",
+                f"{summary['commit']} of {summary['commits_kept']} kept, {formats.age(moment, time.time())}",
             ),
-            ("note", note_text(told["note"])),
-            ("steps", f"{told['steps']:,} live: [{told['oldest']:,}, {told['recorded']:,})"),
-            ("rows", f"{told['rows']:,} distinct" if told["rows"] else "none; stored without deduplication"),
-            ("on disk", f"{formats.size(told['bytes_on_disk'])} in {formats.counted(told['files'], 'file')}"),
+            ("note", note_text(summary["note"])),
+            ("steps", f"{summary['steps']:,} live: [{summary['oldest']:,}, {summary['recorded']:,})"),
+            (
+                "rows",
+                f"{summary['rows']:,} distinct" if summary["rows"] else "none; stored without deduplication",
+            ),
+            (
+                "on disk",
+                f"{formats.size(summary['bytes_on_disk'])} in {formats.counted(summary['files'], 'file')}",
+            ),
             (
                 "of which",
-                f"rows {formats.size(told['bytes_of_rows'])}, "
+                f"rows {formats.size(summary['bytes_of_rows'])}, "
                 + (
-                    f"{formats.size(told['bytes_shared'])} of them in sources, "
-                    if told["bytes_shared"]
+                    f"{formats.size(summary['bytes_shared'])} of them in sources, "
+                    if summary["bytes_shared"]
                     else ""
                 )
-                + f"other columns {formats.size(told['bytes_on_disk'] - told['bytes_of_rows'])}",
+                + f"other columns {formats.size(summary['bytes_on_disk'] - summary['bytes_of_rows'])}",
             ),
             (
                 "without deduplication",
-                f"{formats.size(told['bytes_plain'])}, {formats.ratio(told['ratio'])} as much",
+                f"{formats.size(summary['bytes_plain'])}, {formats.ratio(summary['ratio'])} as much",
             ),
-            ("this commit", f"{formats.size(told['bytes_written'])} in {formats.duration(told['seconds'])}"),
+            (
+                "this commit",
+                f"{formats.size(summary['bytes_written'])} in {formats.duration(summary['seconds'])}",
+            ),
             *((name, formats.size(held)) for name, held in writers.items()),
-            *told["spec"].items(),
+            *summary["spec"].items(),
         ]
         words.console().print(words.facts(rows))
 

@@ -43,11 +43,11 @@ class Status:
 
     def run(self) -> None:
         """Read the status and print it."""
-        told = looking_at(self.path)()
+        status = looking_at(self.path)()
         if self.json:
-            words.print_json(as_json(told))
+            words.print_json(as_json(status))
         else:
-            words.console().print(picture(told))
+            words.console().print(picture(status))
 
 
 def looking_at(path: str) -> Callable[[], Told]:

@@ -44,18 +44,18 @@ class Verify:
         chains = where.open_lake(self.path)
         try:
             chosen = self._chosen(chains)
-            told = []
+            checked = []
             for i, (writer, number) in enumerate(chosen, 1):
                 which = f"verify commit {number}" + (f" ({i} of {len(chosen)})" if len(chosen) > 1 else "")
                 with words.progress(which) as progress:
-                    told.append(_check(chains, number, writer, progress))
+                    checked.append(_check(chains, number, writer, progress))
         finally:
             chains.close()
-        intact = all(each["intact"] for each in told)
+        intact = all(each["intact"] for each in checked)
         if self.json:
-            words.print_json({"lake": str(chains), "intact": intact, "commits": told})
+            words.print_json({"lake": str(chains), "intact": intact, "commits": checked})
             return DONE if intact else DAMAGED
-        for each in told:
+        for each in checked:
             name = f"commit {each['number']}" + (f" of {each['writer']}" if "writer" in each else "")
             if each["intact"]:
                 size, files = formats.size(each["bytes"]), each["files"]

@@ -52,12 +52,12 @@ class Watch:
 
     def _lines(self, look: Callable[[], Told]) -> int:
         while True:
-            told = look()
+            status = look()
             if self.json:
-                words.print_json(as_json(told))
+                words.print_json(as_json(status))
             else:
-                words.console().print(picture(told))
-            if told.state != "running" and not self.stay:
+                words.console().print(picture(status))
+            if status.state != "running" and not self.stay:
                 return DONE
             time.sleep(self.every)
 
@@ -66,8 +66,8 @@ class Watch:
 
         with Live(console=words.console(), auto_refresh=False, vertical_overflow="visible") as live:
             while True:
-                told = look()
-                live.update(picture(told), refresh=True)
-                if told.state != "running" and not self.stay:
+                status = look()
+                live.update(picture(status), refresh=True)
+                if status.state != "running" and not self.stay:
                     return DONE
                 time.sleep(self.every)

@@ -73,16 +73,17 @@ class CloudChains:
     ) -> None:
         """`cache`: folder for downloaded files, default: a temporary one, deleted by `close`.
 
-        `unleased`: age in seconds up to which a commit needs no lease, default: half a day, for commits that are
-        not read for long.
+        `unleased`: age in seconds up to which a commit needs no lease; default: half a day, which suffices if
+        each is read at once.
         """
         self.store = Store(Cloud.of(cloud)) if store is None else store
         self._unleased = UNLEASED_SECONDS if unleased is None else unleased
         try:
             data = patiently(lambda: self.store.read(description.NAME), for_seconds=PATIENCE_SECONDS)
         except CloudNotFound as error:
+            why = str(error).rstrip(".")
             raise LakeNotFound(
-                f"no lake exists at {self.store.cloud} ({error}); a writer with cloud= creates one."
+                f"no lake exists at {self.store.cloud} ({why}); a writer with cloud= creates one."
             ) from None
         self.spec = description.parse_spec(data, f"{description.NAME} in {self.store.cloud}")
         self.path = Path(tempfile.mkdtemp(prefix="lakepond-follow-")) if cache is None else cache

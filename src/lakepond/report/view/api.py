@@ -79,8 +79,7 @@ class Api:
 
     def about(self, query: Query) -> dict[str, Any]:
         """The lake: its writers, its spec, the newest commit of a writer, what is wrong with it."""
-        told = self.of(query).about(query)
-        return told | {"writers": list(self._names)}
+        return self.of(query).about(query) | {"writers": list(self._names)}
 
     def writers(self, query: Query) -> dict[str, Any]:
         """The newest commit of every writer."""

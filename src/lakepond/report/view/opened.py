@@ -105,16 +105,16 @@ class OpenedLake:
             if number in self._told:
                 return self._told[number]
         try:
-            told = summarise(self.chains.commit(self.writer, number), self.spec)
+            summary = summarise(self.chains.commit(self.writer, number), self.spec)
         except LakeNotFound:
             return {"number": number, "error": f"commit {number} is kept no longer."}
         except (LakeCorrupt, OSError) as error:
             return {"number": number, "error": str(error)}
         with self._lock:
-            self._told[number] = told
+            self._told[number] = summary
             if len(self._told) > TOLD_COMMITS:
                 self._told.popitem(last=False)
-        return told
+        return summary
 
     def close(self) -> None:
         """Close all files."""
