@@ -222,6 +222,13 @@ def test_a_url_that_cannot_be_read_is_one_sentence(command, url, sentence, tmp_p
     assert not (tmp_path / "here").exists()
 
 
+def test_one_commit_of_the_only_writer_is_pulled(tmp_path, capsys):
+    url = f"file://{tmp_path}/bucket"
+    write(tmp_path / "lake", "c1", cloud=url)
+    found = told(capsys, "pull", url, tmp_path / "pulled", "--commit", "0")["lake"]
+    assert (found["commit"], found["steps"], len(found["writers"])) == (0, 3, 1)
+
+
 def test_pull_and_verify_of_all_writers(bucket, tmp_path, capsys):
     assert main(["pull", bucket, str(tmp_path / "pulled")]) == 0
     capsys.readouterr()
