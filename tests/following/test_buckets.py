@@ -225,6 +225,7 @@ def test_the_cache_stays_small(machines, monkeypatch, paused, tmp_path):
             assert len(list((folder / "commits").iterdir())) == 1
         each_once_in_order(replay, {1: (0, 360)})
         assert max(sizes) < 25_000
+        assert not any(fetcher._busy for fetcher in replay._follower.chains._fetchers.values())
         assert sum(each.st_size for each in segment_files(machines[1].home / "segments").values()) > 50_000
 
 

@@ -72,8 +72,12 @@ class Fetcher:
         with self._lock:
             mine = self._busy.setdefault(name, threading.Lock())
         with mine:
-            if not self.copy.file(name).exists():
-                self._bring(name)
+            try:
+                if not self.copy.file(name).exists():
+                    self._bring(name)
+            finally:
+                with self._lock:  # a follower fetches files for weeks
+                    self._busy.pop(name, None)
 
     def _bring(self, name: str) -> None:
         store = self.copy.place(name)

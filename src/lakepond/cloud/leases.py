@@ -202,7 +202,7 @@ def protecting(store: Store, names: Collection[str] = (), numbers: Collection[in
     store.replace(lease, _content(numbers, names))
     try:
         if gc_is_deleting(store, lease):
-            raise CloudUnreachable(f"`gc` deletes files in {store.cloud} now; it is tried again.")
+            raise CloudUnreachable(f"`gc` deletes files in {store.cloud} now; it is retried.")
         yield
     finally:
         with suppress(CloudError):  # it expires

@@ -88,6 +88,7 @@ class CloudChains:
         self.spec = description.parse_spec(data, f"{description.NAME} in {self.store.cloud}")
         self.path = Path(tempfile.mkdtemp(prefix="lakepond-follow-")) if cache is None else cache
         make_folders(self.path)
+        self._temporary = cache is None
         self._remove: Callable[[], object] = lambda: None
         if cache is None:  # also if it is dropped, and when the process ends
             self._remove = weakref.finalize(self, _remove, self.path, os.getpid())
@@ -215,12 +216,13 @@ class CloudChains:
         for number in commits.numbers(folder):
             if number != commit.number:
                 (folder / commits.file_name(number)).unlink(missing_ok=True)
-        if self._fetched > TRIM_BYTES:
-            self._fetched = 0
-            self._trim()
+        self._trim()
 
     def _trim(self) -> None:
-        """Delete the files that were downloaded first, until the cache has its size."""
+        """Delete the files that were downloaded first, until the cache has its size; checked now and then."""
+        if self._fetched <= TRIM_BYTES:
+            return
+        self._fetched = 0
         own = [writers.home(self.path, chain) / "segments" for chain in self._fetchers]
         found = [
             (status.st_mtime, status.st_size, folder / name)
@@ -312,6 +314,8 @@ class CloudChains:
             fetch(name)
             with suppress(OSError):
                 self._fetched += fetch.copy.file(name).stat().st_size
+            if self._temporary:
+                self._trim()
 
         return bring
 

@@ -59,6 +59,7 @@ class Api:
         self._chains = chains_at(place)
         self._lock = threading.Lock()
         self._writers: dict[str, WriterApi] = {}
+        self._lakes: dict[str, OpenedLake] = {}
         self._names: list[str] = []
         self._discovered = -math.inf
         self.of({})
@@ -68,14 +69,20 @@ class Api:
         name = query.get("writer")
         with self._lock:
             if time.monotonic() - self._discovered > DISCOVER_SECONDS or name not in (None, *self._names):
-                named = [each for each in self._chains.names() if self._chains.numbers(each)]
+                found = self._chains.names()
+                with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-writers") as pool:
+                    numbers = list(pool.map(self._chains.numbers, found))
+                named = [name for name, known in zip(found, numbers, strict=True) if known]
                 self._names, self._discovered = named or [""], time.monotonic()
             name = self._names[0] if name is None else name
             if name not in self._names:
                 raise BadQuestion(f"writer is one of {self._names}, not {name!r:.80}.")
             if name not in self._writers:
-                self._writers[name] = WriterApi(OpenedLake(self._chains, name))
+                self._writers[name] = WriterApi(self._lake(name))
             return self._writers[name]
+
+    def _lake(self, name: str) -> OpenedLake:
+        return self._lakes.setdefault(name, OpenedLake(self._chains, name))
 
     def about(self, query: Query) -> dict[str, Any]:
         """The lake: its writers, its spec, the newest commit of a writer, what is wrong with it."""
@@ -84,7 +91,7 @@ class Api:
     def writers(self, query: Query) -> dict[str, Any]:
         """The newest commit of every writer."""
         with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-writers") as pool:
-            newest = list(pool.map(lambda name: self.of({"writer": name}).lake.newest()[0], self._names))
+            newest = list(pool.map(lambda name: self._lake(name).newest()[0], self._names))
         spec = self._chains.spec
         known = {
             n: None if c is None else summarise(c, spec) for n, c in zip(self._names, newest, strict=True)
