@@ -292,25 +292,6 @@ def test_a_push_waits_while_gc_deletes_the_source_that_it_needs(name, tmp_path, 
         check(lake, {2: 20})
 
 
-def test_two_runs_of_gc_do_not_delete_at_the_same_time(name, tmp_path, monkeypatch):
-    cloud = lp.Cloud(f"memory://{name}")
-    without_names(cloud, tmp_path)
-    lp.gc(cloud, older_than=0.0, dry_run=False)
-    delete, refused = MemoryBucket.delete, []
-
-    def meanwhile(self, key: str) -> None:
-        if "sources/" in key and not refused:
-            refused.append(True)
-            with pytest.raises(lp.CloudConflict, match="another `gc` deletes files in"):
-                lp.gc(cloud, older_than=0.0, dry_run=False)
-        delete(self, key)
-
-    monkeypatch.setattr(MemoryBucket, "delete", meanwhile)
-    assert len(lp.gc(cloud, older_than=0.0, dry_run=False).sources.segments) == 3
-    assert refused
-    assert not [name for name in Store(cloud).list() if "leases/" in name]
-
-
 def test_the_sources_in_a_followers_cache_count(name, tmp_path, monkeypatch):
     monkeypatch.setattr(cloud_chains, "CACHE_BYTES", 1)
     monkeypatch.setattr(cloud_chains, "TRIM_BYTES", 1)

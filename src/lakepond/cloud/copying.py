@@ -76,6 +76,7 @@ class Copier:
         self._before: Commit | None = None  # the newest commit whose files are all there
         self._errors = 0  # failed uploads that were taken into account
         self._sent_at: dict[str, float] = {}  # when files were sent that no commit there names yet
+        self._gone: set[str] = set()  # files that were there once: a `gc`, or two, may be deleting them
         self._left_out: set[int] = set()  # commits that are not sent; reported once
         self._listed_at = -math.inf  # when a LIST has shown which files are there
 
@@ -172,6 +173,7 @@ class Copier:
         here = (file.name for file in self._segments.folder.glob("*"))
         gone = [name for name in here if name in self._elsewhere and f"segments/{name}" not in files]
         if gone:
+            self._gone.update(gone)
             self._elsewhere.doubt(gone)
         self._listed_at = time.monotonic()
 
@@ -318,7 +320,7 @@ class Copier:
             return 0
         started = leases.clock()
         size = place.keep(segment_name(name), lambda: read_regular(file))
-        if size:
+        if size and name not in self._gone:
             self._sent_at[name] = started
         return size
 
@@ -338,6 +340,7 @@ class Copier:
             if (found := there.get(segment_name(name))) is None or found.size != size
         ]
         if lost:
+            self._gone.update(lost)
             self._elsewhere.drop(lost)
             raise CloudUnreachable(
                 f"{self.cloud} does not have {len(lost)} files that it acknowledged ({lost[0]}, ...); they "
@@ -350,8 +353,8 @@ class Copier:
         """Publish a commit whose files are all there, and stay there: `gc` deletes none of them meanwhile.
 
         It deletes nothing that was put a short time ago. Other files that no commit may name yet are
-        protected by a lease until the commit does; so are row sources, which a `gc` may have been deleting
-        when this machine put them.
+        protected by a lease until the commit does. So are files that had to be put again, and row sources,
+        which other machines may have put before: one `gc` may have deleted them, and another one be about to.
         """
         started = leases.clock()
         old = {
@@ -366,6 +369,7 @@ class Copier:
                     stack.enter_context(leases.protecting(place, names))
             self._check_arrived({**sent, **old})
             self._publish(planned)
+        self._gone.difference_update(planned.files)
         if leases.clock() - started > RECENT_SECONDS:  # this machine was suspended
             self._check_arrived(planned.files)
 

@@ -33,7 +33,6 @@ from lakepond.cloud.layout import LEASES, commit_name
 from lakepond.cloud.pace import patiently
 from lakepond.cloud.store import Store
 from lakepond.errors import (
-    CloudConflict,
     CloudCorrupt,
     CloudError,
     CloudNotFound,
@@ -57,7 +56,6 @@ GC_RENEW_SECONDS = 600.0
 GC_LOOK_SECONDS = 0.5
 _LEASE = re.compile(rf"{LEASES}[0-9a-f]{{16}}\.json")
 _GC = re.compile(rf"{LEASES}[0-9a-f]{{16}}\.gc")
-_PROBE = re.compile(rf"{LEASES}[0-9a-f]{{16}}\.time")
 
 
 class Needs(NamedTuple):
@@ -96,7 +94,7 @@ def valid(store: Store, listed: dict[str, Listed], now: float) -> Leases:
     """The leases that are valid now, taken together; raises if one cannot be read, unless it is old."""
     found = Leases(set(), set(), [])
     for name, each in listed.items():
-        if (_GC.fullmatch(name) or _PROBE.fullmatch(name)) and now - each.modified > SECONDS:
+        if _GC.fullmatch(name) and now - each.modified > SECONDS:
             found.expired.append(name)
         if not _LEASE.fullmatch(name):
             continue
@@ -147,29 +145,22 @@ def collecting(store: Store) -> Iterator[Collecting]:
     """Announce, until the end of the block, that something is deleted.
 
     After an error the object stays: a DELETE without an answer may be applied later. Readers ignore it after
-    an hour. Raises `CloudConflict` if another `gc` deletes in this place: it could delete a file, this one
-    once more, and a writer have put it again between the two.
+    an hour.
     """
     announced = Collecting(store)
     announced.renew()
-    if _others(store, announced.name):
-        store.delete(announced.name)
-        raise CloudConflict(
-            f"another `gc` deletes files in {store.cloud}, or was stopped within the last hour; run it again "
-            "later."
-        )
     yield announced
     store.delete(announced.name)
 
 
 def server_time(store: Store) -> float:
     """The time by the server's clock: the age of a file is a matter of that clock, not of ours."""
-    probe = _new_name("time")
-    store.replace(probe, b"{}")
+    probe = Collecting(store)
+    probe.renew()
     try:
-        found = store.head(probe)
+        found = store.head(probe.name)
     finally:
-        store.delete(probe)
+        store.delete(probe.name)
     if found is None:
         raise CloudCorrupt(f"{store.cloud} lost a file that it had acknowledged; nothing was deleted.")
     return found.modified
@@ -180,16 +171,11 @@ def server_time(store: Store) -> float:
 
 def gc_is_deleting(store: Store, lease: str) -> bool:
     """Whether a `gc` may delete something in this chain without having seen a lease that was put before."""
-    return _others(store, lease)
-
-
-def _others(store: Store, own: str) -> bool:
-    """Whether there is the object of a `gc`, besides `own`, that is not an hour older than `own`."""
     listed = store.list(LEASES)
-    if own not in listed:  # lost, or deleted by a `gc`: nothing is protected
+    if lease not in listed:  # lost, or deleted by a `gc`: nothing is protected
         return True
-    now, named = listed[own].modified, {name for name in listed if _GC.fullmatch(name)} - {own}
-    return any(now - listed[name].modified < GC_SECONDS for name in named)
+    now = listed[lease].modified
+    return any(_GC.fullmatch(name) and now - each.modified < GC_SECONDS for name, each in listed.items())
 
 
 @contextmanager
