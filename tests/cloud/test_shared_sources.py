@@ -262,8 +262,12 @@ def test_a_source_that_is_named_or_leased_after_it_was_marked_stays(name, tmp_pa
         check(lake, {2: 60})
 
 
-def test_a_push_waits_while_gc_deletes_the_source_that_it_needs(name, tmp_path, monkeypatch):
-    """The source is found there, deleted by a gc that knows nothing of the new machine, and sent again."""
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_push_waits_while_gc_deletes_the_source_that_it_needs(when, name, tmp_path, monkeypatch):
+    """The source is found there, deleted by a gc that knows nothing of the new machine, and sent again.
+
+    After it was deleted another gc may be about to delete it.
+    """
     cloud = lp.Cloud(f"memory://{name}", retry_cap=0.1)
     without_names(cloud, tmp_path)
     lp.gc(cloud, older_than=0.0, dry_run=False)
@@ -274,7 +278,8 @@ def test_a_push_waits_while_gc_deletes_the_source_that_it_needs(name, tmp_path, 
         replay.commit()
 
         def meanwhile(self, key: str) -> None:
-            if "sources/" in key and not seen:
+            now = "sources/" in key if when == "before" else key.endswith(".gc") and not sources_in(cloud)
+            if now and not seen:
                 seen.append(replay.push(wait=True, timeout=1.0).done)
                 assert not [
                     name
