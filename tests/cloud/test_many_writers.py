@@ -271,7 +271,11 @@ def test_a_refused_push_in_the_background_is_loud_and_not_repeated_at_once(name,
     with lp.Replay.open(tmp_path / "clone", capacity=64, cloud=cloud) as replay:
         record(replay, 2000, 2004)
     with lp.Replay.open(tmp_path / "a", capacity=64, cloud=cloud, push_every=0.02) as replay:
-        for n in range(10):
+        record(replay, 1000, 1001)
+        until = time.monotonic() + 30
+        while replay.upload_status().state != "failed" and time.monotonic() < until:
+            time.sleep(0.01)
+        for n in range(1, 10):
             record(replay, 1000 + n, 1001 + n)
             time.sleep(0.04)
         assert replay.upload_status().state == "failed"

@@ -53,8 +53,6 @@ PATIENCE_SECONDS = 10.0
 """how long a start waits for a server that does not answer"""
 UNLEASED_SECONDS = 12 * 3600.0
 """`gc` deletes nothing that is younger than a day: a commit up to this age needs no lease"""
-LEASE_SECONDS = 10.0
-"""how long to wait until a lease is there"""
 ASKED_AT_A_TIME = 16
 VERIFIED_AT_A_TIME, VERIFIED_TOGETHER = 4, 256
 
@@ -171,7 +169,6 @@ class CloudChains:
     def lake(self, heads: Mapping[str, Commit]) -> Lake:
         """The lake at these commits, whose files are downloaded when they are read."""
         segments: dict[str, Segments] = {}
-        taken: list[Lease] = []
         for chain, commit in heads.items():
             home = writers.home(self.path, chain)
             for folder in (home / "segments", home / "commits"):
@@ -179,13 +176,8 @@ class CloudChains:
             (home / "commits" / commits.file_name(commit.number)).write_bytes(commit.to_json())
             age = time.time() - datetime.fromisoformat(commit.time).timestamp()
             lease = self._lease(chain) if age > self._unleased else None
-            if lease is not None:
-                taken.append(lease)
             segments[chain] = self.segments(chain, lease)
-        lake = Lake(self.path, self.spec, dict(heads), segments)
-        for lease in taken:
-            lease.wait(LEASE_SECONDS)
-        return lake
+        return Lake(self.path, self.spec, dict(heads), segments)
 
     def verify(self, chain: str, commit: Commit, progress: Callable[[int, int], None]) -> None:
         """The content of every object, as a stream: nothing is stored. An object is read once per chain."""
