@@ -94,7 +94,15 @@ def _start(path: Path, names: list[str], **arguments: Any) -> list[subprocess.Po
     for name in names:
         home = path / name if "cloud" in arguments else path
         own = json.dumps({"path": str(home), "name": name, **arguments})
-        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.measure", "benchmarks.following:write", own]
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "benchmarks.measure",
+            "benchmarks.following:write",
+            own,
+        ]
         started.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
     return started
 

@@ -99,7 +99,7 @@ def measure(path: Path) -> dict[str, Any]:
         ):
             found[name.split("?")[0]] = ask(f"/api/{name}")[0]
         begin = time.perf_counter()
-        server.api._index.wait(600)
+        server.api.of({})._index.wait(600)
         found["all episodes known, after that"] = time.perf_counter() - begin
         found["best episodes"] = ask("/api/episodes?order=best&limit=50")[0]
         rng = np.random.default_rng(1)

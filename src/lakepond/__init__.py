@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lakepond._version import __version__
+from lakepond.lake import urls
 
 if TYPE_CHECKING:
     from lakepond.cloud.garbage import gc
@@ -89,6 +90,8 @@ _HOMES = {
         "CloudCorrupt",
     ),
 }
+
+urls.register(lambda: import_module("lakepond.flow.following.cloud_chains"))
 
 _MOVED = ("CloudSync", "PrioritizedReplayBuffer", "ReplayBuffer")
 

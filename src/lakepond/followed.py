@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from lakepond.errors import LakeReadOnly, SpecError
 from lakepond.flow.following import snapshots
-from lakepond.flow.following.chains import Chains, LocalChains
+from lakepond.flow.following.chains import Chains, chains_at
 from lakepond.flow.following.follower import Follower
 from lakepond.flow.following.lag import Lag, WriterLag
 from lakepond.flow.following.limits import Limits
@@ -62,7 +62,7 @@ class FollowedReplay(Replay):
         if samples_per_insert is not None and not samples_per_insert > 0:
             raise SpecError(f"samples_per_insert must be above 0, or None, but is {samples_per_insert!r}.")
         every = parse_seconds(poll_every), parse_seconds(discover_every)
-        chains = _chains(place, cache)
+        chains = chains_at(place, cache)
         try:
             found = None if snapshot is None else snapshots.read(chains, snapshot)
             alpha = found.alpha if alpha is None and found is not None else alpha
@@ -194,17 +194,6 @@ class FollowedReplay(Replay):
 
     def __repr__(self) -> str:
         return f"FollowedReplay({self._place}: {self.stats()})"
-
-
-def _chains(place: str | Path | Cloud, cache: str | Path | None) -> Chains:
-    from lakepond.cloud.place import Cloud
-
-    if not isinstance(place, Cloud) and "://" not in str(place):
-        return LocalChains(Path(place))
-    from lakepond.flow.following.cloud_chains import CloudChains
-
-    cloud = place if isinstance(place, Cloud) else str(place)
-    return CloudChains(cloud, None if cache is None else Path(cache))
 
 
 def _last_of(each: WriterLag) -> str:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -171,6 +172,16 @@ def test_a_run_comes_back_from_a_bucket_whole(make_run, tmp_path, told):
     assert run.trainer == "erl"
     assert (tmp_path / "back" / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
     assert told("verify", tmp_path / "back")["intact"]
+
+
+def test_a_push_and_a_pull_of_a_run_leave_no_thread(make_run, tmp_path):
+    before = threading.active_count()
+    push_run(make_run(done=4), Cloud(f"file://{tmp_path}/bucket/run"))
+    pull_run(tmp_path / "back", Cloud(f"file://{tmp_path}/bucket/run"))
+    until = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() <= before, threading.enumerate()
 
 
 def test_status_reads_no_segment(make_run, told):

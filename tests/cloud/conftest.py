@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import servers
@@ -53,6 +56,19 @@ def azurite(tmp_path_factory) -> Iterator[servers.Server]:
 def server(request) -> servers.Server:
     """The server that a test is parametrized with, by name."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in memory, if the machine has one, for models that make many small files.
+
+    On a disk each new name waits for the syncs of other processes, such as tests that run at the same time.
+    """
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path_factory.mktemp("model")
+        return
+    with tempfile.TemporaryDirectory(prefix="lakepond-", dir="/dev/shm") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

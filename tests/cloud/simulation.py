@@ -17,9 +17,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from greenlet import GreenletExit, greenlet
 
@@ -29,11 +30,17 @@ from lakepond.errors import CloudNotFound, CloudUnreachable
 HOUR, DAY = 3600.0, 24 * 3600.0
 
 
-class Held(NamedTuple):
+@dataclass(frozen=True)
+class Held:
     """One object."""
 
     data: bytes
     modified: float
+
+    @cached_property
+    def etag(self) -> str:
+        """Its MD5."""
+        return hashlib.md5(self.data, usedforsecurity=False).hexdigest()
 
 
 @dataclass
@@ -168,8 +175,8 @@ class Simulation:
         def apply() -> str:
             if create and name in self.objects:
                 raise Exists(f"{name} exists.")
-            self.objects[name] = Held(bytes(data), self.now)
-            return hashlib.md5(data, usedforsecurity=False).hexdigest()
+            held = self.objects[name] = Held(bytes(data), self.now)
+            return held.etag
 
         return self._request(f"{'create' if create else 'put'} {name}", apply)
 
@@ -216,5 +223,4 @@ class Simulation:
 
     def _listed(self, name: str) -> Listed:
         held = self.objects[name]
-        etag = hashlib.md5(held.data, usedforsecurity=False).hexdigest()
-        return Listed(name, len(held.data), etag, held.modified)
+        return Listed(name, len(held.data), held.etag, held.modified)

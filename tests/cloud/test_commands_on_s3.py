@@ -39,18 +39,25 @@ def test_the_doctor_tells_of_a_bucket_that_is_not_there(s3):
 
 
 def test_a_lake_goes_up_is_looked_at_and_comes_back(s3, tmp_path, capfd):
-    with lp.Replay.open(tmp_path / "lake", small_runs.SPEC, capacity=200) as replay:
-        small_runs.run(replay, 2)
+    for writer in ("", "second"):
+        with lp.Replay.open(tmp_path / "lake", small_runs.SPEC, capacity=200, writer=writer) as replay:
+            small_runs.run(replay, 2)
     assert told(capfd, "push", tmp_path / "lake", s3)["done"]
-    assert told(capfd, "status", s3)["lake"]["steps"] == 80
-    assert told(capfd, "pull", s3, tmp_path / "back")["lake"]["steps"] == 80
+    assert told(capfd, "status", s3)["lake"]["steps"] == 160
+    assert told(capfd, "ls", s3)["commits_kept"] == 4
+    assert told(capfd, "show", s3, "--writer", "second")["steps"] == 80
+    assert [each["intact"] for each in told(capfd, "verify", s3, "--all")["commits"]] == [True] * 4
+    pulled = told(capfd, "pull", s3, tmp_path / "back")["lake"]
+    assert pulled["steps"] == 160
+    assert list(pulled["writers"].values()) == [{"commit": 1, "steps": 80}] * 2
     assert told(capfd, "verify", tmp_path / "back")["intact"]
     assert told(capfd, "gc", s3)["segments"] == []
 
 
-def test_a_server_that_is_away_is_one_sentence(s3, tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("command", ["status", "watch", "ls", "show", "verify", "view", "gc"])
+def test_a_server_that_is_away_is_one_sentence(command, s3, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{servers.free_port()}")
-    assert main(["status", s3]) == 1
+    assert main([command, s3]) == 1
     out, err = capfd.readouterr()
     assert out == ""
     assert err.startswith("lakepond: ")

@@ -1,8 +1,9 @@
-"""`gc` beside writers, lazy readers and another `gc`: the real code, in random orders of requests.
+"""`gc` beside writers, lazy readers, a follower and another `gc`: the real code in random orders of requests.
 
 Nothing that is named is ever deleted: no file of a commit that exists, no commit and no file that the valid
-lease of a reader names, no commit of a snapshot. Readers that were opened read all of their steps. In the end
-two more runs leave exactly the commits to keep.
+lease of a reader names, no commit of a snapshot. Readers that were opened read all of their steps, a follower
+reads each step once, and its snapshot can be loaded in the end. Then two more runs leave exactly the commits
+to keep, and the segments and row sources that they name.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 from greenlet import getcurrent, greenlet
 from inline import Inline
 from simulation import DAY, HOUR, Held, Simulation
@@ -30,13 +33,21 @@ from lakepond.cloud.slots import Changed
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudConflict, CloudError, CloudNotFound, CloudUnreachable
 from lakepond.flow import cloud_to_lake
+from lakepond.flow.following import cloud_chains, snapshots
+from lakepond.flow.following import follower as following
+from lakepond.flow.following.cloud_chains import CloudChains
+from lakepond.flow.following.limits import Limits
 from lakepond.lake.format import commits
-from lakepond.lake.format.sealed import seal
+from lakepond.lake.format.names import SOURCES, is_shared
 from lakepond.lake.format.snapshots import commits_named
 
-RUNS = int(os.environ.get("LAKEPOND_GC_RUNS", "40"))
+RUNS = int(os.environ.get("LAKEPOND_GC_RUNS", "0"))
+"""how many orders; 0: as many as there is time for, at least `LEAST_RUNS`"""
+LEAST_RUNS, SECONDS = 40, 20.0
 CLOUD = lp.Cloud("memory://simulated/run", patience=HOUR)
-NAMED = "worker.6553f100abcd"
+NAMED, LATE = "worker.6553f100abcd", "late.6553f100abce"
+ORPHAN = f"run/{SOURCES}/{'7' * 40}.source"
+"""of a push that was given up days ago, and that nobody names"""
 COMMITS, STEPS = 6, 4
 OLD = 4
 """commits that are days old in the beginning; all but the newest are marked, and due"""
@@ -58,9 +69,19 @@ class Histories:
             for n in range(2):
                 record(replay, 1000 + n * STEPS, 1000 + (n + 1) * STEPS)
                 replay.commit()
+        self.c = folder / "c"
+        """of a machine that comes late, and needs a row source that another one has left in the bucket"""
+        rows = np.arange(2700, dtype="<i4").view(np.uint8).reshape(2700, 4).repeat(100, axis=1)
+        source = lp.RowSource(rows.reshape(2700, 20, 20))  # 1 MB: smaller ones are not shared
+        with lp.Replay.open(self.c, SPEC, **how) as replay:
+            for n in range(2):
+                for t in range(n * STEPS, (n + 1) * STEPS):
+                    windows = {"obs": lp.WindowRef(source, 4 + t), "next_obs": lp.WindowRef(source, 5 + t)}
+                    replay.record(**windows, action=t, reward=float(t), terminated=False, truncated=False)
+                replay.commit()
         self.names: dict[bytes, frozenset[str]] = {}
         """the files of each commit, by its bytes"""
-        for lake in (self.a, self.b):
+        for lake in (self.a, self.b, self.c):
             for number in commits.numbers(lake / "commits"):
                 with lp.Lake.open(lake, number) as opened:
                     data = (lake / "commits" / commits.file_name(number)).read_bytes()
@@ -70,6 +91,7 @@ class Histories:
     def prepare(self, folder: Path, monkeypatch) -> None:
         """Publish the old commits of two writers, and let a `gc` mark them."""
         world = World(0, self, folder)
+        world.sim.now = time.time()  # when the commits were made
         world.sim._faults = world.sim._stalls = 0.0
         install(world, monkeypatch)
         for chain in ("", NAMED):
@@ -79,6 +101,9 @@ class Histories:
             for n in range(OLD):
                 os.link(self.a / "commits" / commits.file_name(n), home / "commits" / commits.file_name(n))
             Copier(ChainCopy(path, Store(CLOUD), chain), Inline(9)).round()
+        for file in (self.c / SOURCES).glob("*.source"):
+            world.sim.objects[f"run/{SOURCES}/{file.name}"] = Held(file.read_bytes(), world.sim.now)
+        world.sim.objects[ORPHAN] = Held(b"rows", world.sim.now)
         world.sim.now += 2 * DAY
         garbage.gc(CLOUD, keep_last=1, dry_run=False)
         world.sim.now += 2 * DAY
@@ -93,6 +118,9 @@ def put_here(source: Path, path: Path, home: Path) -> None:
     os.link(source / "lake.json", path / "lake.json")
     for file in (source / "segments").iterdir():
         os.link(file, home / "segments" / file.name)
+    for file in (source / SOURCES).glob("*.source"):
+        (path / SOURCES).mkdir(exist_ok=True)
+        os.link(file, path / SOURCES / file.name)
 
 
 class InlinePool:
@@ -113,19 +141,22 @@ class InlinePool:
             future.set_exception(error)
         return future
 
+    def map(self, work: Callable, *arguments: Iterable) -> list:
+        return [work(*each) for each in zip(*arguments, strict=True)]
+
 
 class InlineLease(leases.Lease):
     """A lease without a thread; `renew` is called by the reader."""
 
-    made: ClassVar[dict[greenlet, InlineLease]] = {}
-    """the last one of each reader"""
+    made: ClassVar[dict[greenlet, list[InlineLease]]] = {}
+    """those of each reader"""
     before: ClassVar[Callable[[Store], None]]
     """called before the first request of each"""
 
     def pin(self, commit, names):
         self._asked += 1
         self._pinned[commit.number] = (commit.number, names)
-        self.made[getcurrent()] = self
+        self.made.setdefault(getcurrent(), []).append(self)
         type(self).before(self.store)
         if self.renew():
             self._check_there(commit, names)
@@ -134,8 +165,28 @@ class InlineLease(leases.Lease):
     def renew(self) -> bool:
         return self._attempt(self._asked, list(self._pinned.values()))
 
+    def wait(self, timeout: float) -> bool:
+        return self._served >= self._asked
+
     def close(self) -> None:
         self._attempt(self._asked, [])
+
+    @property
+    def chain(self) -> str:
+        return chain_of(self.store.cloud.parts()[2])
+
+    @property
+    def key(self) -> str:
+        return f"{under(self.chain)}{self.name}"
+
+
+def chain_of(name: str) -> str:
+    """The chain of an object, or of a place."""
+    return next((chain for chain in (NAMED, LATE) if chain in name), "")
+
+
+def under(chain: str) -> str:
+    return f"run/writers/{chain}/" if chain else "run/"
 
 
 class World:
@@ -153,6 +204,8 @@ class World:
                 for name, held in histories.objects.items()
                 if NAMED in self.chains or NAMED not in name
             }
+        self.stored: list[tuple[int, list[float]]] = []
+        """snapshots, and the rewards of their steps"""
         self.safe: dict[str, tuple[str, int, frozenset[str]]] = {}
         """readers that were told that their commit is safe: their lease, its chain, number and files"""
         self.acknowledged: list[tuple[str, int]] = []
@@ -162,22 +215,27 @@ class World:
     # --- what must be true -------------------------------------------------------------------------
 
     def slots(self, chain: str) -> dict[int, bytes]:
-        under = f"run/writers/{chain}/" if chain else "run/"
+        start = under(chain)
         return {
-            number: self.sim.objects[under + commit_name(number)].data
-            for number in commit_numbers((n for n in self.sim.objects if n.startswith(under)), under)
+            number: self.sim.objects[start + commit_name(number)].data
+            for number in commit_numbers((n for n in self.sim.objects if n.startswith(start)), start)
         }
 
     def check_delete(self, name: str) -> None:
         """Called before an object is deleted."""
-        chain = NAMED if NAMED in name else ""
+        chain = chain_of(name)
         short = name.rpartition("/")[2]
-        if "/segments/" in name:
-            for number, data in self.slots(chain).items():
-                assert short not in self.histories.names[data], f"commit {number} names {name}"
+        shared = name.startswith(f"run/{SOURCES}/")
+        for each in ("", NAMED, LATE) if shared else (chain,):
+            for number, data in self.slots(each).items() if "/commits/" not in name else ():
+                assert short not in self.histories.names[data], f"commit {number} of {each} names {name}"
         for lease, (where, number, files) in self.safe.items():
             held = self.sim.objects.get(lease)
-            if where == chain and held is not None and self.sim.now - held.modified < leases.SECONDS:
+            if (
+                (shared or where == chain)
+                and held is not None
+                and self.sim.now - held.modified < leases.SECONDS
+            ):
                 assert short not in files, f"{name} is leased"
                 assert "/commits/" not in name or short != commits.file_name(number), f"{name} is leased"
         if "/commits/" in name:
@@ -197,26 +255,34 @@ class World:
             self.sim.now += 3 * DAY
             self.sim._apply_delayed()
             garbage.gc(CLOUD, keep_last=self.keep_last, dry_run=False)
-        chains = {NAMED if NAMED in name else "" for name in self.sim.objects}
-        for chain in chains:
-            under = f"run/writers/{chain}/" if chain else "run/"
+        sources: set[str] = set()
+        for chain in {chain_of(name) for name in self.sim.objects}:
             slots = self.slots(chain)
-            existing = {n.rpartition("/")[2] for n in self.sim.objects if n.startswith(f"{under}segments/")}
+            existing = self.files(f"{under(chain)}segments/")
             named = frozenset().union(*(self.histories.names[data] for data in slots.values()))
-            assert existing == named, f"{chain}: {existing ^ named}"
+            sources |= {name for name in named if is_shared(name)}
+            assert existing == named - sources, f"{chain}: {existing ^ (named - sources)}"
             kept = {*sorted(slots)[-self.keep_last :], *self.snapshot(chain)}
             assert set(slots) == kept, f"{chain}: {sorted(slots)} are there, {sorted(kept)} are kept"
             mine = [number for where, number in self.acknowledged if where == chain]
             assert not mine or max(slots) >= max(mine), f"{chain}: commit {max(mine)} is lost"
-            assert not [name for name in self.sim.objects if name.startswith(f"{under}leases/")]
+            assert not self.files(f"{under(chain)}leases/")
+        assert self.files(f"run/{SOURCES}/") - {"garbage.json"} == sources
+        for number, expected in self.stored:
+            loaded = self.follow(self.folder / f"loaded-{number}")
+            snapshots.load(loaded, snapshots.read(loaded.chains, number), None)
+            assert rewards(loaded) == expected
+
+    def files(self, start: str) -> set[str]:
+        return {name.rpartition("/")[2] for name in self.sim.objects if name.startswith(start)}
 
     # --- the actors --------------------------------------------------------------------------------
 
     def until_deleting(self, chain: Store) -> None:
         """Half of the time, sleep until a `gc` deletes in a chain, or for some minutes."""
-        under = chain.cloud.parts()[2]
+        place = chain.cloud.parts()[2]
         for _ in range(30 if self.rng.random() < 0.5 else 0):
-            if any(name.startswith(under) and name.endswith(".gc") for name in self.sim.objects):
+            if any(name.startswith(place) and name.endswith(".gc") for name in self.sim.objects):
                 break
             self.sim.sleep(5.0)
         self.sim.sleep(self.rng.uniform(0, 60))
@@ -225,14 +291,18 @@ class World:
         """A machine that makes commits and pushes them; it is restarted now and then."""
 
         def run() -> None:
-            self.sim.sleep(self.rng.choice((100.0, 100.0, DAY)) * self.rng.random())
+            self.sim.sleep(self.rng.choice((100.0, 100.0, DAY)) * self.rng.random() * (chain != LATE))
             path = self.folder / f"writer-{source.name}-{chain}"
             home = path / "writers" / chain if chain else path
             put_here(source, path, home)
-            for n in range(OLD):
+            old = 0 if chain == LATE else OLD
+            if chain == LATE:
+                self.until_deleting(Store(CLOUD))
+                self.sim.sleep(self.rng.uniform(0, 150))
+            for n in range(old):
                 os.link(source / "commits" / commits.file_name(n), home / "commits" / commits.file_name(n))
             copier = None
-            for n in range(OLD, len(commits.numbers(source / "commits"))):
+            for n in range(old, len(commits.numbers(source / "commits"))):
                 os.link(source / "commits" / commits.file_name(n), home / "commits" / commits.file_name(n))
                 while True:
                     if copier is None or self.rng.random() < 0.1:
@@ -253,39 +323,45 @@ class World:
         return run
 
     def reader(self, number: int) -> Callable[[], None]:
-        """A machine that opens a commit lazily, and reads it later."""
+        """A machine that opens a lake, or a commit of it, lazily, and reads it later."""
 
         def run() -> None:
             self.sim.sleep(self.rng.uniform(0, 150))
             chain = self.rng.choice(self.chains)
             wanted = self.rng.choice((None, *self.slots(chain)))
+            cache, pull = self.folder / f"reader-{number}", self.rng.random() < 0.3
             while True:
                 try:
-                    pulled = cloud_to_lake._pull(self.folder / f"reader-{number}", CLOUD, wanted, chain, True)
-                    lake = lp.Lake(*pulled)
+                    if pull:
+                        lake = lp.pull(cache, CLOUD, lazy=True)
+                    else:
+                        lake = cloud_chains.open_lake(CLOUD.url, wanted, chain, cache)
                     break
-                except CloudNotFound:  # deleted before the lease was written
+                except (CloudNotFound, lp.LakeNotFound):  # deleted before the lease was written
                     return
                 except CloudError:
                     self.sim.sleep(self.rng.uniform(1, 60))
-            lease = InlineLease.made.get(getcurrent())
-            if lease is None or lease._served < lease._asked:
-                return  # the lease could not be written: nothing is promised
+            mine = {lease.chain: lease for lease in InlineLease.made.get(getcurrent(), ())}
+            if any(lease._served < lease._asked for lease in mine.values()):
+                return  # a lease could not be written: nothing is promised
             self.opened += 1
-            key = f"run/{'writers/' + chain + '/' if chain else ''}{lease.name}"
-            commit = next(iter(pulled.heads.values()))
-            names = frozenset(name for name, _ in lake.files())
-            self.safe[key] = (chain, commit.number, names)
+            for head in lake.reader.heads:
+                names = frozenset(name for name, _ in head.catalog.files())
+                self.safe[mine[head.writer].key] = (head.writer, head.commit.number, names)
             for _ in range(self.rng.randrange(4)):
                 self.sim.sleep(self.rng.uniform(1, 20) * HOUR)
-                lease.renew()
-            held = self.sim.objects.get(key)
-            valid = held is not None and self.sim.now - held.modified < leases.SECONDS / 2
+                for lease in mine.values():
+                    lease.renew()
+            puts = [self.sim.objects.get(lease.key) for lease in mine.values()]
+            valid = all(held and self.sim.now - held.modified < leases.SECONDS / 2 for held in puts)
             with suppress(CloudUnreachable if valid else CloudError):
-                rewards = lake.steps(commit.oldest, commit.recorded).reward.tolist()
-                assert rewards == [*range(commit.oldest, commit.recorded)] or rewards[-1] >= 1000
-            del self.safe[key]
-            lease.close()
+                for head in lake.reader.heads:
+                    first, stop = head.commit.oldest, head.commit.recorded
+                    found = lake.steps(first + head.offset, stop + head.offset).reward.tolist()
+                    assert found == [*range(first, stop)] or found[-1] >= 1000
+            for lease in mine.values():
+                self.safe.pop(lease.key, None)
+                lease.close()
 
         return run
 
@@ -303,37 +379,61 @@ class World:
 
         return run
 
+    def follow(self, cache: Path) -> following.Follower:
+        """A follower without a thread."""
+        chains = CloudChains(CLOUD, cache)
+        replay = lp.Replay(chains.spec, 64)
+        follower = following.Follower(chains, replay._pond, Limits(0, None), 1.0, 600.0)
+        follower._pool, follower.replay = InlinePool(), replay
+        return follower
+
     def follower(self) -> None:
-        """A machine that stores a snapshot of the newest commits."""
+        """A machine that follows the lake for some days, and stores snapshots."""
         self.sim.sleep(self.rng.uniform(0, 150))
-        heads = {
-            chain: {"commit": max(slots), "digest": ""}
-            for chain in self.chains
-            if (slots := self.slots(chain))
-        }
-        place = Store(CLOUD)
-        for _ in range(5):
+        while True:
             try:
-                place.publish(
-                    "snapshots/0000000000.json", seal({"format": 2, "heads": heads}), lambda _: True
-                )
-                return
-            except CloudConflict:
-                return
+                follower = self.follow(self.folder / "follower")
+                follower._discover()
+                break
             except CloudError:
-                self.sim.sleep(2.0)
-        self.sim.sleep(self.rng.uniform(0, 60))
+                self.sim.sleep(60.0)
+        with suppress(CloudError):
+            for _ in follower._load_first():
+                pass
+        for _ in range(self.rng.randrange(2, 6)):
+            self.sim.sleep(self.rng.choice((30.0, HOUR, DAY)))
+            while follower.poll():
+                pass
+            for chain in follower.states:
+                found = np.array(rewards(follower, chain))
+                assert (np.diff(found[found < 1000]) > 0).all()
+            if self.rng.random() < 0.5:
+                with suppress(CloudError, lp.LakeNotFound):  # what is in memory is not in the lake any more
+                    stored = snapshots.write(follower, np.random.default_rng(0))
+                    self.stored.append((stored.number, rewards(follower)))
+
+
+def rewards(follower: following.Follower, chain: str | None = None) -> list[float]:
+    """Of the steps in the memory of a follower, all or those of one chain, in the order of their arrival."""
+    ids = follower.pond.ids()
+    found = follower.replay.steps(ids).reward.tolist() if len(ids) else []
+    if chain is None:
+        return found
+    owners = [owner.name for owner, first, stop, _ in follower.arrivals.runs for _ in range(first, stop)]
+    return [reward for owner, reward in zip(owners, found, strict=True) if owner == chain]
 
 
 def install(world: World, monkeypatch) -> None:
     """Let lakepond use the simulated bucket and clock, and no threads."""
     clock = world.sim.time
     monkeypatch.setattr(store, "_bucket", lambda cloud: world.sim)
-    for module in (leases, pace, garbage, copying):
+    for module in (leases, pace, garbage, copying, cloud_chains, following):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(leases, "clock", clock.time)
-    monkeypatch.setattr(cloud_to_lake, "Lease", InlineLease)
-    monkeypatch.setattr(cloud_to_lake, "ThreadPoolExecutor", InlinePool)
+    for module in (cloud_to_lake, cloud_chains):
+        monkeypatch.setattr(module, "Lease", InlineLease)
+        monkeypatch.setattr(module, "ThreadPoolExecutor", InlinePool)
+    monkeypatch.setattr(snapshots, "ThreadPoolExecutor", InlinePool)
     InlineLease.made.clear()
     InlineLease.before = world.until_deleting
 
@@ -351,6 +451,8 @@ def simulate(seed: int, histories: Histories, folder: Path, monkeypatch) -> Worl
         sim.actor(f"reader {n}", world.reader(n))
     for n in range(rng.choice((1, 1, 2))):
         sim.actor(f"gc {n}", world.collector(), pace=rng.choice((2.0, 8.0)))
+    if rng.random() < 0.4:
+        sim.actor("late", world.writer(histories.c, LATE))
     if rng.random() < 0.3:
         sim.actor("follower", world.follower)
     sim.run()
@@ -358,21 +460,24 @@ def simulate(seed: int, histories: Histories, folder: Path, monkeypatch) -> Worl
     return world
 
 
-def test_nothing_that_is_named_is_deleted_in_any_order(tmp_path, monkeypatch):
+def test_nothing_that_is_named_is_deleted_in_any_order(disk, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     logging.disable(logging.CRITICAL)
-    histories = Histories(tmp_path)
-    histories.prepare(tmp_path / "prepare", monkeypatch)
-    opened = refused = 0
-    for seed in range(RUNS):
-        folder = tmp_path / str(seed)
+    histories = Histories(disk)
+    histories.prepare(disk / "prepare", monkeypatch)
+    runs = opened = refused = stored = 0
+    until = time.monotonic() + SECONDS
+    while runs < (RUNS or LEAST_RUNS) or (not RUNS and time.monotonic() < until):
+        folder = disk / str(runs)
         try:
-            world = simulate(seed, histories, folder, monkeypatch)
+            world = simulate(runs, histories, folder, monkeypatch)
         except BaseException as error:
-            error.add_note(f"seed {seed}")
+            error.add_note(f"seed {runs}")
             raise
-        opened, refused = opened + world.opened, refused + world.refused
+        opened, refused, stored = opened + world.opened, refused + world.refused, stored + len(world.stored)
         shutil.rmtree(folder, ignore_errors=True)
+        runs += 1
     logging.disable(logging.NOTSET)
-    assert opened > RUNS / 2
-    assert refused > RUNS / 20
+    assert opened > runs / 2
+    assert refused > runs / 20
+    assert stored > runs / 20

@@ -16,6 +16,7 @@ from small_runs import SPEC, agrees, environment, run
 
 import lakepond as lp
 from lakepond.cloud import garbage, leases
+from lakepond.cloud.layout import commit_name
 from lakepond.cloud.memory import MemoryBucket
 from lakepond.cloud.store import Store
 
@@ -331,6 +332,28 @@ def test_a_reader_whose_commit_a_gc_deleted_before_the_lease_is_refused(pushed, 
         lp.pull(tmp_path / "reader", pushed, commit=2, lazy=True)
     assert not failures
     until(lambda: not leases_in(pushed))
+
+
+def test_a_file_that_was_deleted_is_not_put_again_and_named_while_a_gc_deletes(name, tmp_path):
+    """One gc has deleted a file; another one, which has listed it before, would delete the new one."""
+    cloud = lp.Cloud(f"memory://{name}", retry_cap=0.1)
+    with lp.Replay.open(tmp_path / "lake", SPEC, capacity=64, cloud=cloud) as replay:
+        run(replay, commits=2, steps=4)
+    store, announced = Store(cloud), f"leases/{'0' * 16}.gc"
+    with lp.Lake.open(tmp_path / "lake", 1) as lake, lp.Lake.open(tmp_path / "lake", 0) as before:
+        new = {f"segments/{n}" for n, _ in lake.files()} - {f"segments/{n}" for n, _ in before.files()}
+    for gone in (commit_name(1), *new):
+        store.delete(gone)
+    store.replace(announced, b"{}")
+    assert not lp.push(tmp_path / "lake", cloud, timeout=1.0).done
+    assert store.head(commit_name(1)) is None
+    store.delete(new.pop())  # by the other one
+    store.delete(announced)
+    assert lp.push(tmp_path / "lake", cloud, timeout=30.0).done
+    assert store.head(commit_name(1)) is not None
+    with lp.pull(tmp_path / "there", cloud) as lake:
+        lake.verify()
+        assert len(lake) == 8
 
 
 def test_a_writer_protects_files_that_it_uses_again_and_waits_for_a_gc(pushed):

@@ -17,6 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small_runs import SPEC, environment, record, run
 
@@ -270,7 +271,11 @@ def test_a_refused_push_in_the_background_is_loud_and_not_repeated_at_once(name,
     with lp.Replay.open(tmp_path / "clone", capacity=64, cloud=cloud) as replay:
         record(replay, 2000, 2004)
     with lp.Replay.open(tmp_path / "a", capacity=64, cloud=cloud, push_every=0.02) as replay:
-        for n in range(10):
+        record(replay, 1000, 1001)
+        until = time.monotonic() + 30
+        while replay.upload_status().state != "failed" and time.monotonic() < until:
+            time.sleep(0.01)
+        for n in range(1, 10):
             record(replay, 1000 + n, 1001 + n)
             time.sleep(0.04)
         assert replay.upload_status().state == "failed"
@@ -360,3 +365,22 @@ def test_several_readers_open_one_url_at_the_same_time(name, tmp_path):
 
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(read, range(6))) == [[*range(10), *range(1000, 1010)]] * 6
+
+
+def test_the_cache_of_a_url_that_is_used_again_for_another_lake_does_no_harm(name, tmp_path):
+    cache = tmp_path / "cache"
+    collect(tmp_path / "a", f"memory://{name}", "w", 0)
+    with lp.Lake.open(f"memory://{name}", cache=cache) as lake:
+        assert all_rewards(lake) == [*range(10)]
+        assert lake.commits() == [0, 1]
+        with pytest.raises(lp.LakeReadOnly, match="pull the lake to a folder"):
+            lake.compact()
+    MemoryBucket(name)._held.clear()
+    other = lp.Spec(obs=lp.Field((3,), "float32"))
+    with lp.Replay.open(tmp_path / "b", other, capacity=64, cloud=f"memory://{name}") as replay:
+        for n in range(4):
+            obs = np.full(3, n, np.float32)
+            replay.record(obs=obs, action=0, reward=n, next_obs=obs, terminated=False, truncated=False)
+    with lp.Lake.open(f"memory://{name}", cache=cache) as lake:
+        assert lake.spec.obs.shape == (3,)
+        assert all_rewards(lake) == [0, 1, 2, 3]

@@ -16,11 +16,10 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -253,16 +252,6 @@ class Machine:
 
 
 # --- the runs ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder in memory, if the machine has one: the runs make many small files."""
-    if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path_factory.mktemp("protocol")
-        return
-    with TemporaryDirectory(prefix="lakepond-protocol-", dir="/dev/shm") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

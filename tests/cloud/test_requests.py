@@ -7,6 +7,7 @@ import time
 import tracemalloc
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_runs import SPEC, record, run, whole
@@ -228,6 +229,41 @@ def test_a_machine_that_was_stalled_through_a_gc_takes_its_commit_back(name, tmp
         assert "older than all that" in status.last_error
         assert store.head(commit_name(1)) is None
         pusher.close()
+
+
+def test_a_commit_below_the_boundary_whose_answer_was_lost_is_not_taken_for_published(
+    name, tmp_path, monkeypatch
+):
+    bucket, lake = Counting(name), tmp_path / "lake"
+    store = Store(lp.Cloud(f"memory://{name}/run", retry_cap=0.05), bucket)
+    with lp.Replay.open(lake, SPEC, capacity=100) as replay:
+        pusher = pusher_of(lake, name, bucket)
+        commit_of_steps(replay)
+        assert pushed(pusher).done
+        shutil.copytree(lake, tmp_path / "other")
+        commit_of_steps(replay)
+    with lp.Replay.open(tmp_path / "other", capacity=100) as other:
+        for start in (100, 200):
+            record(other, start, start + 4)
+            other.commit()
+    put = bucket.put
+
+    def lost(key: str, data: bytes, **how: Any) -> str | None:
+        if key.endswith(commit_name(1)):  # after the other machine has published 1 and 2, and `gc` deleted 1
+            store.replace("boundary.json", b'{"first": 2}')
+            theirs = (tmp_path / "other" / commit_name(2)).read_bytes()
+            put(f"run/{commit_name(2)}", theirs, create=False, timeout=1)
+            put(key, data, **how)
+            monkeypatch.setattr(bucket, "put", put)
+            raise lp.CloudUnreachable("the answer was lost")
+        return put(key, data, **how)
+
+    monkeypatch.setattr(bucket, "put", lost)
+    status = pushed(pusher)
+    assert status.state == "failed"
+    assert status.pushed == 0
+    assert "another machine has published commit 2" in status.last_error
+    pusher.close()
 
 
 def test_a_commit_without_steps_of_another_machine_is_not_taken_for_ones_own(name, tmp_path):

@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 
 import lakepond as lp
+from lakepond.cloud import leases
+from lakepond.cloud.garbage import DAY
 from lakepond.cloud.memory import MemoryBucket
 from lakepond.cloud.store import Store
+from lakepond.flow.following import cloud_chains
 from lakepond.lake.write import sources
 
 SPEC = lp.Spec(obs=lp.Field((8, 256), "float32", rows=0), action=lp.Field((), "int64"))
@@ -204,3 +207,101 @@ def test_gc_leaves_sources_alone(name, tmp_path):
         lp.gc(cloud, keep_last=1, older_than=-1.0, dry_run=False)
     with lp.pull(tmp_path / "there", cloud) as lake:
         check(lake, {0: 60})
+
+
+# --- garbage --------------------------------------------------------------------------------------------
+
+
+def sources_in(cloud: lp.Cloud) -> set[str]:
+    return {name for name in Store(cloud).list("sources") if name.endswith(".source")}
+
+
+def without_names(cloud: lp.Cloud, tmp_path: Path) -> set[str]:
+    """A lake whose sources no commit names: the chain of the machine that put them is gone."""
+    collect(tmp_path / "gone", cloud, 0)
+    with lp.Replay.open(tmp_path / "other", SPEC, capacity=50, cloud=cloud, writer="collector-9") as replay:
+        obs = np.zeros((8, 256), np.float32)
+        replay.record(obs=obs, next_obs=obs, action=0, reward=9.0, terminated=False, truncated=False)
+    store = Store(cloud)
+    for name in store.list("writers"):
+        if "collector-0" in name:
+            store.delete(name)
+    assert len(sources_in(cloud)) == 3
+    return sources_in(cloud)
+
+
+def test_sources_that_no_commit_names_are_gone_after_two_runs_of_gc(name, tmp_path):
+    cloud = lp.Cloud(f"memory://{name}")
+    collect(tmp_path / "a", cloud, 1)
+    named, left = sources_in(cloud), f"sources/{'7' * 40}.source"
+    Store(cloud).replace(left, b"rows of a push that was given up")
+    assert lp.gc(cloud, older_than=0.0).sources.segments == (f"{'7' * 40}.source",)
+    assert not lp.gc(cloud, older_than=DAY, dry_run=False).sources.marked  # it is young
+    swept = lp.gc(cloud, older_than=0.0, dry_run=False)
+    assert (swept.sources.marked, swept.marked, swept.sources.bytes) == ((left,), (left,), 0)
+    swept = lp.gc(cloud, older_than=0.0, dry_run=False)
+    assert (swept.sources.segments, swept.bytes) == ((f"{'7' * 40}.source",), 32)
+    assert sources_in(cloud) == named
+    with lp.pull(tmp_path / "there", cloud) as lake:
+        check(lake, {1: 60})
+
+
+def test_a_source_that_is_named_or_leased_after_it_was_marked_stays(name, tmp_path):
+    cloud = lp.Cloud(f"memory://{name}")
+    unnamed = without_names(cloud, tmp_path)
+    assert set(lp.gc(cloud, older_than=0.0, dry_run=False).sources.marked) == unnamed
+    store, short = Store(cloud), [name.rpartition("/")[2] for name in unnamed]
+    with leases.protecting(store, short[:1]):
+        (kept,) = {f"sources/{each}" for each in short[:1]}
+        assert set(lp.gc(cloud, older_than=0.0, dry_run=False).sources.segments) == set(short[1:])
+        assert sources_in(cloud) == {kept}
+    collect(tmp_path / "b", cloud, 2)
+    for _ in range(2):
+        assert not lp.gc(cloud, older_than=0.0, dry_run=False).sources.segments
+    with lp.Lake.open(cloud.url, writer="collector-2", cache=tmp_path / "cache") as lake:
+        check(lake, {2: 60})
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_push_waits_while_gc_deletes_the_source_that_it_needs(when, name, tmp_path, monkeypatch):
+    """The source is found there, deleted by a gc that knows nothing of the new machine, and sent again.
+
+    After it was deleted another gc may be about to delete it.
+    """
+    cloud = lp.Cloud(f"memory://{name}", retry_cap=0.1)
+    without_names(cloud, tmp_path)
+    lp.gc(cloud, older_than=0.0, dry_run=False)
+    delete, source = MemoryBucket.delete, lp.RowSource(ROWS)
+    seen: list[bool] = []
+    with lp.Replay.open(tmp_path / "b", SPEC, capacity=50, cloud=cloud, writer="collector-2") as replay:
+        record(replay, source, 2, 20)
+        replay.commit()
+
+        def meanwhile(self, key: str) -> None:
+            now = "sources/" in key if when == "before" else key.endswith(".gc") and not sources_in(cloud)
+            if now and not seen:
+                seen.append(replay.push(wait=True, timeout=1.0).done)
+                assert not [
+                    name
+                    for name in Store(cloud).list("writers")
+                    if "collector-2" in name and "commits" in name
+                ]
+            delete(self, key)
+
+        monkeypatch.setattr(MemoryBucket, "delete", meanwhile)
+        assert len(lp.gc(cloud, older_than=0.0, dry_run=False).sources.segments) == 3
+        assert seen == [False]
+        assert replay.push(wait=True, timeout=60).done
+    assert len(sources_in(cloud)) == 3
+    with lp.Lake.open(cloud.url, writer="collector-2", cache=tmp_path / "cache") as lake:
+        check(lake, {2: 20})
+
+
+def test_the_sources_in_a_followers_cache_count(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(cloud_chains, "CACHE_BYTES", 1)
+    monkeypatch.setattr(cloud_chains, "TRIM_BYTES", 1)
+    url = f"memory://{name}"
+    collect(tmp_path / "a", url, 1)
+    with lp.Replay.follow(url, 100, cache=tmp_path / "cache") as replay:
+        check_batch(replay.recent(60), {1: 60})
+    assert not list((tmp_path / "cache").rglob("*.source"))

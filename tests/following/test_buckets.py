@@ -7,6 +7,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from collectors import (
 )
 
 import lakepond as lp
+from lakepond.cloud import leases
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.chains import Skip
 from lakepond.cloud.layout import commit_name
@@ -223,6 +225,7 @@ def test_the_cache_stays_small(machines, monkeypatch, paused, tmp_path):
             assert len(list((folder / "commits").iterdir())) == 1
         each_once_in_order(replay, {1: (0, 360)})
         assert max(sizes) < 25_000
+        assert not any(fetcher._busy for fetcher in replay._follower.chains._fetchers.values())
         assert sum(each.st_size for each in segment_files(machines[1].home / "segments").values()) > 50_000
 
 
@@ -334,3 +337,50 @@ def test_machines_that_are_killed_or_lose_their_disk(tmp_path):
         assert second[start_of_new:] == list(range(steps))
         assert len(replay.lag()) == 3
         assert replay.lag().missed == 0
+
+
+def test_old_commits_are_kept_until_the_snapshot_that_names_them_is_stored(
+    machines, bucket, paused, monkeypatch
+):
+    """A `gc` that LISTs the snapshots before this one is put sees the lease, or the follower waits for it."""
+    monkeypatch.setattr(cloud_chains, "UNLEASED_SECONDS", -1.0)
+    machines[1].record(10)
+    place = f"run/writers/{machines[1].chain}"
+    leased: list[frozenset[int]] = []
+    put = bucket.put
+
+    def look(name: str, data: bytes, **how: Any) -> str | None:
+        if "snapshots/" in name:
+            there = [key for key in bucket._held if key.startswith(f"{place}/leases/")]
+            leased.extend(leases.parse(bucket._held[key].data).commits for key in there)
+        return put(name, data, **how)
+
+    with paused(URL, 100) as replay:
+        monkeypatch.setattr(bucket, "put", look)
+        announced = f"{place}/leases/{'0' * 16}.gc"
+        put(announced, b"{}", create=True, timeout=1)
+        with pytest.raises(CloudUnreachable, match="`gc` deletes files"):
+            replay.snapshot()
+        bucket.delete(announced)
+        assert replay.snapshot().number == 0
+        assert frozenset({0}) in leased
+
+
+def test_a_snapshot_is_withdrawn_if_its_commits_were_deleted_while_the_machine_was_suspended(
+    machines, bucket, paused, monkeypatch
+):
+    machines[1].record(10)
+    put = bucket.put
+
+    def suspended(name: str, data: bytes, **how: Any) -> str | None:
+        found = put(name, data, **how)
+        if "snapshots/" in name:
+            monkeypatch.setattr(cloud_chains, "UNLEASED_SECONDS", -1.0)
+            bucket.delete(f"run/writers/{machines[1].chain}/{commit_name(0)}")
+        return found
+
+    with paused(URL, 100) as replay:
+        monkeypatch.setattr(bucket, "put", suspended)
+        with pytest.raises(lp.LakeNotFound, match="no longer in the lake"):
+            replay.snapshot()
+    assert not [name for name in bucket._held if "snapshots/" in name]

@@ -13,6 +13,7 @@ from test_lake import agrees, record, spec_of
 
 import lakepond as lp
 from lakepond.cli import main
+from lakepond.flow.following.chains import chains_at
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Elsewhere, Segments
 from lakepond.lake.format import commits, names
@@ -95,10 +96,10 @@ def test_strangers_are_ignored_by_everything_and_deleted_by_nothing(tmp_path, ca
     assert writers.names(path) == [""]
     for command in (["ls"], ["ls", "--json"], ["status"], ["show"], ["verify"], ["repair"]):
         assert main([command[0], str(path), *command[1:]]) == 0, capsys.readouterr()
-    newest, problems = OpenedLake(path).newest()
+    newest, problems = OpenedLake(chains_at(path)).newest()
     assert newest is not None
     assert (newest.number, problems) == (11, [])
-    assert [place["place"] for place in tell_uploads(path, newest)["places"]] == [cloud]
+    assert [place["place"] for place in tell_uploads(path, "", newest)["places"]] == [cloud]
     assert lp.push(path, cloud).done
     write(path, [5, 5])
     assert main(["compact", str(path), "--keep-last", "1"]) == 0, capsys.readouterr()

@@ -50,9 +50,9 @@ def shoot(
 
 def episode(server: ViewServer) -> str:
     """The one with the highest return."""
-    while not server.api.episodes({"order": "best", "limit": "1"})["progress"]["done"]:
+    while not server.api.of({}).episodes({"order": "best", "limit": "1"})["progress"]["done"]:
         time.sleep(0.1)
-    best = server.api.episodes({"order": "best", "limit": "1"})["episodes"][0]
+    best = server.api.of({}).episodes({"order": "best", "limit": "1"})["episodes"][0]
     return f"stream={best['stream']}&first={best['first']}&last={best['last']}"
 
 

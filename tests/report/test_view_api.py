@@ -551,3 +551,45 @@ def test_a_compacted_lake_is_read_as_before(lakes, serve, tmp_path):
         lake.compact()
     assert ask(server, "lake")["newest"]["number"] == 6
     assert finished(server, "episodes", limit=500, order="oldest")["episodes"] == before
+
+
+def test_each_writer_of_a_lake_is_shown_on_disk_and_in_a_bucket(serve, tmp_path):
+    url = f"file://{tmp_path}/bucket"
+    path = view_lakes.writers(tmp_path / "lake", url)
+    for place in (path, url):
+        server = serve(place)
+        about = ask(server, "lake")
+        names = about["writers"]
+        assert [name.partition(".")[0] for name in names] == ["left", "right"]
+        assert (about["path"], about["writer"], about["newest"]["steps"]) == (str(place), names[0], 10)
+        known = {each["name"]: each["newest"]["steps"] for each in ask(server, "writers")["writers"]}
+        assert known == {names[0]: 10, names[1]: 20}
+        for k, name in enumerate(names):
+            assert ask(server, "lake", writer=name)["newest"]["recorded"] == 10 * (k + 1)
+            commits = ask(server, "commits", writer=name)["commits"]
+            assert [each["recorded"] for each in commits] == [[10, 5], [20, 15, 5]][k]
+            found = finished(server, "episodes", writer=name, order="oldest")["episodes"]
+            assert [each["total"] for each in found] == [
+                sum(100.0 * k + t for t in range(5 * i, 5 * i + 5)) for i in range(2 * (k + 1))
+            ]
+            words = {"writer": name, "stream": 0, "first": 5, "last": 9}
+            assert ask(server, "observation", **words, at=1)["numbers"][0] == 100 * k + 6
+            assert ask(server, "episode", **words)["commit"] == k + 1
+            assert ask(server, "distribution", writer=name)["commit"] == k + 1
+            assert ask(server, "files", writer=name, kind="steps")["of"] >= 1
+            assert ask(server, "uploads", writer=name)["commit"] == k + 1
+        assert refused(server, "commits", writer="middle")[0] == 400
+        assert refused(server, "files", writer=names[0], commit=7)[0] == 404
+    uploads = ask(serve(path), "uploads", writer="right")["places"]
+    complete = [place["place"] for place in uploads if place["files"] == place["files_of"]]
+    assert [place.rpartition("/")[2].partition(".")[0] for place in complete] == ["right"]
+    lines = checked(serve(url), writer=names[1])
+    assert {line["state"] for line in lines[1:]} == {"intact"}
+    assert lines[-1]["done"] == lines[-1]["of"] == lines[0]["of"]
+
+
+def checked(server: ViewServer, **words) -> list[dict]:
+    url = f"{server.address}api/verify?{urllib.parse.urlencode(words)}"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {server.token}"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return [json.loads(line) for line in answer.read().splitlines()]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import lakepond as lp
+from lakepond.flow.following.chains import chains_at
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, manifests
 from lakepond.lake.format.entries import Manifest
@@ -13,6 +14,7 @@ from lakepond.lake.read.catalog import Catalog
 from lakepond.report.view.checks import check
 from lakepond.report.view.episodes import EpisodeIndex
 from lakepond.report.view.files import tell_files
+from lakepond.report.view.opened import OpenedLake
 
 SPEC = lp.Spec(obs=lp.Field((256,), "float32"))
 
@@ -94,7 +96,7 @@ def test_episodes_are_read_once_although_files_are_merged_and_again_after_a_fork
         lambda self, commit, begin=EpisodeIndex._begin: (begun.append(commit.number), begin(self, commit)),
     )
     folder = lake / "commits"
-    index = EpisodeIndex(lake)
+    index = EpisodeIndex(OpenedLake(chains_at(lake)))
     try:
         assert finished(index, commits.read(folder, 39)) == [4.0 * n for n in range(40)]
         assert finished(index, commits.read(folder, 59)) == [4.0 * n for n in range(60)]

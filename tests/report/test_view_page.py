@@ -64,7 +64,7 @@ def test_commits_that_take_long_to_read_come_later(lakes, serve, visit, monkeypa
 
     monkeypatch.setattr(api, "COMMIT_SECONDS", 0.0)  # one an answer
     server = serve(lakes / "boards")
-    assert [c["number"] for c in server.api.commits({})["commits"]] == [5]
+    assert [c["number"] for c in server.api.of({}).commits({})["commits"]] == [5]
     page = ready(visit(server.url), "overview")
     page.wait_for_selector("figure[data-commits='6']")
     assert page.locator("table[aria-label^='Commits'] tbody tr").count() == 6
@@ -374,3 +374,24 @@ def test_a_commit_that_is_gone_leads_to_the_newest(lakes, serve, visit):
     page.click("text=Go to the newest commit")
     page.wait_for_selector("text=Smaller by")
     page.complaints.clear()
+
+
+def test_one_writer_of_several_is_chosen_and_kept_from_page_to_page(serve, visit, tmp_path):
+    url = f"file://{tmp_path}/bucket"
+    view_lakes.writers(tmp_path / "lake", url)
+    page = ready(visit(serve(url).url), "overview")
+    page.wait_for_selector("table[aria-label='Writers'] tbody tr")
+    assert "2 writers, together 30 steps" in page.inner_text("main")
+    (right,) = [n for n in page.locator("#writer option").all_inner_texts() if n.startswith("right.")]
+    page.select_option("#writer", right)
+    until(page, "() => document.querySelectorAll('table[aria-label^=Commits] tbody tr').length === 3")
+    assert f"writer={right}" in page.url
+    page.click("table[aria-label='Streams'] a >> text='0'")
+    ready(page, "episodes")
+    until(page, "() => document.querySelectorAll('table[aria-label=Episodes] tbody tr').length === 4")
+    page.click("#nav a >> text=Files")
+    ready(page, "files")
+    assert page.input_value("#writer") == right
+    page.click("text=Verify checksums")
+    page.wait_for_selector("text=files are intact")
+    assert no_sideways(page)

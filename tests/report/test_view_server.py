@@ -127,7 +127,7 @@ def test_the_token_is_in_no_log(lakes, serve, caplog, monkeypatch):
     answer(server, f"/?token={server.token}")
     answer(server, f"/api/lake?token={server.token}")
     answer(server, f"/api/lake?token={server.token}", "POST")
-    monkeypatch.setattr(server.api.lake, "newest", lambda: 1 / 0)
+    monkeypatch.setattr(server.api.of({}).lake, "newest", lambda: 1 / 0)
     assert answer(server, f"/api/lake?token={server.token}")[0] == 500
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
         raw.sendall(f"GET /?token={server.token} nonsense\r\n\r\n".encode())
@@ -236,11 +236,11 @@ def test_looking_changes_no_byte(lakes, serve):
 
 def test_one_check_at_a_time(lakes, serve):
     server = serve(lakes / "boards")
-    assert server.api._checking.acquire(blocking=False)
+    assert server.api.of({})._checking.acquire(blocking=False)
     status, _, body = answer(server, "/api/verify")
     assert status == 429
     assert "running already" in json.loads(body)["error"]
-    server.api._checking.release()
+    server.api.of({})._checking.release()
     assert answer(server, "/api/verify")[0] == 200
 
 

@@ -232,3 +232,18 @@ def copy(lake: Path, to: Path) -> Path:
     """A copy to break."""
     shutil.copytree(lake, to)
     return to
+
+
+def writers(path: Path, bucket: str) -> Path:
+    """Two named writers, each with two commits of episodes of its own; on disk, and pushed to a bucket."""
+    spec = lp.Spec(obs=lp.Field((300,), "uint8"))
+    for k, name in enumerate(("left", "right")):
+        with lp.Replay.open(path, spec, capacity=100, writer=name) as replay:
+            for t in range(10 * (k + 1)):
+                obs = np.full(300, 100 * k + t, np.uint8)
+                end = {"terminated": t % 5 == 4, "truncated": False}
+                replay.record(obs=obs, action=t, reward=100.0 * k + t, next_obs=obs + 1, **end)
+                if t % 10 == 4:
+                    replay.commit()
+    lp.push(path, bucket)
+    return path

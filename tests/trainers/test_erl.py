@@ -92,7 +92,8 @@ def test_a_checkpoint_can_be_read_by_any_safetensors_reader_and_names_a_commit_o
 def test_the_view_tells_the_trades_of_a_recorded_episode_as_the_market_made_them(run):
     market = market_stage.open_market(TINY)
     told, late = [], 0
-    with contextlib.closing(Api(run / "lake")) as api:
+    with contextlib.closing(Api(run / "lake")) as lake_api:
+        api = lake_api.of({})
         assert api.spec({})["symbols"] == list(market.history.symbols)
         newest = api.episodes({"limit": "12"})["episodes"]
         for one in newest:

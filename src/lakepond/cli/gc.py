@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from lakepond.cli import words
+from lakepond.cli import where, words
 from lakepond.cli.flag import Flag
 from lakepond.cli.limits import at_least, retention
 
@@ -50,14 +50,9 @@ class Gc:
         retention(self.keep_last, self.keep_every)
         at_least(0, older_than=self.older_than, snapshots=self.snapshots or 0)
         from lakepond.cloud.garbage import gc
-        from lakepond.cloud.place import Cloud
-        from lakepond.runs.copies import is_run_in_cloud
 
-        place = Cloud.of(self.url)
-        if is_run_in_cloud(place):
-            place = replace(place, url=f"{place.url.rstrip('/')}/lake")
         swept = gc(
-            place,
+            where.lake_in_cloud(self.url),
             keep_last=self.keep_last,
             keep_every=self.keep_every,
             keep_snapshots=self.snapshots,
@@ -71,6 +66,8 @@ class Gc:
         if len(swept.writers) > 1:
             for name, one in swept.writers.items():
                 print(f"  {name or '(no name)'}: {one.in_words(swept.dry_run)}")
+        if swept.sources.segments or swept.sources.marked:
+            print(f"  row sources: {swept.sources.in_words(swept.dry_run)}")
         print(f"{self.url}: {swept}")
         if not self.delete and (swept.commits or swept.segments):
             words.talk("Nothing was deleted; add --delete to mark them, and run it again to delete them.")

@@ -8,15 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import where, words
 from lakepond.cli.flag import Flag
 from lakepond.cli.limits import at_least
 from lakepond.errors import LakeNotFound
+
+if TYPE_CHECKING:
+    from lakepond.flow.following.chains import Chains
 
 DEPTH = 6
 """levels of folders to search"""
@@ -27,10 +30,12 @@ class Ls:
     """List the lakes and runs below a folder, or the commits of one of them.
 
     Example: lakepond ls runs
+
+    Example: lakepond ls gs://my-bucket/demo
     """
 
-    path: Positional[Path] = Path()
-    """a folder to search for runs and lakes, or a run or a lake, whose commits are listed"""
+    path: Annotated[Positional[str], arg(metavar="[PATH|URL]")] = "."
+    """a folder to search for runs and lakes; or a run or a lake, here or in a bucket, to list its commits"""
     limit: int = 20
     """number of commits to show of each writer, newest last; 0 shows all"""
     json: Flag = False
@@ -39,14 +44,22 @@ class Ls:
     def run(self) -> None:
         """Find and print them."""
         at_least(0, limit=self.limit)
-        if not self.path.exists():  # an error, not an empty list
-            raise LakeNotFound(f"{self.path} does not exist; give a folder that contains runs or lakes.")
-        if (self.path / where.LAKE).exists() or (
-            where.is_run(self.path) and (self.path / "lake" / where.LAKE).exists()
-        ):
-            self._commits(where.lake_folder(self.path))
-            return
-        found = [_summary(folder) for folder in _below(self.path)]
+        path = Path(self.path)
+        if not where.is_url(self.path):
+            if not path.exists():  # an error, not an empty list
+                raise LakeNotFound(f"{path} does not exist; give a folder that contains runs or lakes.")
+            run = where.is_run(path) and (path / "lake" / where.LAKE).exists()
+            if not run and not (path / where.LAKE).exists():
+                self._found(path)
+                return
+        chains = where.open_lake(self.path)
+        try:
+            self._commits(chains)
+        finally:
+            chains.close()
+
+    def _found(self, path: Path) -> None:
+        found = [_summary(folder) for folder in _below(path)]
         if self.json:
             words.print_json({"path": self.path, "found": found})
         elif not found:
@@ -66,15 +79,10 @@ class Ls:
             columns = ("path", "what", "steps", "on disk", "smaller", "last commit")
             words.console().print(words.table("", columns, rows, text=(0, 1, 5)))
 
-    def _commits(self, folder: Path) -> None:
+    def _commits(self, chains: Chains) -> None:
         from lakepond.errors import LakeCorrupt
-        from lakepond.lake import writers
-        from lakepond.lake.format import commits, description
 
-        description.read(folder)
-        known = {
-            name: commits.numbers(writers.home(folder, name) / "commits") for name in writers.names(folder)
-        }
+        known = {name: chains.numbers(name) for name in chains.names()}
         told: list[dict[str, Any]] = []
         newest = [
             (w, n)
@@ -83,7 +91,7 @@ class Ls:
         ]
         for writer, number in newest:
             try:
-                commit = commits.read(writers.home(folder, writer) / "commits", number)
+                commit = chains.commit(writer, number)
             except LakeCorrupt as error:
                 told.append({"writer": writer, "number": number, "problem": str(error)})
                 continue
@@ -104,10 +112,10 @@ class Ls:
             )
         kept = sum(map(len, known.values()))
         if self.json:
-            words.print_json({"lake": folder, "commits_kept": kept, "commits": told})
+            words.print_json({"lake": str(chains), "commits_kept": kept, "commits": told})
             return
         if not told:
-            words.talk(f"{folder} has no commit yet; `replay.commit()` creates one.")
+            words.talk(f"{chains} has no commit yet; `replay.commit()` creates one.")
             return
         rows: list[tuple[str, ...]] = [
             (

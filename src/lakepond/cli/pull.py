@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -38,30 +38,36 @@ class Pull:
         """Download, then print a summary."""
         from lakepond.cloud.place import Cloud
         from lakepond.flow.cloud_to_lake import pull
+        from lakepond.lake.format.commits import Commit
         from lakepond.lake.read.lake import Lake
         from lakepond.runs.copies import is_run_in_cloud, pull_run
 
         place = Cloud.of(self.url)
-        trainer = None
+        trainer, lake = None, None
         if is_run_in_cloud(place):
             if self.commit is not None:
                 raise SpecError(f"{place} is a run, and --commit is only for a lake; leave --commit out.")
             run = pull_run(self.path, place, lazy=self.lazy)
-            trainer, folder = run.trainer, run.lake_folder
+            trainer = run.trainer
+            lake = Lake.open(run.lake_folder) if run.lake_folder.exists() else None
         else:
-            folder = self.path
-            pull(folder, place, commit=self.commit, lazy=self.lazy).close()
-        stats = None
-        if folder.exists():
-            with Lake.open(folder, self.commit) as lake:
-                stats = lake.stats()
+            lake = pull(self.path, place, commit=self.commit, lazy=self.lazy)
+        stats, heads = None, dict[str, Commit]()
+        if lake is not None:
+            with lake:
+                stats, heads = lake.stats(), lake.heads
         if self.json:
-            told = None if stats is None else {"commit": stats.commit, "steps": stats.steps}
-            size = {} if stats is None else {"bytes": stats.bytes_on_disk}
-            lake_told = None if told is None else told | size
-            words.print_json({"url": str(place), "path": self.path, "trainer": trainer, "lake": lake_told})
+            summary: dict[str, Any] | None = None
+            if stats is not None:
+                summary = {"commit": stats.commit, "steps": stats.steps, "bytes": stats.bytes_on_disk}
+                summary["writers"] = {
+                    name: {"commit": head.number, "steps": head.recorded - head.oldest}
+                    for name, head in heads.items()
+                }
+            words.print_json({"url": str(place), "path": self.path, "trainer": trainer, "lake": summary})
             return
         what = f"a run of {trainer}" if trainer else "a lake"
+        what += f" of {len(heads)} writers" if len(heads) > 1 else ""
         held = "" if stats is None else f", commit {stats.commit}, {formats.count(stats.steps)} steps"
         size_text = "" if stats is None else f", {formats.size(stats.bytes_on_disk)}"
         print(f"{self.path} is {what}{held}{size_text}.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
@@ -24,51 +23,68 @@ class Show:
     """Show the contents of a lake: steps, rows, files, and the fields of a step.
 
     Example: lakepond show runs/demo --commit 17
+
+    Example: lakepond show gs://my-bucket/demo --writer collector-3
     """
 
-    path: Positional[Path]
-    """a lake, or a run"""
+    path: Annotated[Positional[str], arg(metavar="PATH|URL")]
+    """a lake or a run, here or in a bucket"""
     commit: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the newest)")] = None
     """number of the commit to show"""
+    writer: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: all together)")] = None
+    """one of the writers of the lake"""
     json: Flag = False
     """print JSON instead of a table"""
 
     def run(self) -> None:
         """Open the lake and print its summary."""
-        from lakepond.lake.read.lake import Lake
-
-        with Lake.open(where.lake_folder(self.path), self.commit) as lake:
-            told = _summary(lake)
+        chains = where.open_lake(self.path)
+        try:
+            with chains.lake(where.heads(chains, self.writer, self.commit)) as lake:
+                summary = _summary(lake) | {"lake": str(chains)}
+        finally:
+            chains.close()
         if self.json:
-            words.print_json(told)
+            words.print_json(summary)
             return
-        moment = datetime.fromisoformat(told["time"]).timestamp()
+        moment = datetime.fromisoformat(summary["time"]).timestamp()
+        writers = {f"writer {name}": held for name, held in summary["bytes_by_writer"].items() if name}
         rows = [
-            ("lake", told["lake"]),
+            ("lake", summary["lake"]),
             (
                 "commit",
-                f"{told['commit']} of {told['commits_kept']} kept, {formats.age(moment, time.time())}",
+                f"{summary['commit']} of {summary['commits_kept']} kept, {formats.age(moment, time.time())}",
             ),
-            ("note", note_text(told["note"])),
-            ("steps", f"{told['steps']:,} live: [{told['oldest']:,}, {told['recorded']:,})"),
-            ("rows", f"{told['rows']:,} distinct" if told["rows"] else "none; stored without deduplication"),
-            ("on disk", f"{formats.size(told['bytes_on_disk'])} in {formats.counted(told['files'], 'file')}"),
+            ("note", note_text(summary["note"])),
+            ("steps", f"{summary['steps']:,} live: [{summary['oldest']:,}, {summary['recorded']:,})"),
+            (
+                "rows",
+                f"{summary['rows']:,} distinct" if summary["rows"] else "none; stored without deduplication",
+            ),
+            (
+                "on disk",
+                f"{formats.size(summary['bytes_on_disk'])} in {formats.counted(summary['files'], 'file')}",
+            ),
             (
                 "of which",
-                f"rows {formats.size(told['bytes_of_rows'])}, "
+                f"rows {formats.size(summary['bytes_of_rows'])}, "
                 + (
-                    f"{formats.size(told['bytes_shared'])} of them in sources, "
-                    if told["bytes_shared"]
+                    f"{formats.size(summary['bytes_shared'])} of them in sources, "
+                    if summary["bytes_shared"]
                     else ""
                 )
-                + f"other columns {formats.size(told['bytes_on_disk'] - told['bytes_of_rows'])}",
+                + f"other columns {formats.size(summary['bytes_on_disk'] - summary['bytes_of_rows'])}",
             ),
             (
                 "without deduplication",
-                f"{formats.size(told['bytes_plain'])}, {formats.ratio(told['ratio'])} as much",
+                f"{formats.size(summary['bytes_plain'])}, {formats.ratio(summary['ratio'])} as much",
             ),
-            ("this commit", f"{formats.size(told['bytes_written'])} in {formats.duration(told['seconds'])}"),
-            *told["spec"].items(),
+            (
+                "this commit",
+                f"{formats.size(summary['bytes_written'])} in {formats.duration(summary['seconds'])}",
+            ),
+            *((name, formats.size(held)) for name, held in writers.items()),
+            *summary["spec"].items(),
         ]
         words.console().print(words.facts(rows))
 
@@ -89,7 +105,6 @@ def _summary(lake: Lake) -> dict[str, Any]:
     ]
     sources = [source for head in lake.heads.values() for listed in head.sources for source in listed]
     return {
-        "lake": str(lake.path),
         **asdict(stats),
         "ratio": stats.ratio,
         "bytes_of_rows": sum(entry.bytes for leaf, entry in live if leaf is not None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
@@ -41,22 +43,22 @@ class Status:
 
     def run(self) -> None:
         """Read the status and print it."""
-        told = look(self.path)
+        status = looking_at(self.path)()
         if self.json:
-            words.print_json(as_json(told))
+            words.print_json(as_json(status))
         else:
-            words.console().print(picture(told))
+            words.console().print(picture(status))
 
 
-def look(path: str) -> Told:
-    """The status of the run or lake at a path or URL."""
+def looking_at(path: str) -> Callable[[], Told]:
+    """A function that returns the status of the run or lake at a path or URL now."""
     if where.is_url(path):
-        from lakepond.runs.status_in_cloud import look_in_cloud
+        from lakepond.runs.status_in_cloud import watch_in_cloud
 
-        return look_in_cloud(path)
+        return watch_in_cloud(path)
     from lakepond.runs import status
 
-    return status.look(path)
+    return partial(status.look, path)
 
 
 def as_json(told: Told) -> dict[str, Any]:
@@ -69,7 +71,9 @@ def picture(told: Told) -> RenderableType:
     """A status for people."""
     now = time.time()
     colour = COLOURS[told.state]
-    state = told.state if told.trainer else "being written" if told.pid else "not being written"
+    state = (
+        told.state if told.trainer else "being written" if told.state == "running" else "not being written"
+    )
     pid = f", process {told.pid}" if told.pid else ""
     head = words.styled((str(told.path), "bold"), f"  {told.trainer or 'lake'}, ", (state, colour), pid)
     rows: list[tuple[str | Text, str | Text]] = [("", head)]
@@ -133,7 +137,8 @@ def _lake(lake: LakeTold, now: float) -> list[tuple[str, str]]:
         (
             "writer",
             f"{each.name or 'without a name'}: {formats.counted(each.steps, 'step')}, "
-            f"commit {each.commit}, {formats.age(each.committed, now)}",
+            f"commit {each.commit}, {formats.age(each.committed, now)}, "
+            f"{'alive' if each.alive else 'silent'}",
         )
         for each in lake.writers[:SHOWN_WRITERS]
     ]

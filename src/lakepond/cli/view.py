@@ -23,10 +23,12 @@ class View:
     """Show a lake in the browser: learning curves, commits, episodes, frames, trades, rows, checksums.
 
     Example: lakepond view runs/demo
+
+    Example: lakepond view gs://my-bucket/demo
     """
 
-    path: Positional[Path]
-    """a run or a lake; it is only read, and may be in use by a training"""
+    path: Annotated[Positional[str], arg(metavar="PATH|URL")]
+    """a run or a lake, here or in a bucket; it is only read, and may be in use by a training"""
     port: Annotated[
         int | None, arg(metavar="N", help_behavior_hint=f"(default: {PORT}, or any free one)")
     ] = None
@@ -44,7 +46,7 @@ class View:
         from lakepond.report.view.server import ADDRESS
 
         between(0, 65535, port=PORT if self.port is None else self.port)
-        folder = where.lake_folder(self.path)
+        folder = where.lake_at(self.path)
         try:
             server = ViewServer(
                 folder,

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from lakepond.cli import DONE, words
 from lakepond.cli.flag import Flag
 from lakepond.cli.limits import at_least
-from lakepond.cli.status import as_json, look, picture
+from lakepond.cli.status import as_json, looking_at, picture
+
+if TYPE_CHECKING:
+    from lakepond.runs.status import Status as Told
 
 
 @dataclass(frozen=True)
 class Watch:
     """Show the state of a run, updated until it ends or you press Ctrl-C.
 
+    Of a lake in a bucket it shows every writer, until none of them makes commits any more.
+
     Example: lakepond watch runs/demo
+
+    Example: lakepond watch gs://my-bucket/demo
 
     Example: lakepond watch runs/demo --every 60 --json >> watch.jsonl
     """
@@ -36,28 +44,30 @@ class Watch:
         """Print the status again and again; Ctrl-C is the usual end."""
         at_least(0.1, every=self.every)
         try:
-            return self._lines() if self.json or not words.console().is_terminal else self._live()
+            look = looking_at(self.path)
+            lines = self.json or not words.console().is_terminal
+            return self._lines(look) if lines else self._live(look)
         except KeyboardInterrupt:
             return DONE
 
-    def _lines(self) -> int:
+    def _lines(self, look: Callable[[], Told]) -> int:
         while True:
-            told = look(self.path)
+            status = look()
             if self.json:
-                words.print_json(as_json(told))
+                words.print_json(as_json(status))
             else:
-                words.console().print(picture(told))
-            if told.state != "running" and not self.stay:
+                words.console().print(picture(status))
+            if status.state != "running" and not self.stay:
                 return DONE
             time.sleep(self.every)
 
-    def _live(self) -> int:
+    def _live(self, look: Callable[[], Told]) -> int:
         from rich.live import Live
 
         with Live(console=words.console(), auto_refresh=False, vertical_overflow="visible") as live:
             while True:
-                told = look(self.path)
-                live.update(picture(told), refresh=True)
-                if told.state != "running" and not self.stay:
+                status = look()
+                live.update(picture(status), refresh=True)
+                if status.state != "running" and not self.stay:
                     return DONE
                 time.sleep(self.every)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,8 @@ from lakepond.errors import CloudUnreachable, LakeNotFound, SpecError
 
 if TYPE_CHECKING:
     from lakepond.cloud.place import Cloud
+    from lakepond.flow.following.chains import Chains
+    from lakepond.lake.format.commits import Commit
 
 LAKE, RUN = "lake.json", "config.json"
 
@@ -30,6 +34,69 @@ def lake_folder(path: str | Path) -> Path:
     raise LakeNotFound(
         f"{path} is not a lake: it has no {LAKE}; `lakepond ls {path}` lists the lakes below it."
     )
+
+
+def open_lake(path: str | Path) -> Chains:
+    """The lake at a folder or URL, which may be that of a run; the commits of all its writers."""
+    from lakepond.flow.following.chains import chains_at
+
+    return chains_at(lake_at(path))
+
+
+def lake_at(path: str | Path) -> Path | Cloud:
+    """The folder or the place of the lake at a folder or URL, which may be that of a run."""
+    return lake_in_cloud(str(path)) if is_url(path) else lake_folder(path)
+
+
+def lake_in_cloud(url: str) -> Cloud:
+    """The place of the lake at a URL: the URL itself, or `lake/` of a run."""
+    from lakepond.cloud.place import Cloud
+    from lakepond.runs.copies import is_run_in_cloud
+
+    place = Cloud.of(url)
+    return replace(place, url=f"{place.url.rstrip('/')}/lake") if is_run_in_cloud(place) else place
+
+
+def commits_of(chains: Chains, writer: str | None) -> dict[str, list[int]]:
+    """The numbers of the commits of each writer that has one, or of one writer.
+
+    Raises `LakeNotFound` if there is no commit, `SpecError` if no writer has that name.
+    """
+    from lakepond.lake.read.lake import one_writer
+
+    found = {name: numbers for name in chains.names() if (numbers := chains.numbers(name))}
+    if not found:
+        raise LakeNotFound(f"{chains} has no commit yet; `replay.commit()` creates one.")
+    if writer is None:
+        return found
+    name = one_writer(str(chains), writer, found)
+    if name not in found:
+        raise SpecError(f"{chains} has no commit of a writer {writer!r}; it has those of {_names(found)}.")
+    return {name: found[name]}
+
+
+def only(chains: Chains, known: dict[str, list[int]]) -> str:
+    """The only writer that a number of a commit can refer to."""
+    if len(known) > 1:
+        raise SpecError(
+            f"{chains} has {len(known)} writers, and each numbers its own commits; name one with --writer: "
+            f"{_names(known)}."
+        )
+    return next(iter(known))
+
+
+def _names(known: Iterable[str]) -> str:
+    return ", ".join(name or "''" for name in known)
+
+
+def heads(chains: Chains, writer: str | None, commit: int | None) -> dict[str, Commit]:
+    """One commit of each writer, or of one: the newest intact one, or the one with that number."""
+    known = commits_of(chains, writer)
+    if commit is not None:
+        name = only(chains, known)
+        return {name: chains.commit(name, commit)}
+    found = {name: chains.next(name, None) for name in known}
+    return {name: each for name, each in found.items() if each is not None}
 
 
 def is_run(path: Path) -> bool:

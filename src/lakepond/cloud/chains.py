@@ -23,6 +23,9 @@ from lakepond.lake.format.sealed import parse, seal, unseal
 from lakepond.lake.format.version import check_version, version
 from lakepond.lake.writers import FOLDER
 
+SKIP_BYTES = 256
+"""a skip is not larger, and every commit is"""
+
 
 @dataclass(frozen=True)
 class Skip:

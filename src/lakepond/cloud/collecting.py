@@ -1,4 +1,4 @@
-"""Garbage collection in one chain.
+"""Garbage collection in one chain, and among the row sources that all chains share.
 
     LIST ──▶ read every commit that is kept ──▶ raise the boundary ──▶ mark the garbage in `garbage.json`
     what an earlier run has marked:  announce ──▶ LIST ──▶ delete commits ──▶ LIST ──▶ delete segments
@@ -6,6 +6,8 @@
 A file is deleted by the second run that finds it unused, and never while a commit that exists, or a valid
 lease, names it. `leases.py` explains why no lease comes too late. Only commits below the boundary are
 deleted, which was raised a run before: a machine that was suspended meanwhile cannot publish such a number.
+
+    sources:  mark what no kept commit of any chain names; announce ──▶ LIST leases, then commits ──▶ delete
 """
 
 from __future__ import annotations
@@ -18,21 +20,53 @@ from typing import NamedTuple
 
 from lakepond.cloud import leases
 from lakepond.cloud.bucket import Listed
-from lakepond.cloud.chains import Skip, parse_slot, read_boundary
+from lakepond.cloud.chains import SKIP_BYTES, Skip, parse_slot, read_boundary
 from lakepond.cloud.fetching import CloudSegments
-from lakepond.cloud.layout import BOUNDARY, GARBAGE, LEASES, commit_name, commit_numbers
+from lakepond.cloud.layout import (
+    BOUNDARY,
+    GARBAGE,
+    LEASES,
+    SOURCES_GARBAGE,
+    commit_name,
+    commit_numbers,
+)
 from lakepond.cloud.status import in_words
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.names import SEGMENT
+from lakepond.lake.format.names import SEGMENT, SOURCES
 from lakepond.lake.read.catalog import Catalog, new_files
 from lakepond.lake.write.retention import deletable
 
-SKIP_BYTES = 256
-"""a skip is not larger, and every commit is"""
-Marks = dict[str, tuple[float, float]]
-"""marked files: when the object was put, and when it was marked, both by the server's clock"""
+SOURCE = rf"{SOURCES}/[0-9a-f]{{40}}\.source"
+
+
+class Marks:
+    """The objects that an earlier run has found unused: when each was put, and when it was marked.
+
+    Both by the server's clock. The list is an object; if it is unreadable, all is marked again.
+    """
+
+    def __init__(self, store: Store, name: str, now: float, older_than: float) -> None:
+        self._store, self._name, self._now, self._older_than = store, name, now, older_than
+
+    def mark(self, garbage: dict[str, Listed]) -> set[str]:
+        """Mark objects that are unused now; returns those that have been for long enough."""
+        before = self._read()
+        new = {name: (each.modified, self._now) for name, each in garbage.items()}
+        marks = {name: mark for name, mark in before.items() if mark[0] == new.get(name, (None,))[0]}
+        if before != new | marks:
+            self._store.replace(self._name, json.dumps({"marked": new | marks}).encode())
+        return {name for name, (_, at) in marks.items() if self._now - at >= self._older_than}
+
+    def _read(self) -> dict[str, tuple[float, float]]:
+        try:
+            marked = json.loads(self._store.read(self._name))["marked"]
+            return {name: (float(modified), float(at)) for name, (modified, at) in marked.items()}
+        except CloudNotFound:
+            return {}
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            return {}
 
 
 @dataclass(frozen=True)
@@ -87,6 +121,7 @@ class Collector:
         self._store, self._rules, self._named, self._also, self._now = store, rules, named, files, now
         self._read: set[int] = set()
         self._files: dict[str, int] = {}  # of the commits in `_read`, with their sizes
+        self._marks = Marks(store, GARBAGE, now, rules.older_than)
 
     def run(self, dry_run: bool) -> ChainSwept:
         """Mark the garbage, and delete what was marked long enough ago; a dry run reports all of it."""
@@ -97,20 +132,16 @@ class Collector:
         self._read_files(set(commit_numbers(listed)) - set(numbers))
         loose = [name for name in listed if self._is_loose(name, valid)]
         old = [name for name in loose if self._is_old(listed[name])]
-        garbage = {name: (listed[name].modified, self._now) for name in (*map(commit_name, numbers), *old)}
-        due = set(garbage)
+        garbage = {*map(commit_name, numbers), *old}
+        due = garbage
         if not dry_run:
-            before = self._marks()
-            marks = {name: mark for name, mark in before.items() if mark[0] == garbage.get(name, (None,))[0]}
-            due = {name for name, (_, at) in marks.items() if self._now - at >= self._rules.older_than}
             boundary = self._raise_boundary(numbers, listed)
+            due = self._marks.mark({name: listed[name] for name in garbage})
             due -= {commit_name(number) for number in numbers if number >= boundary}
-            if before != {**garbage, **marks}:
-                self._store.replace(GARBAGE, json.dumps({"marked": {**garbage, **marks}}).encode())
             due = self._delete(due, listed) if due else due
             for name in valid.expired:
                 self._store.delete(name)
-        left = garbage.keys() - due
+        left = garbage - due
         return ChainSwept(
             commits=tuple(commit_numbers(due)),
             segments=tuple(sorted(_segment(name) for name in due if name.startswith("segments/"))),
@@ -121,10 +152,23 @@ class Collector:
             leased=tuple(number for number in expired if number in valid.commits),
         )
 
+    def names(self) -> set[str]:
+        """The files that the commits that were kept name; after `look`: all that exist, and leases."""
+        return set(self._files)
+
+    def look(self) -> None:
+        """Read the leases and commits that exist now."""
+        listed = self._list()
+        self._files |= dict.fromkeys(leases.valid(self._store, listed, self._now).segments, 0)
+        self._read_files(commit_numbers(listed))
+
     def _list(self) -> dict[str, Listed]:
-        """The objects of the chain; `CloudNotFound` if it has a folder of commits without commits."""
+        """The objects of the chain; `CloudNotFound` if it has a folder of commits without commits.
+
+        Leases come first: what a writer has protected until it was named is named by a commit that is listed.
+        """
         found: dict[str, Listed] = {}
-        for folder in ("commits", "segments", LEASES):
+        for folder in (LEASES, "commits", "segments"):
             found |= self._store.list(folder)
         if not commit_numbers(found) and "commits" in self._store.folders():
             raise CloudNotFound(f"there is no commit in {self._store.cloud}; nothing is deleted.")
@@ -192,16 +236,6 @@ class Collector:
             self._store.replace(BOUNDARY, json.dumps({"first": numbers[-1] + 1}).encode())
         return before
 
-    def _marks(self) -> Marks:
-        """What an earlier run has marked; nothing if the list is unreadable: all is marked again."""
-        try:
-            marked = json.loads(self._store.read(GARBAGE))["marked"]
-            return {name: (float(modified), float(at)) for name, (modified, at) in marked.items()}
-        except CloudNotFound:
-            return {}
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            return {}
-
     def _delete(self, due: set[str], listed: dict[str, Listed]) -> set[str]:
         """Delete commits, then segments, of those that are still unused; returns which."""
         with leases.collecting(self._store) as collecting:
@@ -230,6 +264,68 @@ class Collector:
         gone = {name for name in due if name.startswith("commits/")}
         self._read_files(number for number in commit_numbers(now) if commit_name(number) not in gone)
         return gone | {name for name in due if self._is_loose(name, valid)}
+
+
+class SourceCollector:
+    """Collects the row sources of a lake that no commit of any chain names; for one run."""
+
+    def __init__(self, store: Store, rules: Rules, collectors: dict[str, Collector], now: float) -> None:
+        """`collectors`: those of all chains, after they have run."""
+        self._store, self._rules, self._collectors, self._now = store, rules, collectors, now
+        self._marks = Marks(store, SOURCES_GARBAGE, now, rules.older_than)
+
+    def run(
+        self, dry_run: bool, also: Collection[str], new: Callable[[], dict[str, Collector]]
+    ) -> ChainSwept:
+        """Mark and delete as a `Collector` does.
+
+        also: files that are kept. new: returns a collector of each chain that exists now.
+        """
+        listed = self._list()
+        named = set[str]().union(also, *(each.names() for each in self._collectors.values()))
+        named |= leases.valid(self._store, self._store.list(LEASES), self._now).segments
+        loose = {name: each for name, each in listed.items() if _source(name) not in named}
+        old = {
+            name: each for name, each in loose.items() if self._now - each.modified > self._rules.older_than
+        }
+        due = set(old) if dry_run else self._marks.mark(old)
+        if due and not dry_run:
+            with leases.collecting(self._store) as collecting:
+                due &= self._still_unused(listed, also, new)
+                for name in sorted(due):
+                    collecting.renew()
+                    self._store.delete(name)
+        left = old.keys() - due
+        return ChainSwept(
+            segments=tuple(sorted(map(_source, due))),
+            bytes=sum(listed[name].size for name in due),
+            marked=tuple(sorted(left)),
+            marked_bytes=sum(listed[name].size for name in left),
+            young=len(loose) - len(old),
+        )
+
+    def _list(self) -> dict[str, Listed]:
+        found = self._store.list(SOURCES)
+        return {name: each for name, each in found.items() if re.fullmatch(SOURCE, name)}
+
+    def _still_unused(
+        self, listed: dict[str, Listed], also: Collection[str], new: Callable[[], dict[str, Collector]]
+    ) -> set[str]:
+        """Sources that exist unchanged, and that no lease and then no commit of any chain names by now."""
+        named = {*also, *leases.valid(self._store, self._store.list(LEASES), self._now).segments}
+        for collector in (new() | self._collectors).values():
+            collector.look()
+            named |= collector.names()
+        now = self._list()
+        return {
+            name
+            for name, each in now.items()
+            if _source(name) not in named and name in listed and each.modified == listed[name].modified
+        }
+
+
+def _source(name: str) -> str:
+    return name.removeprefix(f"{SOURCES}/")
 
 
 def _segment(name: str) -> str:

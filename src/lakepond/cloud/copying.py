@@ -13,28 +13,20 @@ import math
 import threading
 import time
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from lakepond.cloud import leases
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.chains import ChainCopy, read_boundary
-from lakepond.cloud.fetching import CloudSegments
+from lakepond.cloud.fetching import CloudSegments, check_content
 from lakepond.cloud.layout import commit_name, commit_numbers, segment_name
 from lakepond.cloud.slots import Changed, Shown, Slots
-from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Upload, Uploader
-from lakepond.errors import (
-    CloudCorrupt,
-    CloudError,
-    CloudNotFound,
-    CloudUnreachable,
-    LakeCorrupt,
-)
+from lakepond.errors import CloudError, CloudNotFound, CloudUnreachable, LakeCorrupt
 from lakepond.formats import ranges
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits
-from lakepond.lake.format.checksum import Digest
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.names import is_shared
 from lakepond.lake.links import check_folders, read_regular
@@ -68,6 +60,7 @@ class Copier:
         self._copy = copy
         self.path, self.store, self.cloud = copy.path, copy.store, copy.store.cloud
         self._lake, self._home, self._elsewhere = copy.lake, copy.home, copy.elsewhere
+        self._places = {copy.lake, copy.store}
         self._commits, self._segments = self._home / "commits", Segments(self.path, copy.writer)
         self._manifests = CloudSegments(copy.store, self._home)
         self._uploader = uploader
@@ -83,6 +76,7 @@ class Copier:
         self._before: Commit | None = None  # the newest commit whose files are all there
         self._errors = 0  # failed uploads that were taken into account
         self._sent_at: dict[str, float] = {}  # when files were sent that no commit there names yet
+        self._gone: set[str] = set()  # files that were there once: a `gc`, or two, may be deleting them
         self._left_out: set[int] = set()  # commits that are not sent; reported once
         self._listed_at = -math.inf  # when a LIST has shown which files are there
 
@@ -179,6 +173,7 @@ class Copier:
         here = (file.name for file in self._segments.folder.glob("*"))
         gone = [name for name in here if name in self._elsewhere and f"segments/{name}" not in files]
         if gone:
+            self._gone.update(gone)
             self._elsewhere.doubt(gone)
         self._listed_at = time.monotonic()
 
@@ -325,7 +320,7 @@ class Copier:
             return 0
         started = leases.clock()
         size = place.keep(segment_name(name), lambda: read_regular(file))
-        if size:
+        if size and name not in self._gone:
             self._sent_at[name] = started
         return size
 
@@ -345,6 +340,7 @@ class Copier:
             if (found := there.get(segment_name(name))) is None or found.size != size
         ]
         if lost:
+            self._gone.update(lost)
             self._elsewhere.drop(lost)
             raise CloudUnreachable(
                 f"{self.cloud} does not have {len(lost)} files that it acknowledged ({lost[0]}, ...); they "
@@ -357,17 +353,23 @@ class Copier:
         """Publish a commit whose files are all there, and stay there: `gc` deletes none of them meanwhile.
 
         It deletes nothing that was put a short time ago. Other files that no commit may name yet are
-        protected by a lease until the commit does.
+        protected by a lease until the commit does. So are files that had to be put again, and row sources,
+        which other machines may have put before: one `gc` may have deleted them, and another one be about to.
         """
         started = leases.clock()
         old = {
             name: size
             for name, size in planned.files.items()
-            if started - self._sent_at.pop(name, -math.inf) > RECENT_SECONDS
+            if started - self._sent_at.pop(name, -math.inf) > RECENT_SECONDS or is_shared(name)
         }
-        with leases.protecting(self.store, old.keys()) if old else nullcontext():
+        places = {place: [name for name in old if self._copy.place(name) is place] for place in self._places}
+        with ExitStack() as stack:
+            for place, names in places.items():
+                if names:
+                    stack.enter_context(leases.protecting(place, names))
             self._check_arrived({**sent, **old})
             self._publish(planned)
+        self._gone.difference_update(planned.files)
         if leases.clock() - started > RECENT_SECONDS:  # this machine was suspended
             self._check_arrived(planned.files)
 
@@ -379,15 +381,3 @@ class Copier:
         self._slots.publish(planned.commit.number, planned.data)
         self.commit_bytes += len(planned.data)
         self.commit_files += 1
-
-
-def check_content(store: Store, name: str, size: int) -> None:
-    """Raise `CloudCorrupt` unless the content of a segment in the cloud is the one that it is named after."""
-    digest = Digest()
-    for piece in store.stream(segment_name(name), size):
-        digest.update(piece)
-    if digest.hexdigest() != name.partition(".")[0]:
-        raise CloudCorrupt(
-            f"segment {name} in {store.cloud} is damaged: its content does not match the digest in its "
-            "name; push it again from a disk that has it, or open an older commit."
-        )

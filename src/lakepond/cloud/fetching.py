@@ -13,7 +13,8 @@ import logging
 import os
 import shutil
 import threading
-import time
+from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,6 @@ from lakepond.errors import (
     CloudNotFound,
     LakeCorrupt,
     LakeFull,
-    LakeLocked,
     LakeNotFound,
 )
 from lakepond.formats import ranges
@@ -72,8 +72,12 @@ class Fetcher:
         with self._lock:
             mine = self._busy.setdefault(name, threading.Lock())
         with mine:
-            if not self.copy.file(name).exists():
-                self._bring(name)
+            try:
+                if not self.copy.file(name).exists():
+                    self._bring(name)
+            finally:
+                with self._lock:  # a follower fetches files for weeks
+                    self._busy.pop(name, None)
 
     def _bring(self, name: str) -> None:
         store = self.copy.place(name)
@@ -98,23 +102,34 @@ class Fetcher:
         store, folder = self.copy.place(name), self.copy.file(name).parent
 
         def fill(file: Any) -> None:
-            digest = Digest()
-            for piece in store.stream(segment_name(name), size):
-                digest.update(piece)
+            for piece in checked(store, name, size):
                 view = memoryview(piece)
                 while view:
                     view = view[file.write(view) :]
-            if digest.hexdigest() != name.partition(".")[0]:
-                raise CloudCorrupt(
-                    f"segment {name} in {store.cloud} is damaged: its content does not match "
-                    "the digest in its name; push it again from a disk that has it, or open an older commit."
-                )
             if self._durable:
                 os.fsync(file.fileno())
 
         check_folders(folder)
         make_folders(folder)
         write_whole(folder, fill, lambda _: name, sync=self._durable)
+
+
+def checked(store: Store, name: str, size: int) -> Iterator[bytes]:
+    """The bytes of a segment, piece by piece; `CloudCorrupt` at the end if its name is not their digest."""
+    digest = Digest()
+    for piece in store.stream(segment_name(name), size):
+        digest.update(piece)
+        yield piece
+    if digest.hexdigest() != name.partition(".")[0]:
+        raise CloudCorrupt(
+            f"segment {name} in {store.cloud} is damaged: its content does not match the digest in its "
+            "name; push it again from a disk that has it, or open an older commit."
+        )
+
+
+def check_content(store: Store, name: str, size: int) -> None:
+    """Raise `CloudCorrupt` unless the content of a segment in the cloud is the one that it is named after."""
+    deque(checked(store, name, size), maxlen=0)
 
 
 class CloudSegments:
@@ -176,13 +191,8 @@ def keep_description(path: Path, lake: Store, data: bytes) -> None:
         write_bytes(path, description.NAME, data)
 
 
-def bring_commits(
-    copy: ChainCopy, number: int | None = None, remote: Remote | None = None, *, wait: float = 0.0
-) -> Commit:
-    """Download `lake.json`, the newest intact commit of a chain and the requested one; return the latter.
-
-    wait: seconds for another process that does the same; by default `LakeLocked` is raised at once.
-    """
+def bring_commits(copy: ChainCopy, number: int | None = None, remote: Remote | None = None) -> Commit:
+    """Download `lake.json`, the newest intact commit of a chain and the requested one; return the latter."""
     remote = remote if remote is not None else look(copy.store, copy.lake)
     if remote is None:
         raise CloudNotFound(f"{copy.lake.cloud} has no lake; `lakepond push` or `replay.push()` uploads one.")
@@ -190,7 +200,7 @@ def bring_commits(
     check_folders(*folders)
     for folder in (copy.path, *folders[:3]):
         make_folders(folder)
-    with _lock(copy.home / "lock", wait):
+    with WriterLock(copy.home / "lock"):
         keep_description(copy.path, copy.lake, _read(copy.lake, description.NAME))
         newest = _newest_whole(copy, remote)
         if number is None or number == newest.number:
@@ -200,17 +210,6 @@ def bring_commits(
                 f"{copy.store.cloud} has no commit {number}; it has {ranges(sorted(remote.numbers))}."
             )
         return _bring_commit(copy, remote, number)
-
-
-def _lock(path: Path, wait: float) -> WriterLock:
-    until = time.monotonic() + wait
-    while True:
-        try:
-            return WriterLock(path)
-        except LakeLocked:
-            if time.monotonic() >= until:
-                raise
-            time.sleep(0.02)
 
 
 def _newest_whole(copy: ChainCopy, remote: Remote) -> Commit:

@@ -1,4 +1,4 @@
-"""Garbage collection in the cloud: expired commits, and segments that no commit refers to, of all writers.
+"""Garbage collection in the cloud: expired commits of all writers, and segments and row sources in no commit.
 
 A commit is kept if `keep_last` or `keep_every` says so, if a checkpoint, a snapshot or the valid lease of a
 reader names it, or if it is young. Each chain is collected alone, in two runs: the first marks what is
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lakepond.cloud import leases
 from lakepond.cloud.chains import chain_names, chain_store
-from lakepond.cloud.collecting import ChainSwept, Collector, Rules
+from lakepond.cloud.collecting import ChainSwept, Collector, Rules, SourceCollector
 from lakepond.cloud.fetching import CloudSegments
 from lakepond.cloud.layout import SNAPSHOTS
 from lakepond.cloud.pace import patiently
@@ -40,13 +40,17 @@ class Swept(ChainSwept):
     dry_run: bool = True
     snapshots: tuple[int, ...] = ()
     """the snapshots that were deleted"""
+    sources: ChainSwept = field(default_factory=ChainSwept)
+    """the row sources, which all writers share"""
     writers: dict[str, ChainSwept] = field(default_factory=dict)
     """the same for each writer; "" is the one without a name"""
 
     @classmethod
-    def of(cls, found: dict[str, ChainSwept], snapshots: tuple[int, ...], dry_run: bool) -> Swept:
-        """The sum over all writers."""
-        each = found.values()
+    def of(
+        cls, found: dict[str, ChainSwept], sources: ChainSwept, snapshots: tuple[int, ...], dry_run: bool
+    ) -> Swept:
+        """The sum over all writers, and row sources."""
+        each = [*found.values(), sources]
         return cls(
             commits=tuple(number for one in each for number in one.commits),
             segments=tuple(name for one in each for name in one.segments),
@@ -57,6 +61,7 @@ class Swept(ChainSwept):
             leased=tuple(number for one in each for number in one.leased),
             dry_run=dry_run,
             snapshots=snapshots,
+            sources=sources,
             writers=found,
         )
 
@@ -100,20 +105,27 @@ def gc(
     now = time.time() if dry_run else leases.server_time(store)
     deleted = snapshots.collect(keep_snapshots, older_than, now, dry_run)
     rules = Rules(keep_last, keep_every, older_than)
+
+    def collector(chain: str) -> Collector:
+        def named() -> set[int]:
+            return snapshots.commits(chain) | (set() if chain else checkpoints)
+
+        return Collector(chain_store(store, chain), rules, named, files, now)
+
+    collectors = {chain: collector(chain) for chain in chains}
     found: dict[str, ChainSwept] = {}
     errors: list[CloudError] = []
     for chain in chains:
-
-        def named(chain: str = chain) -> set[int]:
-            return snapshots.commits(chain) | (set() if chain else checkpoints)
-
         try:
-            found[chain] = Collector(chain_store(store, chain), rules, named, files, now).run(dry_run)
+            found[chain] = collectors[chain].run(dry_run)
         except CloudError as error:
             errors.append(error)
-    if errors:
+    if errors:  # which sources are used is not known
         raise errors[0]
-    swept = Swept.of(found, deleted, dry_run)
+    sources = SourceCollector(store, rules, collectors, now).run(
+        dry_run, files, lambda: {chain: collector(chain) for chain in chain_names(store)}
+    )
+    swept = Swept.of(found, sources, deleted, dry_run)
     log.info("%s: %s", store.cloud, swept)
     return swept
 

@@ -5,6 +5,7 @@
     leases/<id>.json, boundary.json            of that chain
     garbage.json                               what `gc` found unused in that chain
     writers/<name>.<incarnation>/...           the chain of a named writer: the same five, for each
+    sources/garbage.json                       what `gc` found unused in `sources/`
     snapshots/<number>.json                    views of all chains that followers have stored
 
 A chain is the history of one writer: commits with increasing numbers, and the segments that they name. The
@@ -23,6 +24,7 @@ from lakepond.lake.writers import FOLDER
 LEASES = "leases/"
 BOUNDARY = "boundary.json"
 GARBAGE = "garbage.json"
+SOURCES_GARBAGE = f"{SOURCES}/garbage.json"
 SNAPSHOTS = "snapshots"
 KNOWN = (
     *(description.NAME, BOUNDARY, GARBAGE),

@@ -3,6 +3,8 @@
     leases/<id>.json    {"seconds": 86400, "commits": [7], "segments": ["5f0c...rows", ...]}
     leases/<id>.gc      exists while a `gc` deletes something in this chain
 
+A lease on row sources is in `leases/` of the lake, because all writers share them.
+
 A lease is valid for `seconds` from the moment it was last put, by the server's clock. A daemon thread renews
 it every hour and when another commit is opened, and deletes it when the last one is closed. The lease of a
 process that was killed expires.
@@ -85,7 +87,7 @@ class Leases(NamedTuple):
     commits: set[int]
     segments: set[str]
     expired: list[str]
-    """the objects of readers and of runs of `gc` that have ended without deleting them"""
+    """objects of readers and of runs of `gc` that have ended without deleting them"""
 
 
 def valid(store: Store, listed: dict[str, Listed], now: float) -> Leases:
@@ -177,16 +179,16 @@ def gc_is_deleting(store: Store, lease: str) -> bool:
 
 
 @contextmanager
-def protecting(store: Store, names: Collection[str]) -> Iterator[None]:
-    """Keep segments that are in the cloud already until, at the end of the block, a commit names them.
+def protecting(store: Store, names: Collection[str] = (), numbers: Collection[int] = ()) -> Iterator[None]:
+    """Keep segments and commits that are in the cloud until the end of the block, when something names them.
 
     Raises `CloudUnreachable`, to be tried again, while a `gc` deletes.
     """
     lease = _new_name("json")
-    store.replace(lease, _content((), names))
+    store.replace(lease, _content(numbers, names))
     try:
         if gc_is_deleting(store, lease):
-            raise CloudUnreachable(f"`gc` deletes files in {store.cloud} now; the push is retried.")
+            raise CloudUnreachable(f"`gc` deletes files in {store.cloud} now; it is retried.")
         yield
     finally:
         with suppress(CloudError):  # it expires

@@ -106,7 +106,8 @@ class Slots:
         """The commits that should be there: those that are, whose files are checked, and those that are not.
 
         Not sent are commits that are older than all that the cloud keeps: a `gc` deleted them there.
-        `CloudConflict` if the newest one here was never there, and another machine has published.
+        `CloudConflict` if another machine has published, and the newest one here was never there, or is below
+        the boundary.
         """
         slots, tip = shown.slots, max(shown.slots, default=-1)
         first = shown.first
@@ -115,6 +116,10 @@ class Slots:
             new = newest > tip if self.next is None else newest >= first
             if (new and self.next is None) or (not new and not self._was_there(newest)):
                 raise self._published_by_another(tip, "which does not exist at")
+        elif newest < shown.boundary and self.next is None:
+            # created after a `gc` freed its number, and the answer was lost; it is left to the next `gc`,
+            # because it may also be a commit that the other machine continued and that a snapshot names
+            raise self._published_by_another(tip, "which does not exist at")
         wanted = {number for number in here if number in self._compared}
         if self.next is not None:
             absent = [number for number in here if number not in slots and number >= first]

@@ -215,17 +215,19 @@ class Segments:
         pin: Callable[[Commit, frozenset[str]], Callable[[float], None]] | None = None,
         confirm: Callable[[bool], bool] = lambda ask: True,
         commit: Callable[[int], Commit] | None = None,
+        numbers: Callable[[], list[int]] | None = None,
     ) -> None:
         """`bring` fetches a file. `budget`: bytes on this disk; files that are `safe` elsewhere are deleted.
 
         `writer`: whose files. `pin` keeps a commit and its files at the other place, until what it returns is
         called with seconds to wait. `confirm` returns whether `safe` is up to date; with True it may ask the
-        other place. `commit` returns a commit by its number, from the other place if it is not here.
+        other place. `commit` returns a commit by its number, from the other place if it is not here, and
+        `numbers` the numbers of all commits there.
         """
         self._lake, self.folder = lake, home(lake, writer) / "segments"
         self._bring, self.budget, self._safe = bring, budget, safe
         self._pin, self._confirm = pin, confirm
-        self._commit = commit
+        self._commit, self._numbers = commit, numbers
         self._used: dict[str, int] = {}
         self._clock = 0
         self.restart_in_child()
@@ -273,6 +275,12 @@ class Segments:
             return commits.read(self.folder.parent / "commits", number)
         except FileNotFoundError:
             raise LakeNotFound(f"{self.folder.parent} has no commit {number}.") from None
+
+    def commits(self) -> list[int]:
+        """The numbers of the writer's commits, oldest first."""
+        from lakepond.lake.format import commits
+
+        return commits.numbers(self.folder.parent / "commits") if self._numbers is None else self._numbers()
 
     def pin(self, commit: Commit, names: Iterable[str]) -> Callable[[float], None]:
         """Keep a commit and its files elsewhere while it is read, if it needs any from there."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,11 +60,21 @@ def _send(folder: Path, cloud: Cloud, timeout: float) -> UploadStatus | None:
         told = push(folder / "lake", replace(cloud, url=f"{cloud.url.rstrip('/')}/lake"), timeout=timeout)
         if not told.done:
             return told
-    sync = CloudSync(cloud=cloud)
-    names = [file.relative_to(folder).as_posix() for file in files_of(folder, LEFT_OUT)]
-    for name in sorted(names, key=_order):
-        sync.upload_file(folder / name, name)
+    with closing_sync(cloud) as sync:
+        names = [file.relative_to(folder).as_posix() for file in files_of(folder, LEFT_OUT)]
+        for name in sorted(names, key=_order):
+            sync.upload_file(folder / name, name)
     return told
+
+
+@contextmanager
+def closing_sync(cloud: Cloud) -> Iterator[CloudSync]:
+    """A `CloudSync` whose threads end with the block."""
+    sync = CloudSync(cloud=cloud)
+    try:
+        yield sync
+    finally:
+        sync.shutdown(wait=False)
 
 
 def _note(folder: Path, cloud: Cloud, error: str | None) -> None:
@@ -79,9 +91,9 @@ def pull_run(folder: Path, cloud: Cloud, *, lazy: bool = False) -> Run:
     listed = store.list(known=KNOWN)
     if CONFIG not in listed:
         raise CloudNotFound(f"{store.cloud} has no run (no {CONFIG}); `lakepond push` uploads one.")
-    sync = CloudSync(cloud=cloud)
-    for name in sorted((name for name in listed if not name.startswith("lake/")), key=_order):
-        sync.download_file(name, target_in(folder, name))
+    with closing_sync(cloud) as sync:
+        for name in sorted((name for name in listed if not name.startswith("lake/")), key=_order):
+            sync.download_file(name, target_in(folder, name))
     run = Run.open(folder)
     check_folders(run.lake_folder)
     if f"lake/{description.NAME}" in listed:

@@ -7,6 +7,7 @@ lake that was pushed the names of all files. No step and no row is read.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from typing import Any, Literal
 
 from lakepond import machine, untrusted
 from lakepond.errors import LakeError, RunNotFound
+from lakepond.flow.following.lag import is_alive
 from lakepond.lake import elsewhere, writers
 from lakepond.lake.format import commits
 from lakepond.lake.format.commits import Commit
@@ -43,6 +45,8 @@ class WriterStatus:
     steps: int
     committed: float
     """when its newest commit was made, seconds since 1970"""
+    alive: bool
+    """whether that is at most 5 of its usual intervals ago, or less than a minute"""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class LakeStatus:
     """when its newest commit was made, seconds since 1970"""
     bytes_per_second: float | None
     """how fast it grows, over its last commits; None: not known, or several writers"""
+    alive: bool
+    """whether a writer is"""
     writers: tuple[WriterStatus, ...] = ()
     """if they have names"""
 
@@ -162,8 +168,9 @@ def judge(
     upload: UploadStatus | None,
     disk_free: int | None,
     problems: list[str],
+    alive: bool = False,
 ) -> Status:
-    """What follows from what was read."""
+    """What follows from what was read; `alive`: a process on another machine writes it."""
     last = lines[-1] if lines else {}
     unit, total = _goal(config)
     done = last.get("step")
@@ -178,7 +185,11 @@ def judge(
     return Status(
         path=path,
         trainer=trainer,
-        state="running" if pid is not None else "finished" if finished else "stopped",
+        state="running"
+        if pid is not None or (alive and not finished)
+        else "finished"
+        if finished
+        else "stopped",
         pid=pid,
         unit=unit,
         done=done,
@@ -273,8 +284,9 @@ def together(found: dict[str, LakeStatus]) -> LakeStatus:
             for what in ("commits_kept", "steps", "recorded", "rows", "bytes_on_disk", "bytes_plain")
         },
         bytes_per_second=newest.bytes_per_second if len(found) == 1 else None,
+        alive=any(each.alive for each in found.values()),
         writers=tuple(
-            WriterStatus(name, each.commit, each.steps, each.committed)
+            WriterStatus(name, each.commit, each.steps, each.committed, each.alive)
             for name, each in found.items()
             if list(found) != [""]
         ),
@@ -295,6 +307,10 @@ def lake_status(spec: Spec, newest: Commit, before: Commit, kept: int) -> LakeSt
         bytes_plain=(newest.recorded - newest.oldest) * spec.step_nbytes,
         committed=moment,
         bytes_per_second=max(0.0, (held - had) / (moment - earlier)) if moment > earlier else None,
+        alive=is_alive(
+            max(0.0, time.time() - moment),
+            (moment - earlier) / (newest.number - before.number) if newest.number > before.number else None,
+        ),
     )
 
 

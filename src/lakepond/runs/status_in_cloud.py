@@ -1,51 +1,125 @@
-"""A run at a glance, read from the copy in a bucket: nothing is fetched but small files."""
+"""What there is to tell of a run, or of a lake, in a bucket; see `status.py`.
+
+A look LISTs the writers and the commits of each. Those in the next `DISCOVER_SECONDS` only ask each one for
+its next commit, one GET.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from pathlib import Path
-from tempfile import TemporaryDirectory
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakepond import untrusted
-from lakepond.cloud.chains import chain_names, chain_store, parse_slot
-from lakepond.cloud.layout import chain_folder, commit_name, commit_numbers
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
-from lakepond.errors import CloudCorrupt, CloudNotFound
+from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt, LakeNotFound
+from lakepond.flow.following.chains import Chains, chains_at
 from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit
-from lakepond.runs.copies import KNOWN
+from lakepond.runs.checkpoints import STATE
 from lakepond.runs.run import CONFIG
 from lakepond.runs.status import BACK, LakeStatus, Status, judge, lake_status, parse_log, together
 
+DISCOVER_SECONDS = 30.0
+ASKED_AT_A_TIME = 16
 
-def look_in_cloud(url: str) -> Status:
-    """What there is to tell of a run, or of a lake, in a bucket."""
+
+def watch_in_cloud(url: str) -> Callable[[], Status]:
+    """A function that returns what there is to tell now; for a run, or for a lake without one."""
     store = Store(Cloud.of(url))
-    listed = set(store.list(known=KNOWN))
-    under = "lake/" if f"lake/{description.NAME}" in listed else ""
-    if f"{under}{description.NAME}" not in listed and CONFIG not in listed:
+    config = _config(store)
+    place = replace(store.cloud, url=f"{store.cloud.url.rstrip('/')}/lake") if config else store.cloud
+    if not config and store.head(description.NAME) is None:
         raise CloudNotFound(f"there is neither a run nor a lake at {store.cloud}; push one there first.")
-    config = _config(store) if CONFIG in listed else {}
-    found = (re.fullmatch(r"checkpoints/([0-9]+)/state\.json", name) for name in listed)
-    saved = [int(match[1]) for match in found if match is not None]
-    return judge(
-        path=str(store.cloud),
-        trainer=config.get("trainer"),
-        config=config.get("config", {}),
-        pid=None,
-        lines=parse_log(store.read("metrics.jsonl")) if "metrics.jsonl" in listed else [],
-        checkpoint=max(saved, default=None),
-        lake=_lake(store, under, listed),
-        upload=None,
-        disk_free=None,
-        problems=[],
-    )
+    lake: LakeInCloud | None = None
+
+    def look() -> Status:
+        nonlocal lake
+        if lake is None and Store(place).head(description.NAME) is not None:
+            lake = LakeInCloud(chains_at(place))
+        status = None if lake is None else lake.look()
+        return judge(
+            path=str(store.cloud),
+            trainer=config.get("trainer"),
+            config=config.get("config", {}),
+            pid=None,
+            lines=_log(store) if config else [],
+            checkpoint=_checkpoint(store) if config else None,
+            lake=status,
+            upload=None,
+            disk_free=None,
+            problems=[],
+            alive=status is not None and any(each.alive for each in status.writers or [status]),
+        )
+
+    return look
+
+
+class LakeInCloud:
+    """The newest commits of the writers of a lake, read again at each look."""
+
+    def __init__(self, chains: Chains) -> None:
+        self._chains = chains
+        self._writers: dict[str, _Writer] = {}
+        self._discovered = -DISCOVER_SECONDS
+
+    def look(self) -> LakeStatus | None:
+        """The lake now; None if it has no commit."""
+        if time.monotonic() - self._discovered >= DISCOVER_SECONDS:
+            self._writers = {name: _Writer() for name in self._chains.names()}
+            self._discovered = time.monotonic()
+        with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-status") as pool:
+            list(pool.map(self._update, self._writers))
+        seen = {name: each for name, each in self._writers.items() if each.last}
+        if not seen:
+            return None
+        spec = self._chains.spec
+        found = {
+            name: lake_status(spec, each.last[-1], each.last[0], each.kept) for name, each in seen.items()
+        }
+        status, shared, listed = together(found), {}, []
+        for each in seen.values():  # row sources are stored once for all writers
+            listed += [source for leaf in each.last[-1].sources for source in leaf]
+        shared = {(source.digest, source.bytes): source for source in listed}
+        return replace(
+            status,
+            rows=status.rows - sum(s.rows for s in listed) + sum(s.rows for s in shared.values()),
+            bytes_on_disk=status.bytes_on_disk
+            - sum(s.bytes for s in listed)
+            + sum(s.bytes for s in shared.values()),
+        )
+
+    def _update(self, name: str) -> None:
+        writer, chains = self._writers[name], self._chains
+        if not writer.last:
+            numbers = chains.numbers(name)
+            writer.kept = len(numbers)
+            for number in [*numbers[-1 - BACK : -1][:1], *numbers[-1:]]:
+                try:
+                    writer.last.append(chains.commit(name, number))
+                except (LakeCorrupt, LakeNotFound):  # damaged, or just deleted
+                    continue
+            return
+        while (commit := chains.next(name, writer.last[-1].number)) is not None:
+            writer.last.append(commit)
+            writer.kept += 1
+
+
+@dataclass
+class _Writer:
+    last: deque[Commit] = field(default_factory=lambda: deque(maxlen=BACK + 1))
+    """its last commits, oldest first; one of `BACK` commits ago and the newest, to begin with"""
+    kept: int = 0
 
 
 def _config(store: Store) -> dict[str, Any]:
+    """The settings of the run at a place; empty if there is none."""
+    if store.head(CONFIG) is None:
+        return {}
     try:
         found = untrusted.parse_json(store.read(CONFIG))
         if isinstance(found["trainer"], str) and isinstance(found["config"], dict):
@@ -55,24 +129,15 @@ def _config(store: Store) -> dict[str, Any]:
     raise CloudCorrupt(f"{CONFIG} in {store.cloud} cannot be read as a run's settings; push the run again.")
 
 
-def _lake(store: Store, under: str, listed: set[str]) -> LakeStatus | None:
-    lake = store.under(under) if under else store
-    if f"{under}{description.NAME}" not in listed:
-        return None
-    with TemporaryDirectory(prefix="lakepond-status-") as aside:
-        (Path(aside) / description.NAME).write_bytes(lake.read(description.NAME))
-        spec = description.read(Path(aside))
-    found: dict[str, LakeStatus] = {}
-    for chain in chain_names(lake):
-        numbers = commit_numbers(listed, under + (f"{chain_folder(chain)}/" if chain else ""))
-        place = chain_store(lake, chain)
-        newest, older = _first(place, reversed(numbers)), _first(place, numbers[-1 - BACK :])
-        if newest is not None:
-            found[chain] = lake_status(spec, newest, older or newest, len(numbers))
-    return together(found) if found else None
+def _log(store: Store) -> list[dict[str, Any]]:
+    try:
+        return parse_log(store.read("metrics.jsonl"))
+    except CloudNotFound:
+        return []
 
 
-def _first(place: Store, among: Iterable[int]) -> Commit | None:
-    """The first commit of a chain among these numbers; the others are skips."""
-    slots = (parse_slot(place.read(commit_name(number)), number) for number in among)
-    return next((slot for slot in slots if isinstance(slot, Commit)), None)
+def _checkpoint(store: Store) -> int | None:
+    """The newest complete one."""
+    saved = sorted((name for name in store.folders("checkpoints") if name.isdecimal()), key=int, reverse=True)
+    complete = (name for name in saved if store.head(f"checkpoints/{name}/{STATE}") is not None)
+    return next((int(name) for name in complete), None)

@@ -63,6 +63,7 @@ complete -c lakepond -n '__fish_seen_subcommand_from ls' -l limit -r
 complete -c lakepond -n '__fish_seen_subcommand_from ls' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from ls' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from show' -l commit -r
+complete -c lakepond -n '__fish_seen_subcommand_from show' -l writer -r
 complete -c lakepond -n '__fish_seen_subcommand_from show' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from show' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from view' -l port -r
@@ -75,6 +76,7 @@ complete -c lakepond -n '__fish_seen_subcommand_from report' -l figures -r
 complete -c lakepond -n '__fish_seen_subcommand_from report' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from report' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from verify' -l commit -r
+complete -c lakepond -n '__fish_seen_subcommand_from verify' -l writer -r
 complete -c lakepond -n '__fish_seen_subcommand_from verify' -l all
 complete -c lakepond -n '__fish_seen_subcommand_from verify' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from verify' -l help

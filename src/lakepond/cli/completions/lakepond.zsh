@@ -93,10 +93,10 @@ _lakepond() {
         "status") words="--json --help";;
         "watch") words="--every --stay --json --help";;
         "ls") words="--limit --json --help";;
-        "show") words="--commit --json --help";;
+        "show") words="--commit --writer --json --help";;
         "view") words="--port --host --allow-host --open --help";;
         "report") words="--out --figures --json --help";;
-        "verify") words="--commit --all --json --help";;
+        "verify") words="--commit --writer --all --json --help";;
         "repair") words="--json --help";;
         "compact") words="--keep-last --keep-every --json --help";;
         "push") words="--timeout --json --help";;

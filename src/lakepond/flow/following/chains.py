@@ -1,25 +1,32 @@
-"""The chains of a lake: the commits of each writer, found one after another while they are being written."""
+"""The chains of a lake, on disk or in a bucket: the commits of each writer, also while it writes them.
+
+`chains_at` opens a lake wherever it is; all commands that read one, and all followers, use it.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from lakepond import machine
 from lakepond.errors import LakeCorrupt, LakeNotFound
 from lakepond.formats import ranges
 from lakepond.lake import writers
+from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import make_folders, write_bytes
 from lakepond.lake.format import commits, description, snapshots
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.lock import CommitLock
-from lakepond.lake.read.lake import Lake, newest_intact
+from lakepond.lake.read.lake import Lake, check_files, newest_intact
 from lakepond.types import Spec
+
+if TYPE_CHECKING:
+    from lakepond.cloud.place import Cloud
 
 log = logging.getLogger("lakepond")
 NEW_SECONDS = 0.5
@@ -30,6 +37,8 @@ class Chains(Protocol):
     """The chains of one lake. A chain is the history of one writer. Thread-safe."""
 
     spec: Spec
+    folder: Path | None
+    """of the lake; None: it is in a bucket"""
 
     def names(self) -> list[str]:
         """Discover all chains; "" is that of the writer without a name."""
@@ -40,17 +49,35 @@ class Chains(Protocol):
         `after` None: the newest one.
         """
 
+    def numbers(self, chain: str) -> list[int]:
+        """The numbers of the commits of a chain, oldest first."""
+
     def commit(self, chain: str, number: int) -> Commit:
         """A commit by its number; `LakeNotFound` if it does not exist."""
+
+    def check(self, chain: str, commit: Commit) -> None:
+        """Raise `LakeCorrupt` if it is known without reading a file that one of a commit is missing."""
+
+    def segments(self, chain: str) -> Segments:
+        """The files of a chain."""
 
     def lake(self, heads: Mapping[str, Commit]) -> Lake:
         """Steps at one commit of each of some chains, to be closed by the caller."""
 
+    def verify(self, chain: str, commit: Commit, progress: Callable[[int, int], None]) -> None:
+        """Read and check every byte of a commit; raise `LakeCorrupt` with the first damaged file.
+
+        progress: called as `progress(done, total)` after each file, in bytes.
+        """
+
     def keep(self, chain: str, commit: Commit) -> None:
         """Keep this commit of a chain, in place of an earlier one, until `close`."""
 
-    def keeping(self, named: Iterable[tuple[str, int]]) -> AbstractContextManager[None]:
-        """Keep some commits of chains during a block; `LakeNotFound` if one is gone."""
+    def keeping(self, named: Iterable[tuple[str, int]]) -> AbstractContextManager[Callable[[], None]]:
+        """Keep some commits of chains during a block; `LakeNotFound` if one is gone.
+
+        What it returns raises `LakeNotFound` if that did not work, because this machine was suspended.
+        """
 
     def snapshots(self) -> list[str]:
         """The names of the files in the folder of snapshots."""
@@ -61,8 +88,28 @@ class Chains(Protocol):
     def read(self, name: str) -> bytes:
         """Read a file in the folder of snapshots; `LakeNotFound` if there is none."""
 
+    def remove(self, name: str) -> None:
+        """Delete a file in the folder of snapshots."""
+
     def close(self) -> None:
         """Release everything."""
+
+
+def chains_at(place: str | Path | Cloud, cache: str | Path | None = None) -> Chains:
+    """The chains of the lake in a folder or at a URL; to be closed by the caller.
+
+    cache: folder for the files of a lake in a bucket, by default a temporary one.
+    Raises `LakeNotFound` if there is none, `SpecError` if the URL is not valid.
+    """
+    from lakepond.cloud.place import Cloud
+
+    if not isinstance(place, Cloud) and "://" not in str(place):
+        return LocalChains(Path(place))
+    from lakepond.flow.following.cloud_chains import CloudChains
+
+    return CloudChains(
+        place if isinstance(place, Cloud) else str(place), None if cache is None else Path(cache)
+    )
 
 
 class LocalChains:
@@ -70,6 +117,7 @@ class LocalChains:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.folder: Path | None = path
         self.spec = description.read(path)
         kind = machine.file_system(path)
         if kind.startswith(machine.SHARED):
@@ -111,6 +159,10 @@ class LocalChains:
         following = [number for number in commits.numbers(folder) if number > after]
         return None if not following else self.next(chain, following[0] - 1)
 
+    def numbers(self, chain: str) -> list[int]:
+        """The commits on disk."""
+        return commits.numbers(self._folder(chain))
+
     def commit(self, chain: str, number: int) -> Commit:
         """A commit by its number."""
         folder = self._folder(chain)
@@ -120,6 +172,14 @@ class LocalChains:
             raise LakeNotFound(
                 f"{folder.parent} has no commit {number}; it has {ranges(commits.numbers(folder))}."
             ) from None
+
+    def check(self, chain: str, commit: Commit) -> None:
+        """The files that a commit itself names have to be there, with their sizes."""
+        check_files(self.path, commit, chain)
+
+    def segments(self, chain: str) -> Segments:
+        """The files on this disk."""
+        return Segments(self.path, chain)
 
     def lake(self, heads: Mapping[str, Commit]) -> Lake:
         """The lake at these commits; retention keeps them until it is closed."""
@@ -133,6 +193,12 @@ class LocalChains:
                     raise
             time.sleep(0.001)  # its writer has published it and not closed it yet
 
+    def verify(self, chain: str, commit: Commit, progress: Callable[[int, int], None]) -> None:
+        """Every file, and that the steps in them find their rows."""
+        self.check(chain, commit)
+        with self.lake({chain: commit}) as lake:
+            lake.verify(progress=progress)
+
     def keep(self, chain: str, commit: Commit) -> None:
         """Lock a commit in place of the one before it."""
         new = CommitLock(self._folder(chain) / commits.file_name(commit.number))
@@ -143,7 +209,7 @@ class LocalChains:
             old.close()
 
     @contextmanager
-    def keeping(self, named: Iterable[tuple[str, int]]) -> Iterator[None]:
+    def keeping(self, named: Iterable[tuple[str, int]]) -> Iterator[Callable[[], None]]:
         """Lock commits during a block."""
         with ExitStack() as stack:
             for chain, number in named:
@@ -152,7 +218,7 @@ class LocalChains:
                 except FileNotFoundError:
                     raise LakeNotFound(f"commit {number} of {self._folder(chain).parent} is gone.") from None
                 stack.callback(lock.close)
-            yield
+            yield lambda: None
 
     def snapshots(self) -> list[str]:
         """The files in `snapshots/`."""
@@ -174,6 +240,10 @@ class LocalChains:
             return (self.path / snapshots.FOLDER / name).read_bytes()
         except FileNotFoundError:
             raise LakeNotFound(f"{self.path / snapshots.FOLDER / name} does not exist.") from None
+
+    def remove(self, name: str) -> None:
+        """Delete a file there."""
+        (self.path / snapshots.FOLDER / name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Unlock all commits."""

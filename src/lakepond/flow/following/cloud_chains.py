@@ -2,11 +2,14 @@
 
 Asking for the next commit of a chain is one GET. Names of chains are found by two LISTs. Commits that `gc`
 could delete while they are read, because they are old, are protected by a lease in the folder of their chain.
+
+Commits are read from the bucket and files are named by their content, so a cache may be used for any lake.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import tempfile
@@ -15,26 +18,31 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
-from lakepond.cloud.chains import ChainCopy, Skip, chain_names, chain_store, read_slot
-from lakepond.cloud.fetching import Fetcher
+from lakepond.cloud import leases
+from lakepond.cloud.bucket import Listed
+from lakepond.cloud.chains import SKIP_BYTES, ChainCopy, Skip, chain_names, chain_store, read_slot
+from lakepond.cloud.fetching import CloudSegments, Fetcher, check_content
 from lakepond.cloud.layout import commit_name, commit_numbers
 from lakepond.cloud.leases import Lease
 from lakepond.cloud.pace import patiently
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
-from lakepond.errors import CloudConflict, CloudNotFound, LakeCorrupt, LakeNotFound
+from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorrupt, LakeNotFound, SpecError
 from lakepond.formats import ranges
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import make_folders
 from lakepond.lake.format import commits, description, snapshots
+from lakepond.lake.format.checksum import digest_of
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.names import segment_files
-from lakepond.lake.read.lake import Lake
+from lakepond.lake.format.names import SOURCES, is_shared, segment_files
+from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.read.lake import Lake, one_writer
 
 log = logging.getLogger("lakepond")
 CACHE_BYTES = 4 << 30
@@ -45,26 +53,40 @@ PATIENCE_SECONDS = 10.0
 """how long a start waits for a server that does not answer"""
 UNLEASED_SECONDS = 12 * 3600.0
 """`gc` deletes nothing that is younger than a day: a commit up to this age needs no lease"""
-LEASE_SECONDS = 10.0
-"""how long to wait until a lease is there"""
 ASKED_AT_A_TIME = 16
+VERIFIED_AT_A_TIME, VERIFIED_TOGETHER = 4, 256
 
 
 class CloudChains:
     """The chains of a lake in a bucket, read through a cache of its own."""
 
-    def __init__(self, cloud: str | Cloud, cache: Path | None = None, store: Store | None = None) -> None:
-        """`cache`: folder for downloaded files, default: a temporary one, deleted by `close`."""
+    folder: Path | None = None
+
+    def __init__(
+        self,
+        cloud: str | Cloud,
+        cache: Path | None = None,
+        store: Store | None = None,
+        unleased: float | None = None,
+    ) -> None:
+        """`cache`: folder for downloaded files, default: a temporary one, deleted by `close`.
+
+        `unleased`: age in seconds up to which a commit needs no lease; default: half a day, which suffices if
+        each is read at once.
+        """
         self.store = Store(Cloud.of(cloud)) if store is None else store
+        self._unleased = UNLEASED_SECONDS if unleased is None else unleased
         try:
             data = patiently(lambda: self.store.read(description.NAME), for_seconds=PATIENCE_SECONDS)
         except CloudNotFound as error:
+            why = str(error).rstrip(".")
             raise LakeNotFound(
-                f"no lake exists at {self.store.cloud} ({error}); a writer with cloud= creates one."
+                f"no lake exists at {self.store.cloud} ({why}); a writer with cloud= creates one."
             ) from None
         self.spec = description.parse_spec(data, f"{description.NAME} in {self.store.cloud}")
         self.path = Path(tempfile.mkdtemp(prefix="lakepond-follow-")) if cache is None else cache
         make_folders(self.path)
+        self._temporary = cache is None
         self._remove: Callable[[], object] = lambda: None
         if cache is None:  # also if it is dropped, and when the process ends
             self._remove = weakref.finalize(self, _remove, self.path, os.getpid())
@@ -73,6 +95,7 @@ class CloudChains:
         self._fetchers: dict[str, Fetcher] = {}
         self._leases: dict[str, Lease] = {}
         self._skips: dict[str, Skip] = {}
+        self._verified: dict[str, set[str]] = {}  # files of each chain
         self._fetched = 0  # bytes since the cache was checked
 
     def names(self) -> list[str]:
@@ -105,7 +128,7 @@ class CloudChains:
 
     def _newest(self, chain: str) -> Commit | None:
         store = self._store(chain)
-        for number in reversed(commit_numbers(store.list("commits"))):
+        for number in reversed(self.numbers(chain)):
             try:
                 slot = read_slot(store, number)
             except LakeCorrupt as error:
@@ -115,35 +138,69 @@ class CloudChains:
                 return slot
         return None
 
+    def numbers(self, chain: str) -> list[int]:
+        """The commits of a chain: a LIST."""
+        listed = self._store(chain).list("commits")
+        return [n for n in commit_numbers(listed) if listed[commit_name(n)].size > SKIP_BYTES]
+
     def commit(self, chain: str, number: int) -> Commit:
         """A commit by its number."""
         store = self._store(chain)
-        found = read_slot(store, number)
+        found = patiently(lambda: read_slot(store, number), for_seconds=PATIENCE_SECONDS)
         if not isinstance(found, Commit):
-            known = ranges(commit_numbers(store.list("commits")))
+            known = ranges(self.numbers(chain))
             raise LakeNotFound(f"{store.cloud} has no commit {number}; it has {known}.")
         return found
+
+    def check(self, chain: str, commit: Commit) -> None:
+        """A commit is published after its files: each is checked when it is read."""
+
+    def segments(self, chain: str, lease: Lease | None = None) -> Segments:
+        """The files of a chain, downloaded when they are read."""
+        return Segments(
+            self.path,
+            chain,
+            bring=self._fetcher(chain),
+            pin=None if lease is None else lease.pin,
+            commit=partial(self.commit, chain),
+            numbers=partial(self.numbers, chain),
+        )
 
     def lake(self, heads: Mapping[str, Commit]) -> Lake:
         """The lake at these commits, whose files are downloaded when they are read."""
         segments: dict[str, Segments] = {}
-        leases: list[Lease] = []
         for chain, commit in heads.items():
             home = writers.home(self.path, chain)
             for folder in (home / "segments", home / "commits"):
                 folder.mkdir(parents=True, exist_ok=True)
             (home / "commits" / commits.file_name(commit.number)).write_bytes(commit.to_json())
             age = time.time() - datetime.fromisoformat(commit.time).timestamp()
-            lease = self._lease(chain) if age > UNLEASED_SECONDS else None
-            if lease is not None:
-                leases.append(lease)
-            segments[chain] = Segments(
-                self.path, chain, bring=self._fetcher(chain), pin=None if lease is None else lease.pin
-            )
-        lake = Lake(self.path, self.spec, dict(heads), segments)
-        for lease in leases:
-            lease.wait(LEASE_SECONDS)
-        return lake
+            lease = self._lease(chain) if age > self._unleased else None
+            segments[chain] = self.segments(chain, lease)
+        return Lake(self.path, self.spec, dict(heads), segments)
+
+    def verify(self, chain: str, commit: Commit, progress: Callable[[int, int], None]) -> None:
+        """The content of every object, as a stream: nothing is stored. An object is read once per chain."""
+        store, verified = self._store(chain), self._verified.setdefault(chain, set())
+        try:
+            files = dict(Catalog(commit, CloudSegments(store)).files())
+            new = [name for name in files if name not in verified]
+            total = sum(files.values())
+            done = total - sum(files[name] for name in new)
+            with ThreadPoolExecutor(VERIFIED_AT_A_TIME, "lakepond-verify") as pool:
+                for start in range(0, len(new), VERIFIED_TOGETHER):
+                    some = new[start : start + VERIFIED_TOGETHER]
+                    checked = pool.map(lambda name: self._check_object(store, name, files[name]), some)
+                    for name, _ in zip(some, checked, strict=True):
+                        verified.add(name)
+                        done += files[name]
+                        progress(done, total)
+        except (CloudCorrupt, CloudNotFound) as error:
+            raise LakeCorrupt(str(error)) from None
+
+    def _check_object(self, chain: Store, name: str, size: int) -> None:
+        store = self.store if is_shared(name) else chain
+        patiently(lambda: check_content(store, name, size), for_seconds=store.cloud.patience)
 
     def keep(self, chain: str, commit: Commit) -> None:
         """Forget earlier commits of a chain on this disk, and downloads beyond the size of the cache."""
@@ -151,15 +208,17 @@ class CloudChains:
         for number in commits.numbers(folder):
             if number != commit.number:
                 (folder / commits.file_name(number)).unlink(missing_ok=True)
-        if self._fetched > TRIM_BYTES:
-            self._fetched = 0
-            self._trim()
+        self._trim()
 
     def _trim(self) -> None:
-        """Delete the files that were downloaded first, until the cache has its size."""
+        """Delete the files that were downloaded first, until the cache has its size; checked now and then."""
+        if self._fetched <= TRIM_BYTES:
+            return
+        self._fetched = 0
+        own = [writers.home(self.path, chain) / "segments" for chain in self._fetchers]
         found = [
             (status.st_mtime, status.st_size, folder / name)
-            for folder in (writers.home(self.path, chain) / "segments" for chain in self._fetchers)
+            for folder in (*own, self.path / SOURCES)
             for name, status in segment_files(folder).items()
         ]
         over = sum(size for _, size, _ in found) - CACHE_BYTES
@@ -170,15 +229,36 @@ class CloudChains:
             over -= size
 
     @contextmanager
-    def keeping(self, named: Iterable[tuple[str, int]]) -> Iterator[None]:
-        """Check that commits exist; `gc` takes a day before it deletes one."""
-        wanted = list(named)
+    def keeping(self, named: Iterable[tuple[str, int]]) -> Iterator[Callable[[], None]]:
+        """Check that commits exist, and protect old ones by leases; `gc` takes a day to delete the others."""
+        wanted, started = set(named), leases.clock()
+        now = time.time()
+        old: dict[str, set[int]] = {}
+        for (chain, number), found in self._heads(wanted).items():
+            if now - found.modified > UNLEASED_SECONDS:
+                old.setdefault(chain, set()).add(number)
+
+        def check() -> None:
+            if leases.clock() - started > UNLEASED_SECONDS:
+                self._heads(wanted)
+
+        with ExitStack() as stack:
+            for chain, numbers in old.items():
+                stack.enter_context(leases.protecting(self._store(chain), numbers=numbers))
+            self._heads({(chain, number) for chain, numbers in old.items() for number in numbers})
+            yield check
+
+    def _heads(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Listed]:
+        """What the server reports of some commits; `LakeNotFound` if one does not exist."""
+        wanted = list(wanted)
         with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-head") as pool:
-            heads = pool.map(lambda each: self._store(each[0]).head(commit_name(each[1])), wanted)
-            for (chain, number), found in zip(wanted, heads, strict=True):
-                if found is None:
-                    raise LakeNotFound(f"commit {number} of {self._store(chain).cloud} is gone.")
-        yield
+            heads = list(pool.map(lambda each: self._store(each[0]).head(commit_name(each[1])), wanted))
+        known: dict[tuple[str, int], Listed] = {}
+        for (chain, number), found in zip(wanted, heads, strict=True):
+            if found is None:
+                raise LakeNotFound(f"commit {number} of {self._store(chain).cloud} is gone.")
+            known[chain, number] = found
+        return known
 
     def snapshots(self) -> list[str]:
         """The objects in `snapshots/`: a LIST."""
@@ -202,6 +282,10 @@ class CloudChains:
         except CloudNotFound as error:
             raise LakeNotFound(str(error)) from None
 
+    def remove(self, name: str) -> None:
+        """Delete an object there."""
+        self.store.delete(f"{snapshots.FOLDER}/{name}")
+
     def close(self) -> None:
         """Delete a temporary cache."""
         self._remove()
@@ -222,12 +306,14 @@ class CloudChains:
             fetch(name)
             with suppress(OSError):
                 self._fetched += fetch.copy.file(name).stat().st_size
+            if self._temporary:
+                self._trim()
 
         return bring
 
     def _lease(self, chain: str) -> Lease:
         if chain not in self._leases:
-            self._leases[chain] = Lease(self._store(chain))
+            self._leases[chain] = Lease(self._store(chain), writers.home(self.path, chain))
         return self._leases[chain]
 
     def __str__(self) -> str:
@@ -238,3 +324,49 @@ def _remove(cache: Path, pid: int) -> None:
     """Delete a temporary cache, unless this is a forked child."""
     if os.getpid() == pid:
         shutil.rmtree(cache, ignore_errors=True)
+
+
+def open_lake(url: str, commit: int | None, writer: str | None, cache: Path | None) -> Lake:
+    """A lake in a bucket, all writers or one; see `Lake.open`."""
+    chains = _cached(url, cache)
+    found = chains.names()
+    if writer is not None:
+        name = one_writer(str(chains), writer, found)
+        if name not in found:
+            known = ", ".join(each or "the one without a name" for each in found)
+            raise CloudNotFound(f"{chains} has no writer {writer!r}; it has {known or 'none'}.")
+        found = [name]
+    elif commit is not None and len(found) > 1:
+        raise SpecError(
+            f"{chains} has {len(found)} writers, and each numbers its own commits; name one: "
+            "Lake.open(url, commit, writer=...)."
+        )
+
+    def head(chain: str) -> Commit | None:
+        return chains.next(chain, None) if commit is None else chains.commit(chain, commit)
+
+    with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-open") as pool:
+        heads = dict(zip(found, pool.map(head, found), strict=True))
+    return _opened(chains, url, {chain: head for chain, head in heads.items() if head is not None})
+
+
+def open_again(url: str, cache: Path, numbers: dict[str, int]) -> Lake:
+    """Open such a lake at these commits; used for unpickling."""
+    chains = _cached(url, cache)
+    return _opened(chains, url, {chain: chains.commit(chain, number) for chain, number in numbers.items()})
+
+
+def _cached(url: str, cache: Path | None) -> CloudChains:
+    cloud = Cloud.of(url)
+    if cache is None:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        cache = Path(caches) / "lakepond" / digest_of(cloud.url.rstrip("/").encode())
+    return CloudChains(cloud, cache, unleased=-math.inf)
+
+
+def _opened(chains: CloudChains, url: str, heads: dict[str, Commit]) -> Lake:
+    if not heads:
+        raise LakeNotFound(f"{chains} has no commit yet; `replay.push()` uploads those of a replay.")
+    lake = chains.lake(heads)
+    lake.url = url
+    return lake

@@ -95,11 +95,16 @@ class Lag:
         )
 
 
+def is_alive(age: float, usual_interval: float | None) -> bool:
+    """Whether a writer whose last commit is `age` seconds old is alive; None: its interval is unknown."""
+    usual = UNKNOWN_INTERVAL if usual_interval is None else usual_interval
+    return age <= max(SILENT_SECONDS, SILENT_INTERVALS * usual)
+
+
 def lag_of(chain: Chain, now: float) -> WriterLag:
     """The lag of one chain; `now` by the monotonic clock."""
     known = max((commit.recorded for commit in chain.pending), default=chain.seen)
     age = None if chain.number is None else max(0.0, now - chain.arrived)
-    usual = UNKNOWN_INTERVAL if chain.usual_interval is None else chain.usual_interval
     return WriterLag(
         writer=chain.name,
         commit=chain.number,
@@ -108,7 +113,7 @@ def lag_of(chain: Chain, now: float) -> WriterLag:
         steps_behind=max(0, known - chain.seen),
         bytes_behind=sum(commit.bytes_written for commit in chain.pending),
         missed=chain.missed,
-        alive=age is not None and age <= max(SILENT_SECONDS, SILENT_INTERVALS * usual),
+        alive=age is not None and is_alive(age, chain.usual_interval),
         error=chain.error,
     )
 

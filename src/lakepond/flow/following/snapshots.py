@@ -46,14 +46,20 @@ def write(follower: Follower, generator: np.random.Generator) -> Snapshot:
     try:
         taken, weights = _taken(follower, generator)
         named = {(chain, each.commit) for chain, heads in taken.heads.items() for each in heads}
-        with chains.keeping(named):  # retention sees the snapshot before it can delete one of them
+        with chains.keeping(named) as check:  # retention sees the snapshot before it can delete one of them
             while True:
                 number = snapshots.next_number(chains.snapshots())
                 snapshot = replace(taken, number=number)
                 if weights is not None and not chains.write(snapshots.priorities_name(number), weights):
                     continue  # another follower has taken this number
                 if chains.write(snapshots.file_name(number), snapshot.to_json()):
-                    return snapshot
+                    break
+            try:
+                check()
+            except LakeNotFound:
+                chains.remove(snapshots.file_name(number))
+                raise
+            return snapshot
     except LakeNotFound as error:
         raise LakeNotFound(DROPPED.format(why=str(error).rstrip("."))) from None
 

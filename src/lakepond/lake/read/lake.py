@@ -12,9 +12,9 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from lakepond.errors import LakeCorrupt, LakeNotFound, SpecError, UnknownStream
+from lakepond.errors import LakeCorrupt, LakeNotFound, LakeReadOnly, SpecError, UnknownStream
 from lakepond.formats import ranges
-from lakepond.lake import writers
+from lakepond.lake import urls, writers
 from lakepond.lake.elsewhere import Segments, known
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit, Start
@@ -118,7 +118,7 @@ class Lake(Sampled, Exports):
         writer: str | None = None,
         segments: Segments | None = None,
         cache: str | Path | None = None,
-    ) -> Self:
+    ) -> Lake:
         """Open a lake at its newest intact commit, or at the commit with that number.
 
         path: folder of the lake, or the URL of one in a bucket ("gs://bucket/demo"), whose files are
@@ -135,11 +135,9 @@ class Lake(Sampled, Exports):
         is damaged. Without `commit`, damaged commits are skipped with a warning.
         """
         if "://" in str(path):
-            from lakepond.flow.cloud_to_lake import open_in_cloud
-
-            lake = cls(*open_in_cloud(str(path), commit, writer, None if cache is None else Path(cache)))
-            lake.url = str(path)
-            return lake
+            opened = urls.open_lake(str(path), commit, writer, None if cache is None else Path(cache))
+            assert isinstance(opened, Lake)
+            return opened
         if cache is not None:
             raise SpecError("cache is for a lake in a bucket; give its URL in place of a path.")
         path = Path(path)
@@ -176,9 +174,7 @@ class Lake(Sampled, Exports):
         """A copy, also in another process, opens the same commits of the lake at the same path."""
         numbers = {name: head.number for name, head in self.heads.items()}
         if self.url is not None:
-            from lakepond.flow.cloud_to_lake import open_again
-
-            return open_again, (self.url, self.path.absolute(), numbers)
+            return urls.open_again, (self.url, self.path.absolute(), numbers)
         return open_commits, (self.path.absolute(), numbers)
 
     # --- steps -----------------------------------------------------------------------------------
@@ -239,7 +235,8 @@ class Lake(Sampled, Exports):
 
     def commits(self, writer: str | None = None) -> list[int]:
         """Return the numbers of all commits, oldest first; `writer` is required if there are several."""
-        return commits.numbers(writers.home(self.path, self._head(writer)[0]) / "commits")
+        name, _ = self._head(writer)
+        return next(head for head in self.reader.heads if head.writer == name).segments.commits()
 
     def _head(self, writer: str | None) -> tuple[str, Commit]:
         """The only writer, or the one named, and its commit."""
@@ -278,6 +275,8 @@ class Lake(Sampled, Exports):
         """
         from lakepond.lake.write.writer import LakeWriter
 
+        if self.url is not None:
+            raise LakeReadOnly(f"{self.url} is only read; pull the lake to a folder to compact that copy.")
         heads: dict[str, Commit] = {}
         segments = {head.writer: head.segments for head in self.reader.heads}
         self.close()  # retention keeps commits that are read
@@ -341,7 +340,7 @@ class Lake(Sampled, Exports):
         self.close()
 
 
-def one_writer(path: Path, writer: str, among: Iterable[str]) -> str:
+def one_writer(path: Path | str, writer: str, among: Iterable[str]) -> str:
     """The writer that a name stands for, with or without incarnation; itself if there is none of that name.
 
     `SpecError` if several incarnations have the name.

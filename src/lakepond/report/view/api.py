@@ -1,19 +1,24 @@
 """What the page can ask for: one method an address, plain JSON or a PNG back. docs/view.md has the list.
 
-Every method takes the words of the query and answers for one commit: `commit=N`, or the newest intact one.
+Every method takes the words of the query and answers for one commit of one writer: `commit=N`, or the newest
+intact one.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lakepond._version import __version__
+from lakepond.cloud.place import Cloud
+from lakepond.flow.following.chains import chains_at
 from lakepond.lake.read.lake import Lake
 from lakepond.report.view import pictures
 from lakepond.report.view.checks import check
@@ -40,19 +45,77 @@ COMMIT_SECONDS = 0.5
 """how long an answer may take to read commits"""
 MOST_FILES = 200
 """files told in one answer"""
+DISCOVER_SECONDS = 30.0
+"""after which new writers are looked for"""
+ASKED_AT_A_TIME = 16
 DEFAULT_THRESHOLD = 0.5
 """coefficient from which an entry is marked, unless the run's config or the reader says otherwise"""
 
 
 class Api:
-    """Answers about one lake; any thread may ask."""
+    """Answers about one lake, in a folder or at a URL; any thread may ask. Each writer is one `WriterApi`."""
 
-    def __init__(self, path: Path) -> None:
-        self.lake = OpenedLake(path)
-        self._index = EpisodeIndex(path)
+    def __init__(self, place: str | Path | Cloud) -> None:
+        self._chains = chains_at(place)
+        self._lock = threading.Lock()
+        self._writers: dict[str, WriterApi] = {}
+        self._lakes: dict[str, OpenedLake] = {}
+        self._names: list[str] = []
+        self._discovered = -math.inf
+        self.of({})
+
+    def of(self, query: Query) -> WriterApi:
+        """The writer that a query is about: `writer=NAME`, or the first one that has a commit."""
+        name = query.get("writer")
+        with self._lock:
+            if time.monotonic() - self._discovered > DISCOVER_SECONDS or name not in (None, *self._names):
+                found = self._chains.names()
+                with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-writers") as pool:
+                    numbers = list(pool.map(self._chains.numbers, found))
+                named = [name for name, known in zip(found, numbers, strict=True) if known]
+                self._names, self._discovered = named or [""], time.monotonic()
+            name = self._names[0] if name is None else name
+            if name not in self._names:
+                raise BadQuestion(f"writer is one of {self._names}, not {name!r:.80}.")
+            if name not in self._writers:
+                self._writers[name] = WriterApi(self._lake(name))
+            return self._writers[name]
+
+    def _lake(self, name: str) -> OpenedLake:
+        return self._lakes.setdefault(name, OpenedLake(self._chains, name))
+
+    def about(self, query: Query) -> dict[str, Any]:
+        """The lake: its writers, its spec, the newest commit of a writer, what is wrong with it."""
+        return self.of(query).about(query) | {"writers": list(self._names)}
+
+    def writers(self, query: Query) -> dict[str, Any]:
+        """The newest commit of every writer."""
+        with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-writers") as pool:
+            newest = list(pool.map(lambda name: self._lake(name).newest()[0], self._names))
+        spec = self._chains.spec
+        known = {
+            n: None if c is None else summarise(c, spec) for n, c in zip(self._names, newest, strict=True)
+        }
+        return {"writers": [{"name": name, "newest": commit} for name, commit in known.items()]}
+
+    def close(self) -> None:
+        """Stop all threads, close all files."""
+        for writer in self._writers.values():
+            writer.close()
+        self._chains.close()
+
+
+class WriterApi:
+    """Answers about one writer of a lake."""
+
+    def __init__(self, lake: OpenedLake) -> None:
+        self.lake = lake
+        folder = lake.chains.folder
+        self._run = None if folder is None else folder.resolve().parent
+        self._index = EpisodeIndex(lake)
         self._older: EpisodeIndex | None = None  # of a commit that is not the newest
         self._ids = EpisodeIds()
-        self._training = Training(path.resolve().parent)
+        self._training = None if self._run is None else Training(self._run)
         self._market_of: tuple[tuple[int, ...], MarketRun | None] = ((), None)
         self._checking = threading.Lock()
         self._choosing = threading.Lock()
@@ -70,16 +133,18 @@ class Api:
     # --- the lake --------------------------------------------------------------------------------
 
     def about(self, query: Query) -> dict[str, Any]:
-        """The lake: its spec, its newest commit, what is wrong with it."""
+        """The newest commit, and what is wrong with it."""
         newest, problems = self.lake.newest()
         if newest is not None:
             self._index.go_to(newest)
+        folder, place = self.lake.chains.folder, str(self.lake.chains)
         return {
             "version": __version__,
-            "name": self.lake.path.resolve().name,
-            "path": str(self.lake.path),
-            "run": self.lake.path.resolve().parent.name,
-            "training": self._training.exists(),
+            "name": place.rstrip("/").rpartition("/")[2] if folder is None else folder.resolve().name,
+            "path": place,
+            "run": "" if self._run is None else self._run.name,
+            "training": self._training is not None and self._training.exists(),
+            "writer": self.lake.writer,
             "step_bytes": self.lake.spec.step_nbytes,
             "commits": len(self.lake.numbers()),
             "newest": None if newest is None else summarise(newest, self.lake.spec),
@@ -88,6 +153,8 @@ class Api:
 
     def curves(self, query: Query) -> dict[str, Any]:
         """The charts of the run around the lake; only its state if they are those of `version`."""
+        if self._training is None:
+            raise BadQuestion("the training of a lake in a bucket is not shown; pull the run to see it.")
         return self._training.curves(query.get("version", ""))
 
     def commits(self, query: Query) -> dict[str, Any]:
@@ -120,9 +187,12 @@ class Api:
 
     def uploads(self, query: Query) -> dict[str, Any]:
         """How much of a commit is known to be in the cloud."""
-        return tell_uploads(
-            self.lake.path, self.lake.commit(commit_number(query)) if self.lake.numbers() else None
-        )
+        commit = self.lake.commit(commit_number(query)) if self.lake.numbers() else None
+        folder = self.lake.chains.folder
+        if folder is None:
+            number = None if commit is None else commit.number
+            return {"commit": number, "places": [], "last_push": None}
+        return tell_uploads(folder, self.lake.writer, commit)
 
     def verify(self, query: Query) -> Iterator[dict[str, Any]]:
         """Check every byte of a commit; a line a file. One at a time."""
@@ -130,8 +200,8 @@ class Api:
         if not self._checking.acquire(blocking=False):
             raise Busy("a check is running already; wait for it, or close the other page.")
         try:
-            with Lake(self.lake.path, self.lake.spec, commit) as lake:
-                totals = lake.reader.heads[0].catalog.totals()
+            with self.lake.lake(commit) as lake:
+                totals = self.lake.catalog(commit.number).totals()
                 yield {"commit": commit.number, "files": totals.files, "of": totals.bytes}
                 yield from check(lake)
         finally:
@@ -148,7 +218,7 @@ class Api:
                 self._index.go_to(commit)
                 return self._index
             if self._older is None:
-                self._older = EpisodeIndex(self.lake.path)
+                self._older = EpisodeIndex(self.lake)
             self._older.go_to(commit)
             return self._older
 
@@ -263,13 +333,13 @@ class Api:
     def distribution(self, query: Query) -> dict[str, Any]:
         """How the values of a column are distributed."""
         commit = self.lake.commit(commit_number(query))
-        with Lake(self.lake.path, self.lake.spec, commit) as lake:  # of its own: this takes a while
+        with self.lake.lake(commit) as lake:  # of its own: this takes a while
             return {"commit": commit.number, **tell_distribution(lake, query.get("column", "reward"))}
 
     def sharing(self, query: Query) -> dict[str, Any]:
         """Which rows are shared by whom."""
         commit = self.lake.commit(commit_number(query))
-        with Lake(self.lake.path, self.lake.spec, commit) as lake:
+        with self.lake.lake(commit) as lake:
             leaf, _ = self._leaf(lake, query)
             run = self._market()
             return {"commit": commit.number, **tell_sharing(lake, leaf, run.dates if run else ())}
@@ -284,7 +354,9 @@ class Api:
 
     def _market(self) -> MarketRun | None:
         """The market of the run around the lake, read again when its files change."""
-        folder = self.lake.path.resolve().parent
+        folder = self._run
+        if folder is None:
+            return None
         files = [folder / "config.json", folder / "market.json"]
         stats = [file.stat() for file in files if file.exists()]
         state = tuple(number for one in stats for number in (one.st_mtime_ns, one.st_size))
@@ -294,8 +366,10 @@ class Api:
 
     def _threshold(self) -> float:
         """Of the run that the lake is part of, if its config has one."""
+        if self._run is None:
+            return DEFAULT_THRESHOLD
         try:
-            config = read_json(self.lake.path.resolve().parent / "config.json")
+            config = read_json(self._run / "config.json")
         except (OSError, ValueError):
             return DEFAULT_THRESHOLD
         found = _find(config, "threshold")

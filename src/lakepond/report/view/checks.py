@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from lakepond.errors import LakeError
+from lakepond.errors import LakeError, LakepondError
 from lakepond.lake.elsewhere import known
 from lakepond.lake.read.lake import Lake
 from lakepond.lake.read.verify import QUEUED, THREADS, Check, checks
@@ -41,7 +41,7 @@ def _checks(lake: Lake) -> Iterator[Check]:
 def _run(check: Check) -> str | None:
     try:
         check.run()
-    except (LakeError, OSError) as error:
+    except (LakepondError, OSError) as error:
         return str(error)
     return None
 

@@ -10,17 +10,15 @@ The table grows while it is read; memory is bounded by the newest `MOST_EPISODES
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lakepond.errors import LakeCorrupt, LakeError
-from lakepond.lake.elsewhere import Segments
-from lakepond.lake.format import commits
+from lakepond.errors import LakeCorrupt, LakepondError
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.steps import read_steps
 from lakepond.lake.read.catalog import Catalog
+from lakepond.report.view.opened import OpenedLake
 from lakepond.types import Array
 
 MOST_EPISODES = 2_000_000
@@ -50,8 +48,8 @@ class Found(NamedTuple):
 class EpisodeIndex:
     """The episodes of a commit, and of those that follow it."""
 
-    def __init__(self, path: Path) -> None:
-        self._folder, self._segments = path / "commits", Segments(path)
+    def __init__(self, lake: OpenedLake) -> None:
+        self._lake, self._segments = lake, lake.chains.segments(lake.writer)
         self._lock = threading.Condition()
         self._chunks: list[Array] = []
         self._joined: Array | None = None
@@ -205,7 +203,7 @@ class EpisodeIndex:
                 stop = min(segment.stop, at + PIECE_STEPS)
                 with self._segments.using(segment.name) as file:
                     columns = read_steps(file, COLUMNS, at - segment.first, stop - segment.first)
-            except (LakeError, OSError) as error:
+            except (LakepondError, OSError) as error:
                 with self._lock:
                     self.error = str(error)
                     self._lock.notify_all()
@@ -233,8 +231,8 @@ class EpisodeIndex:
             if commit.parent == before.number:
                 return True
             try:
-                commit = commits.read(self._folder, commit.parent)
-            except (LakeError, OSError):  # it is kept no longer, say
+                commit = self._lake.commit(commit.parent)
+            except (LakepondError, OSError):  # it is kept no longer, say
                 return False
         return commit.number == before.number
 

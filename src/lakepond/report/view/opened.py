@@ -6,15 +6,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from lakepond.errors import LakeCorrupt, LakeError, LakeNotFound
-from lakepond.lake.elsewhere import Segments
-from lakepond.lake.format import commits, description
+from lakepond.errors import CloudError, LakeCorrupt, LakeError, LakeNotFound
+from lakepond.flow.following.chains import Chains
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.read.catalog import Catalog
-from lakepond.lake.read.lake import Lake, check_files
+from lakepond.lake.read.lake import Lake
 from lakepond.types import Spec
 
 OPEN_COMMITS = 3
@@ -24,12 +22,11 @@ TOLD_COMMITS = 20_000
 
 
 class OpenedLake:
-    """One lake, any of its commits; every method may be called by any thread."""
+    """One writer of a lake, any of its commits; every method may be called by any thread."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.spec: Spec = description.read(path)
-        self._folder = path / "commits"
+    def __init__(self, chains: Chains, writer: str = "") -> None:
+        self.chains, self.writer = chains, writer
+        self.spec: Spec = chains.spec
         self._lock = threading.RLock()
         self._open: OrderedDict[int, Lake] = OrderedDict()
         self._whole: Commit | None = None
@@ -39,7 +36,7 @@ class OpenedLake:
 
     def numbers(self) -> list[int]:
         """The commits that are there, oldest first, whole or not."""
-        return commits.numbers(self._folder)
+        return self.chains.numbers(self.writer)
 
     def newest(self) -> tuple[Commit | None, list[dict[str, Any]]]:
         """The newest commit that is whole, and why later ones are not; looks again when one came or went."""
@@ -56,8 +53,10 @@ class OpenedLake:
             if self._whole is not None and number == self._whole.number and not problems:
                 return self._whole, []
             try:
-                commit = commits.read(self._folder, number)
-                check_files(self.path, commit)
+                commit = self.chains.commit(self.writer, number)
+                self.chains.check(self.writer, commit)
+            except CloudError:  # nothing is known of it
+                raise
             except (LakeError, OSError) as error:
                 problems.append({"number": number, "error": str(error)})
                 if len(problems) >= 50:  # a lake that is broken all over need not be told in full
@@ -72,19 +71,20 @@ class OpenedLake:
             with self._lock:
                 if number in self._open:
                     return self._open[number].commit
-            try:
-                return commits.read(self._folder, number)
-            except FileNotFoundError:
-                raise LakeNotFound(f"{self.path} has no commit {number} (any more).") from None
+            return self.chains.commit(self.writer, number)
         newest, problems = self.newest()
         if newest is None:
             why = f" that is intact: {problems[0]['error']}" if problems else " yet."
-            raise LakeNotFound(f"{self.path} has no commit{why}")
+            raise LakeNotFound(f"{self.chains} has no commit{why}")
         return newest
 
     def catalog(self, number: int | None) -> Catalog:
         """The files of a commit."""
-        return Catalog(self.commit(number), Segments(self.path))
+        return Catalog(self.commit(number), self.chains.segments(self.writer))
+
+    def lake(self, commit: Commit) -> Lake:
+        """The lake at a commit, to be closed by the caller."""
+        return self.chains.lake({self.writer: commit})
 
     @contextmanager
     def reading(self, number: int | None) -> Iterator[Lake]:
@@ -95,7 +95,7 @@ class OpenedLake:
             if lake is None:
                 if len(self._open) >= OPEN_COMMITS:
                     self._open.popitem(last=False)[1].close()
-                lake = Lake(self.path, self.spec, commit)
+                lake = self.lake(commit)
             self._open[commit.number] = lake
             yield lake
 
@@ -105,16 +105,16 @@ class OpenedLake:
             if number in self._told:
                 return self._told[number]
         try:
-            told = summarise(commits.read(self._folder, number), self.spec)
-        except FileNotFoundError:
+            summary = summarise(self.chains.commit(self.writer, number), self.spec)
+        except LakeNotFound:
             return {"number": number, "error": f"commit {number} is kept no longer."}
         except (LakeCorrupt, OSError) as error:
             return {"number": number, "error": str(error)}
         with self._lock:
-            self._told[number] = told
+            self._told[number] = summary
             if len(self._told) > TOLD_COMMITS:
                 self._told.popitem(last=False)
-        return told
+        return summary
 
     def close(self) -> None:
         """Close all files."""

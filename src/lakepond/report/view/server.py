@@ -22,7 +22,16 @@ from typing import Any, Self, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from lakepond._version import __version__
-from lakepond.errors import LakeCorrupt, LakeError, LakeNotFound, LakepondError
+from lakepond.cloud.place import Cloud
+from lakepond.errors import (
+    CloudCorrupt,
+    CloudError,
+    CloudNotFound,
+    LakeCorrupt,
+    LakeError,
+    LakeNotFound,
+    LakepondError,
+)
 from lakepond.report.view.access import TOKEN, Access
 from lakepond.report.view.api import Api
 from lakepond.report.view.query import Busy
@@ -47,6 +56,11 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+ROUTES = (
+    *("curves", "spec", "commits", "files", "uploads", "verify", "streams", "episodes", "episode"),
+    *("pictures", "observation", "prices", "step", "distribution", "sharing"),
+)
+"""the methods of `WriterApi` that can be asked for"""
 MOST_FIELDS = 32
 """fields of a query"""
 REFUSED = "this name of the server is not known; start it with `lakepond view --allow-host NAME`."
@@ -57,12 +71,15 @@ class ViewServer:
     """Serves one lake; `with ViewServer(path) as server: server.wait()`."""
 
     def __init__(
-        self, lake: str | Path, port: int = 0, *, host: str = ADDRESS, allow_hosts: Iterable[str] = ()
+        self, lake: str | Path | Cloud, port: int = 0, *, host: str = ADDRESS, allow_hosts: Iterable[str] = ()
     ) -> None:
-        """Listen at once; `port` 0 takes any that is free, `allow_hosts` are further names in `Host`."""
+        """Listen at once; `port` 0 takes any that is free, `allow_hosts` are further names in `Host`.
+
+        `lake`: a folder or a URL.
+        """
         self._pages = _static()
         self._access = Access([*allow_hosts, host, socket.gethostname()])
-        self.api = Api(Path(lake))
+        self.api = Api(lake)
         try:
             self._http = _Http((host, port), _handler(self.api, self._pages, self._access))
         except OSError:
@@ -122,24 +139,11 @@ def _static() -> dict[str, tuple[str, bytes]]:
 
 
 def _handler(api: Api, pages: dict[str, tuple[str, bytes]], access: Access) -> type[BaseHTTPRequestHandler]:
-    routes: dict[str, Callable[[dict[str, str]], Any]] = {
-        "/api/lake": api.about,
-        "/api/curves": api.curves,
-        "/api/spec": api.spec,
-        "/api/commits": api.commits,
-        "/api/files": api.files,
-        "/api/uploads": api.uploads,
-        "/api/verify": api.verify,
-        "/api/streams": api.streams,
-        "/api/episodes": api.episodes,
-        "/api/episode": api.episode,
-        "/api/pictures": api.pictures,
-        "/api/observation": api.observation,
-        "/api/prices": api.prices,
-        "/api/step": api.step,
-        "/api/distribution": api.distribution,
-        "/api/sharing": api.sharing,
-    }
+    def route(name: str) -> Callable[[dict[str, str]], Any]:
+        return lambda query: getattr(api.of(query), name)(query)
+
+    routes = {f"/api/{name}": route(name) for name in ROUTES}
+    routes |= {"/api/lake": api.about, "/api/writers": api.writers}
 
     class Handler(BaseHTTPRequestHandler):
         """One connection."""
@@ -256,12 +260,14 @@ def _handler(api: Api, pages: dict[str, tuple[str, bytes]], access: Access) -> t
 
 
 def _status(error: LakepondError) -> HTTPStatus:
-    if isinstance(error, LakeNotFound):
+    if isinstance(error, LakeNotFound | CloudNotFound):
         return HTTPStatus.NOT_FOUND
-    if isinstance(error, LakeCorrupt):
+    if isinstance(error, LakeCorrupt | CloudCorrupt):
         return HTTPStatus.CONFLICT
     if isinstance(error, Busy):
         return HTTPStatus.TOO_MANY_REQUESTS
+    if isinstance(error, CloudError):
+        return HTTPStatus.BAD_GATEWAY
     return HTTPStatus.INTERNAL_SERVER_ERROR if isinstance(error, LakeError) else HTTPStatus.BAD_REQUEST
 
 

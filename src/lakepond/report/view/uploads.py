@@ -12,13 +12,13 @@ from lakepond.runs.status import UPLOAD
 from lakepond.untrusted import read_json
 
 
-def tell_uploads(lake: Path, commit: Commit | None) -> dict[str, Any]:
+def tell_uploads(lake: Path, writer: str, commit: Commit | None) -> dict[str, Any]:
     """For each place: how much of a commit is there, and how much of that is no longer on this disk."""
-    listed, found = places(lake), []
-    files = dict(Catalog(commit, Segments(lake)).files()) if commit is not None and listed else {}
+    listed, found, segments = places(lake), [], Segments(lake, writer)
+    files = dict(Catalog(commit, segments).files()) if commit is not None and listed else {}
     for file, url, names in listed:
         there = files.keys() & names
-        only_there = [name for name in there if not (lake / "segments" / name).exists()]
+        only_there = [name for name in there if segments.local(name) is None]
         found.append(
             {
                 "place": url,

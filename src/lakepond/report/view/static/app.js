@@ -1,6 +1,6 @@
 // The frame of the page: the page and commit shown, updates, errors.
 
-import { get, h, note, ago, bytes, count } from "/static/dom.js";
+import { get, h, keepWriter, note, ago, bytes, count } from "/static/dom.js";
 import { training } from "/static/training.js";
 import { overview } from "/static/overview.js";
 import { episodes } from "/static/episodes.js";
@@ -12,6 +12,7 @@ const PAGES = { overview, training, episodes, values, rows, files };
 const main = document.getElementById("main");
 const notice = document.getElementById("notice");
 const chooser = document.getElementById("commit");
+const writers = document.getElementById("writer");
 let leaving = new AbortController();
 let lake = null, shown = null, later = null, refresh = null;
 
@@ -25,13 +26,13 @@ function address() {
 
 export function go(name, words) {
   const kept = Object.entries(words).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  location.hash = `#/${name}?${new URLSearchParams(kept)}`;
+  location.hash = keepWriter(`#/${name}?${new URLSearchParams(kept)}`);
 }
 
 // Changes the address without a new page: the position in an episode, say.
 export function remember(name, words) {
   const kept = Object.entries(words).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  history.replaceState(null, "", `#/${name}?${new URLSearchParams(kept)}`);
+  history.replaceState(null, "", keepWriter(`#/${name}?${new URLSearchParams(kept)}`));
 }
 
 async function show() {
@@ -41,7 +42,7 @@ async function show() {
   const { name, words } = address();
   for (const link of document.querySelectorAll("#nav a")) {
     const target = link.getAttribute("href").split("?")[0];
-    link.setAttribute("href", words.commit ? `${target}?commit=${words.commit}` : target);
+    link.setAttribute("href", keepWriter(words.commit ? `${target}?commit=${words.commit}` : target));
     if (target === `#/${name}`) {
       link.setAttribute("aria-current", "page");
       link.scrollIntoView({ block: "nearest", inline: "center" });  // the list scrolls on narrow screens
@@ -87,6 +88,9 @@ function tellLake(wanted) {
   if (lake.problems.length && lake.newest) notice.append(note(`The page shows commit ${lake.newest.number}, the newest that is intact.`));
   document.querySelector("#nav a[href^='#/training']").hidden = !lake.training;
   chooser.disabled = lake.newest === null;
+  writers.parentElement.hidden = lake.writers.length < 2;
+  writers.replaceChildren(...lake.writers.map((name) => h("option", { value: name }, name || "without a name")));
+  writers.value = lake.writer;
   fillChooser(wanted);
 }
 
@@ -116,6 +120,9 @@ chooser.addEventListener("change", () => {
   const { name, words } = address();
   go(name, name === "episodes" ? { only: words.only, order: words.order, commit: chooser.value } : { ...words, commit: chooser.value });
 });
+
+// Commits and episodes are those of one writer, so another writer starts without them.
+writers.addEventListener("change", () => { location.hash = `#/${address().name}?${new URLSearchParams({ writer: writers.value })}`; });
 
 // Follows a running training: pages that can refresh do so, others say that there is a new commit.
 async function look() {

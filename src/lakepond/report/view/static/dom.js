@@ -6,6 +6,15 @@ export * from "/static/numbers.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
+// The writer that the page shows: the part `writer=` of its address. Links and requests keep it.
+export const writer = () => new URLSearchParams(location.hash.split("?")[1] ?? "").get("writer");
+
+export function keepWriter(hash) {
+  const name = writer();
+  if (name === null || /[?&]writer=/.test(hash)) return hash;
+  return `${hash}${hash.includes("?") ? "&" : "?"}${new URLSearchParams({ writer: name })}`;
+}
+
 export function h(tag, attributes = {}, ...children) {
   return fillIn(document.createElement(tag), attributes, children);
 }
@@ -19,6 +28,7 @@ function fillIn(element, attributes, children) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name in { value: 1, checked: 1, disabled: 1, htmlFor: 1 }) element[name] = value;
+    else if (name === "href" && value.startsWith("#/")) element.setAttribute(name, keepWriter(value));
     else element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...children.flat(9).filter((child) => child !== null && child !== undefined && child !== false));
@@ -29,7 +39,7 @@ export class Refused extends Error {}
 
 // One request; `signal` cancels it when its answer is no longer needed.
 export async function get(name, words = {}, signal = undefined) {
-  const query = new URLSearchParams();
+  const query = new URLSearchParams(writer() === null ? {} : { writer: writer() });
   for (const [key, value] of Object.entries(words)) {
     if (value !== null && value !== undefined && value !== "") query.set(key, value);
   }

@@ -1,6 +1,6 @@
 // Segments, files of rows, checksums, uploads.
 
-import { bytes, count, get, h, note, number, row, table, ago } from "/static/dom.js";
+import { bytes, count, get, h, note, number, row, table, ago, keepWriter } from "/static/dom.js";
 
 const PAGE = 200;
 
@@ -62,7 +62,7 @@ function checker(commit, states, again, signal) {
     bad.replaceChildren();
     let checked = 0, broken = 0, away = 0, of = 0;
     try {
-      const answer = await fetch(`/api/verify?commit=${commit}`, { signal });
+      const answer = await fetch(`/api/${keepWriter(`verify?commit=${commit}`)}`, { signal });
       if (!answer.ok) throw new Error((await answer.json()).error);
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let rest = "";

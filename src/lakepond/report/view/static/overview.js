@@ -11,7 +11,7 @@ export async function overview(main, { lake, words, signal, go }) {
   const wanted = words.commit;
   const [commits, spec, curves] = await Promise.all([
     get("commits", {}, signal), get("spec", { commit: wanted }, signal), lake.training ? get("curves", {}, signal) : null]);
-  const top = h("div", {}), list = h("section", {}), streams = h("div", { class: "stack" }, h("p", { class: "quiet" }, "Finding episodes …"));
+  const writers = h("section", {}), top = h("div", {}), list = h("section", {}), streams = h("div", { class: "stack" }, h("p", { class: "quiet" }, "Finding episodes …"));
   const grid = h("div", { class: "charts" }), state = h("p", { class: "state" });
   const size = figure("Lake size at each commit"), returns = figure("Episode returns", "Finished episodes by their last step, in up to 120 groups: mean, with the range as a band.");
   const live = liveCharts(grid, (group) => group === "learning", false);
@@ -38,7 +38,8 @@ export async function overview(main, { lake, words, signal, go }) {
 
   main.replaceChildren(h("div", { class: "stack" },
     h("div", {}, h("h1", {}, lake.name === "lake" ? lake.run : lake.name), lake.training ? state : null, h("p", { class: "quiet" }, h("code", {}, lake.path))),
-    top, grid, list, streams, fields(spec)));
+    top, grid, writers, list, streams, fields(spec)));
+  if (lake.writers.length > 1) get("writers", {}, signal).then((told) => writers.replaceChildren(...writerTable(told.writers, lake.writer)), () => {});
   follow(curves);
   grid.prepend(...(grid.children.length ? [grid.firstChild] : []), size);
   show(commits);
@@ -111,6 +112,18 @@ function commitTable(told, mine) {
     broken.length ? h("p", { class: "bad small" }, `Broken: ${broken.slice(0, 20).map((commit) => commit.number).join(", ")}.`) : "",
     h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of commits" }, table(heads, rows, "Commits, newest first")),
     whole.length > MOST_LISTED ? h("p", { class: "quiet small" }, `The table has the newest ${MOST_LISTED}; the chart and the list at the top have more.`) : ""];
+}
+
+// All writers of the lake, and all together; the rest of the page is about one of them.
+function writerTable(told, shown) {
+  const heads = ["Writer", "#Commit", "Last commit", "#Steps", "#On disk"];
+  const known = told.filter((each) => each.newest), sum = (key) => known.reduce((total, each) => total + each.newest[key], 0);
+  const rows = known.map(({ name, newest }) => row([
+    h("a", { href: `#/overview?${new URLSearchParams({ writer: name })}`, "aria-current": name === shown ? "true" : null }, name || "without a name"),
+    String(newest.number), h("span", { title: when(newest.time) }, ago(newest.time)), count(newest.steps), bytes(newest.bytes)], heads, { class: name === shown ? "on" : null }));
+  return [
+    h("div", { class: "head" }, h("h2", {}, "Writers"), h("p", { class: "quiet small" }, `${count(told.length)} writers, together ${count(sum("steps"))} steps in ${bytes(sum("bytes"))}`)),
+    h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of writers" }, table(heads, rows, "Writers"))];
 }
 
 const shorten = (text) => (text.length > 80 ? text.slice(0, 79) + "…" : text);
