@@ -47,7 +47,7 @@ class Cluster:
     gpus_per_worker: float
 
     def options(self) -> dict[str, Any]:
-        """Options of an actor that is one worker: its share of resources, and that it is restarted if it dies."""
+        """Options of an actor that is one worker: its share of resources; restarted if it dies."""
         return {
             "num_cpus": self.cpus_per_worker,
             "num_gpus": self.gpus_per_worker,
