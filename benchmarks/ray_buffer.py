@@ -1,17 +1,15 @@
 """A lake that many collectors write, beside a replay buffer that is kept in a Ray actor.
 
-The same collectors, learner and Ray cluster in both cases; stacks of 4 frames of 84 x 84. The peers are TorchRL's
-`RayReplayBuffer`, and a ring of NumPy arrays in an actor, which has no overhead beyond Ray's own. The cluster
-has three nodes on this machine, and the buffer is in the one that is killed.
+The same collectors, learner and Ray cluster in all cases; stacks of 4 frames of 84 x 84. The peers are
+TorchRL's `RayReplayBuffer`, and a ring of NumPy arrays in an actor, which has no overhead beyond Ray's own.
+The cluster has three nodes on this machine, and the buffer is in the one that is killed.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -64,8 +62,8 @@ def run(quick: bool) -> list[Section]:
         ours["after"] == ours["before"],
     )
     section.notes.append(
-        f"{COLLECTORS} collectors of {rate:g} steps/s each; the learner samples for {seconds:g} s while they record; "
-        "memory: growth of the proportional set size of the learner and all processes of Ray"
+        f"{COLLECTORS} collectors of {rate:g} steps/s each; the learner samples for {seconds:g} s while they "
+        "record; memory: growth of the proportional set size of the learner and all processes of Ray"
     )
     return [section, _scaling(quick)]
 
@@ -86,10 +84,12 @@ class Game:
         self._t, self._rate, self._began, self._n = 0, rate, time.monotonic(), 0
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
         self._t = 0
         return self._frames[:4], {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Observation, reward, terminated, truncated, info."""
         self._n += 1
         ahead = self._n / self._rate - (time.monotonic() - self._began)
         if ahead > 0:
@@ -119,6 +119,7 @@ class Ring:
         self._rng = np.random.default_rng(0)
 
     def extend(self, steps: dict[str, Any]) -> None:
+        """Add steps."""
         count = len(steps["action"])
         at = (self._added + np.arange(count)) % self._capacity
         for name, column in self._columns.items():
@@ -126,10 +127,12 @@ class Ring:
         self._added += count
 
     def sample(self, count: int) -> dict[str, Any]:
+        """Steps, drawn uniformly."""
         at = self._rng.integers(0, min(self._added, self._capacity), count)
         return {name: column[at] for name, column in self._columns.items()}
 
     def size(self) -> int:
+        """Steps in it."""
         return min(self._added, self._capacity)
 
 
@@ -210,7 +213,7 @@ class _Case:
 
 
 class _Ours(_Case):
-    """Collectors that write a lake, and a follower in this process; the collectors are on the node that dies."""
+    """Collectors that write a lake, and a follower in this process."""
 
     def start(self) -> None:
         import lakepond as lp
@@ -322,9 +325,11 @@ class Sleeping:
         self._obs = np.zeros(17, np.float32)
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
         return self._obs, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Observation, reward, terminated, truncated, info."""
         time.sleep(SLEEP)
         self._obs = np.random.default_rng().random(17, np.float32)
         return self._obs, 0.0, False, False, {}
@@ -343,8 +348,8 @@ def _scaling(quick: bool) -> Section:
         last = count == counts[-1]
         section.add(count, rate, share, "at least 0.95" if last else None, share >= 0.95 if last else None)
     section.notes.append(
-        f"each step takes {SLEEP * 1e3:g} ms of sleep; steps that arrived at the learner in {seconds:g} s, all "
-        f"processes on {len(os.sched_getaffinity(0))} cores"
+        f"each step takes {SLEEP * 1e3:g} ms of sleep; steps recorded in {seconds:g} s, with a learner that "
+        f"follows; all processes on {len(os.sched_getaffinity(0))} cores"
     )
     return section
 
@@ -358,17 +363,16 @@ def scaled(count: int, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="lp-bench-", dir="/tmp") as folder:
         place = f"file://{folder}/bucket"
         policy = lambda: lambda obs: np.zeros((len(obs), 6), np.float32)  # noqa: E731
+        how = {"folder": f"{folder}/disks", "commit_every": "5s"}
         with (
-            Collectors(
-                Sleeping, policy, count, place, folder=f"{folder}/disks", commit_every="5s"
-            ) as collectors,
+            Collectors(Sleeping, policy, count, place, **how) as them,
             lp.Replay.follow(place, 1_000_000, discover_every="1s", cache=f"{folder}/cache") as replay,
         ):
-            while not all(each.steps > 10 / SLEEP for each in collectors.status()):
+            while not all(each.steps > 10 / SLEEP for each in them.status()):
                 time.sleep(0.1)
-            first = (time.monotonic(), sum(each.steps for each in collectors.status()))
+            first = (time.monotonic(), sum(each.steps for each in them.status()))
             time.sleep(seconds)
-            last = (time.monotonic(), sum(each.steps for each in collectors.status()))
+            last = (time.monotonic(), sum(each.steps for each in them.status()))
             arrived = replay.recorded
         assert arrived > 0
         return {"rate": (last[1] - first[1]) / (last[0] - first[0])}

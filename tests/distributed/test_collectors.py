@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -131,7 +132,8 @@ def test_collectors_wait_for_a_slow_learner_and_not_for_a_dead_one(start, bucket
         time.sleep(1)
         assert replay.recorded - before < 200  # of about 1,000 that they could record
         while collectors.status()[0].waiting:  # a learner that samples is not ahead any more
-            replay.sample(256, timeout=5)
+            with suppress(lp.SampleTimeout):  # it has sampled all that it may
+                replay.sample(256, timeout=0.1)
         replay._follower.stop()  # it dies and leaves its position behind
         replay._follower._thread.join()
         steps = sum(each.steps for each in collectors.status())
@@ -157,7 +159,7 @@ class Other(Counting):
     observation_space = Counting.action_space
 
 
-def test_bad_input_is_one_sentence(start, bucket, cluster):
+def test_bad_input_is_one_sentence(start, tmp_path):
     with pytest.raises(ClusterError, match="could not start: OSError: the ROM is missing"):
         start(make_env=Bad)
     with pytest.raises(ClusterError, match=r"8 workers: they need 8 CPUs \(.* of 6 free\)"):
@@ -168,4 +170,4 @@ def test_bad_input_is_one_sentence(start, bucket, cluster):
         start(num=1, cpus_per_collector=3)
     start(num=1).close()
     with pytest.raises(ClusterError, match=r"could not start: SpecError: .* a different spec"):
-        start(num=1, make_env=Other, folder=None)
+        start(num=1, make_env=Other, folder=tmp_path / "other")

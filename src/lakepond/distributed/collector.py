@@ -176,6 +176,11 @@ class Collector:
         """Have `run` return soon."""
         self._stop.set()
 
+    @property
+    def steps(self) -> int:
+        """Steps that this process has recorded."""
+        return self._replay.recorded - self._first
+
     def acknowledged(self) -> int:
         """Steps of this process that are in the bucket; in the lake if that is a folder."""
         if self._has_cloud:
@@ -220,6 +225,8 @@ class Collector:
             complete = not self._has_cloud or not self._replay.upload_status().pending
             if self._temporary is not None and complete:
                 shutil.rmtree(self._temporary, ignore_errors=True)
+                with suppress(OSError):  # other collectors of this machine use it
+                    self._temporary.parent.rmdir()
 
     def __enter__(self) -> Collector:
         return self
@@ -230,7 +237,7 @@ class Collector:
     # --- stepping ------------------------------------------------------------------------------------
 
     def _is_done(self, steps: int | None) -> bool:
-        return self._stop.is_set() or (steps is not None and self._replay.recorded - self._first >= steps)
+        return self._stop.is_set() or (steps is not None and self.steps >= steps)
 
     def _collect(self, steps: int | None) -> None:
         envs, replay = self._envs, self._replay
@@ -293,7 +300,7 @@ class Collector:
                 self.note_error(error)
 
     def _commit(self) -> Commit:
-        now, steps = time.monotonic(), self._replay.recorded - self._first
+        now, steps = time.monotonic(), self.steps
         self._recent = [*self._recent[-9:], (now, steps)]
         passed, made = now - self._recent[0][0], steps - self._recent[0][1]
         rate = made / passed if passed else 0.0

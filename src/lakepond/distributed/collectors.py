@@ -319,7 +319,8 @@ class _Actor:
         collector.waiting = wait
         if version:
             collector.load(version, params)
-        return {**asdict(collector.status), "acknowledged": collector.acknowledged(), "is_started": True}
+        status = replace(collector.status, steps=collector.steps)
+        return {**asdict(status), "acknowledged": collector.acknowledged(), "is_started": True}
 
     def stop(self) -> None:
         """Commit, push and end."""

@@ -16,7 +16,7 @@ import os
 import re
 import time
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from lakepond import untrusted
 from lakepond.cloud.place import Cloud
@@ -86,7 +86,8 @@ class Position:
                 self._store.delete(self._name)
 
 
-class Told(NamedTuple):
+@dataclass(frozen=True)
+class Told:
     """What a learner said last."""
 
     name: str
@@ -105,8 +106,8 @@ def positions(store: Store) -> list[Told]:
         if _NAME.fullmatch(name):
             with suppress(CloudError, OSError, ValueError, TypeError, KeyError):  # it has just ended, say
                 said = untrusted.parse_json(store.read(name, 1 << 16))
-                numbers = (int(said[key]) for key in ("count", "sampled", "inserted"))
-                found.append(Told(name, *numbers, bool(said["ahead"]), listed.modified))
+                count, sampled, inserted = (int(said[key]) for key in ("count", "sampled", "inserted"))
+                found.append(Told(name, count, sampled, inserted, bool(said["ahead"]), listed.modified))
     return found
 
 
