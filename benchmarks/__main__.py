@@ -24,7 +24,7 @@ from benchmarks.report import Section, machine
 
 WORKLOADS = {"market": market.run, "atari": atari.run, "random": random_data.run, "lake": lake.run}
 WORKLOADS |= {"lake-atari": lake_atari.run, "lake-scale": lake_scale.run, "vectors": vectors.run}
-WORKLOADS |= {"following": following.run, "ray": ray_buffer.run}
+WORKLOADS |= {"following": following.run, "ray": ray_buffer.run, "ray-scaling": ray_buffer.scaling}
 
 
 def main() -> int:

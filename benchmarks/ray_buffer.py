@@ -65,7 +65,7 @@ def run(quick: bool) -> list[Section]:
         f"{COLLECTORS} collectors of {rate:g} steps/s each; the learner samples for {seconds:g} s while they "
         "record; memory: growth of the proportional set size of the learner and all processes of Ray"
     )
-    return [section, _scaling(quick)]
+    return [section]
 
 
 # --- one case -------------------------------------------------------------------------------------
@@ -79,13 +79,12 @@ class Game:
 
         self.observation_space = gym.spaces.Box(0, 255, STACK, np.uint8)
         self.action_space = gym.spaces.Discrete(4)
-        rng = np.random.default_rng(os.getpid())
-        self._frames = rng.integers(0, 256, (504, *STACK[1:]), np.uint8)
+        self._rng = np.random.default_rng()
         self._t, self._rate, self._began, self._n = 0, rate, time.monotonic(), 0
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode."""
-        self._t = 0
+        """Start an episode of frames that no other one has."""
+        self._t, self._frames = 0, self._rng.integers(0, 256, (504, *STACK[1:]), np.uint8)
         return self._frames[:4], {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -151,12 +150,12 @@ def collect_into(buffer: Any, kind: str, rate: float) -> None:
             obs = env.reset()[0] if truncated else after
         names = ("obs", "next_obs", "action", "reward", "terminated")
         steps = {name: np.stack(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-        if kind == "numpy":
-            ray.get(buffer.extend.remote(steps))
-        else:
+        if kind == "torchrl":
             from tensordict import TensorDict
 
             buffer.extend(TensorDict(steps, batch_size=[CHUNK]))
+        else:
+            ray.get(buffer.extend.remote(steps))
 
 
 def case(kind: str, steps: int, seconds: float, rate: float) -> dict[str, Any]:
@@ -265,7 +264,8 @@ class _Theirs(_Case):
                 remote_config=options,
             )
         collect = self.ray.remote(collect_into).options(resources={"other": 1}, max_retries=0)
-        self.tasks = [collect.remote(self.buffer, self.kind, self.rate) for _ in range(COLLECTORS)]
+        client = self.buffer if self.kind == "numpy" else self.buffer.client()
+        self.tasks = [collect.remote(client, self.kind, self.rate) for _ in range(COLLECTORS)]
 
     def size(self) -> int:
         return int(self.ray.get(self.buffer.size.remote())) if self.kind == "numpy" else len(self.buffer)
@@ -335,7 +335,8 @@ class Sleeping:
         return self._obs, 0.0, False, False, {}
 
 
-def _scaling(quick: bool) -> Section:
+def scaling(quick: bool) -> list[Section]:
+    """One collector, 8 and 32 on this machine."""
     section = Section(
         "ray: scaling with sleeping collectors", ["collectors", "steps/s", "of linear", "bar", "verdict"]
     )
@@ -351,7 +352,7 @@ def _scaling(quick: bool) -> Section:
         f"each step takes {SLEEP * 1e3:g} ms of sleep; steps recorded in {seconds:g} s, with a learner that "
         f"follows; all processes on {len(os.sched_getaffinity(0))} cores"
     )
-    return section
+    return [section]
 
 
 def scaled(count: int, seconds: float) -> dict[str, Any]:
