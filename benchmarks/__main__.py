@@ -9,22 +9,11 @@ import time
 import warnings
 from pathlib import Path
 
-from benchmarks import (
-    atari,
-    following,
-    lake,
-    lake_atari,
-    lake_scale,
-    market,
-    random_data,
-    ray_buffer,
-    vectors,
-)
+from benchmarks import atari, lake, lake_atari, lake_scale, market, random_data, vectors
 from benchmarks.report import Section, machine
 
 WORKLOADS = {"market": market.run, "atari": atari.run, "random": random_data.run, "lake": lake.run}
 WORKLOADS |= {"lake-atari": lake_atari.run, "lake-scale": lake_scale.run, "vectors": vectors.run}
-WORKLOADS |= {"following": following.run, "ray": ray_buffer.run, "ray-scaling": ray_buffer.scaling}
 
 
 def main() -> int:

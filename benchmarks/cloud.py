@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import in_child
-from benchmarks.report import Section, machine
+from benchmarks.report import Section, print_report
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cloud"))
 MB = 1 << 20
@@ -247,7 +247,4 @@ def _sentences(section: Section, server: Any, strict: Any, here: Path) -> None:
 
 
 if __name__ == "__main__":
-    for name, fact in machine().items():
-        print(f"- {name}: {fact}")
-    for each in run("--quick" in sys.argv):
-        print(each.markdown())
+    print_report(run)

@@ -1,5 +1,6 @@
 """Following a lake: sampling speed, the way of a step from `record` to `sample`, requests, and 100 writers.
 
+`python -m benchmarks.following [--quick]`, in the venv of the tests, whose servers it uses.
 Writers are processes on this machine. The bucket is SeaweedFS on loopback for the delay, moto for counting
 requests, and a folder (`file://`) for the fabricated lake.
 """
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import ROOT, in_child
-from benchmarks.report import Section
+from benchmarks.report import Section, print_report
 
 sys.path.insert(0, str(ROOT / "tests" / "cloud"))
 WRITERS, COMMITS = 100, 1_000
@@ -93,7 +94,15 @@ def _start(path: Path, names: list[str], **arguments: Any) -> list[subprocess.Po
     for name in names:
         home = path / name if "cloud" in arguments else path
         own = json.dumps({"path": str(home), "name": name, **arguments})
-        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.measure", f"{__name__}:write", own]
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "benchmarks.measure",
+            "benchmarks.following:write",
+            own,
+        ]
         started.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
     return started
 
@@ -371,3 +380,7 @@ def opened(place: str) -> dict[str, Any]:
         "steps": steps,
         "chains": chains,
     }
+
+
+if __name__ == "__main__":
+    print_report(run)

@@ -2,7 +2,8 @@
 
 The same collectors, learner and Ray cluster in all cases; stacks of 4 frames of 84 x 84. The peers are
 TorchRL's `RayReplayBuffer`, and a ring of NumPy arrays in an actor, which has no overhead beyond Ray's own.
-The cluster has three nodes on this machine, and the buffer is in the one that is killed.
+The cluster has three nodes on this machine, and the buffer is in the one that is killed. A second table shows
+how collectors scale. `python -m benchmarks.ray_buffer`, with the extras `ray`, `torchrl` and `atari`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import ROOT, in_child
-from benchmarks.report import Section
+from benchmarks.report import Section, print_report
 
 STACK = (4, 84, 84)
 COLLECTORS, BATCH, CHUNK = 4, 256, 50
@@ -65,7 +66,7 @@ def run(quick: bool) -> list[Section]:
         f"{COLLECTORS} collectors of {rate:g} steps/s each; the learner samples for {seconds:g} s while they "
         "record; memory: growth of the proportional set size of the learner and all processes of Ray"
     )
-    return [section]
+    return [section, scaling(quick)]
 
 
 # --- one case -------------------------------------------------------------------------------------
@@ -335,7 +336,7 @@ class Sleeping:
         return self._obs, 0.0, False, False, {}
 
 
-def scaling(quick: bool) -> list[Section]:
+def scaling(quick: bool) -> Section:
     """One collector, 8 and 32 on this machine."""
     section = Section(
         "ray: scaling with sleeping collectors", ["collectors", "steps/s", "of linear", "bar", "verdict"]
@@ -352,7 +353,7 @@ def scaling(quick: bool) -> list[Section]:
         f"each step takes {SLEEP * 1e3:g} ms of sleep; steps recorded in {seconds:g} s, with a learner that "
         f"follows; all processes on {len(os.sched_getaffinity(0))} cores"
     )
-    return [section]
+    return section
 
 
 def scaled(count: int, seconds: float) -> dict[str, Any]:
@@ -377,3 +378,7 @@ def scaled(count: int, seconds: float) -> dict[str, Any]:
             arrived = replay.recorded
         assert arrived > 0
         return {"rate": (last[1] - first[1]) / (last[0] - first[0])}
+
+
+if __name__ == "__main__":
+    print_report(run)

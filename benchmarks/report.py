@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -105,3 +107,11 @@ def machine() -> dict[str, str]:
             versions.append(f"{package} not installed")
     facts["versions"] = ", ".join(versions)
     return facts
+
+
+def print_report(run: Callable[[bool], list[Section]]) -> None:
+    """Run one benchmark by itself, `--quick` if the command line says so, and print what it measured."""
+    for name, fact in machine().items():
+        print(f"- {name}: {fact}")
+    for section in run("--quick" in sys.argv):
+        print(section.markdown())

@@ -4,6 +4,7 @@
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -151,3 +152,15 @@ def test_a_signal_ends_a_sleep():
     with pytest.raises(Terminated), deferring("generation"):
         stopping.sleep(3600)
     timer.join()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_whose_exception_python_drops_is_delivered_again(signum, capsys):
+    class Finalized:
+        def __del__(self):
+            signal.raise_signal(signum)
+
+    with stopping.terminate_as_interrupt(), pytest.raises(KeyboardInterrupt):
+        Finalized()
+        time.sleep(10)
+    assert capsys.readouterr().err == ""

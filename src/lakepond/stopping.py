@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -123,15 +124,29 @@ def sleep(seconds: float) -> None:
 
 @contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM raise Terminated at once, as SIGINT raises KeyboardInterrupt."""
+    """Make SIGTERM raise Terminated at once, as SIGINT raises KeyboardInterrupt.
+
+    Python drops an exception that is raised in a finalizer or a callback of its garbage collector. A signal
+    whose exception was dropped is delivered again a moment later.
+    """
     if threading.current_thread() is not threading.main_thread():  # the main thread decides
         yield
         return
-    before = signal.signal(signal.SIGTERM, _terminate)
+    handler, hook = signal.signal(signal.SIGTERM, _terminate), sys.unraisablehook
+
+    def deliver_again(dropped: Any) -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            signum = getattr(dropped.exc_value, "signum", signal.SIGINT)
+            threading.Timer(CHECK_SECONDS, os.kill, (os.getpid(), signum)).start()
+        else:
+            hook(dropped)
+
+    sys.unraisablehook = deliver_again
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = hook
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _terminate(signum: int, _: FrameType | None) -> None:

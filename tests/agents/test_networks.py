@@ -59,3 +59,8 @@ def test_networks_that_cannot_be_are_refused():
         networks.make("cnn", Field((4,), "float32"), 3)
     with pytest.raises(ConfigError, match="too small"):
         networks.make("nature", Field((4, 8, 8), "uint8", rows=0), 3)
+
+
+def test_weights_have_the_variance_that_is_stated():
+    weight = networks.dense_init(jax.random.key(0), 400, 500)["weight"]
+    assert abs(float(weight.var()) * 400 / 2 - 1) < 0.02

@@ -1,9 +1,12 @@
 """Real emulators, stepped inside jit."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ale_py import vector_env
 
 from lakepond.envs.atari import Atari, games
 from lakepond.errors import ConfigError
@@ -73,3 +76,21 @@ def test_games_are_those_that_ale_brings():
     assert Atari("SpaceInvaders").name == "space_invaders"
     with pytest.raises(ConfigError, match="did you mean gravitar"):
         Atari("gravitas")
+
+
+def test_the_step_that_follows_a_truncated_game_is_truncated_and_not_terminated(monkeypatch):
+    whole = vector_env.AtariVectorEnv
+    monkeypatch.setattr(vector_env, "AtariVectorEnv", partial(whole, max_num_frames_per_episode=200))
+    env = Atari("breakout", size=42)
+    state, step = env.reset(jax.random.PRNGKey(0), 2), jax.jit(env.step)
+    flags = []
+    for _ in range(60):
+        state, found = step(state, jnp.zeros(2, jnp.int32), jax.random.PRNGKey(0))
+        flags.append((found.terminated, found.truncated, found.over))
+    terminated, truncated, over = np.array(flags).transpose(1, 0, 2)
+    (ends,) = np.nonzero(over[:, 0])
+    assert len(ends)
+    for end in ends[ends < 59]:
+        assert truncated[end : end + 2, 0].all()
+        assert not over[end + 1, 0]
+    assert not terminated.any()

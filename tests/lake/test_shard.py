@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakepond.errors import LakepondError, SpecError
 from lakepond.lake.format import shard as shard_module
-from lakepond.lake.format.checksum import crc32c
+from lakepond.lake.format.checksum import Tally, crc32c, digest_of
 from lakepond.lake.format.shard import (
     LakeCorrupt,
     Shard,
@@ -358,3 +358,17 @@ def test_crc32c_of_the_standard_s_examples():  # RFC 3720, B.4
     assert crc32c(bytes(32)) == 0x8A9136AA
     assert crc32c(b"\xff" * 32) == 0x62A8AB43
     assert crc32c(bytes(range(32))) == 0x46DD794E
+
+
+def test_a_tally_hashes_pieces_of_every_size_in_order(tmp_path):
+    rng, whole = np.random.default_rng(0), b""
+    with (tmp_path / "file").open("wb", buffering=0) as file:
+        tally = Tally(file)
+        for size in (10, 300_000, 5, 2_000_000, 70_000, 100, 3_000_000, 4_500_000, 7):
+            piece = rng.bytes(size)
+            whole += piece
+            tally.write(piece)
+        name = tally.finish(sync=True)
+    assert (tmp_path / "file").read_bytes() == whole
+    assert name == digest_of(whole)
+    assert tally.bytes == len(whole)

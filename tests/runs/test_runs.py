@@ -193,11 +193,20 @@ def test_tensorboard_and_wandb_get_the_same_numbers_without_login(tmp_path, monk
             for step in (1, 2):
                 run.log(step * 100, {"reward": step, "note": "text stays in the file"})
     assert len(list((tmp_path / "tensorboard").glob("events*"))) == 1
-    assert len(list(tmp_path.glob("wandb/offline-run-*/*.wandb"))) == 1
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert file.name == f"run-{run.told['id']}.wandb"  # not the name of the folder, which others have too
     assert [json.loads(line)["reward"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [
         1,
         2,
     ]
+
+
+def test_two_runs_have_two_ids_and_a_resumed_one_keeps_its_own(tmp_path):
+    found = []
+    for folder in (tmp_path / "here/run", tmp_path / "there/run", tmp_path / "here/run"):
+        with Run.create(folder, "erl", Config()) as run:
+            found.append(run.told["id"])
+    assert found[0] == found[2] != found[1]
 
 
 # --- a full disk ---------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def make(
 
 def dense_init(key: jax.Array, inputs: int, outputs: int, scale: float = 2.0) -> Params:
     """Weights with a variance of `scale / inputs`, and zeros."""
-    weight = jax.random.truncated_normal(key, -2.0, 2.0, (inputs, outputs)) * (scale / inputs) ** 0.5
+    weight = jax.nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal")(key, (inputs, outputs))
     return {"weight": weight, "bias": jnp.zeros(outputs)}
 
 

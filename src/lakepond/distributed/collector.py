@@ -2,8 +2,8 @@
 
     weights ──load──▶ policy ──actions──▶ environments ──steps──▶ its own chain ──push──▶ the lake
 
-One thread steps the environments. Another one commits and pushes what is new, and stores with each commit how
-the collector is: a lake shows its collectors without Ray and without further requests.
+One thread steps the environments. Another one commits and pushes new steps. The status of the collector is
+stored with each commit, so a lake shows its collectors without Ray and without further requests.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from lakepond.replay import Replay
 from lakepond.types import Array, Field, Spec, Tree, leaves, rebuild
 
 log = logging.getLogger("lakepond")
-STEPS_IN_MEMORY = 1_024
-"""steps in memory for each environment, at least; they are committed before they are evicted"""
+STEPS_IN_MEMORY, STEPS_PER_ENV = 4_096, 1_024
+"""steps in memory, at least, and for each environment; they are committed before they are evicted"""
 LOCAL_BYTES = "1GB"
 """disk for files that are in the bucket already"""
 LOCKED_SECONDS = 20.0
@@ -338,7 +338,7 @@ def _open(
         how = {"cloud": lake, "local_budget": LOCAL_BYTES}
     elif folder is not None:
         raise ConfigError(f"the lake {lake} is a folder itself; a folder for files is used with a bucket.")
-    capacity = STEPS_IN_MEMORY * envs
+    capacity = max(STEPS_IN_MEMORY, STEPS_PER_ENV * envs)
     until, name = time.monotonic() + LOCKED_SECONDS, writer
     while True:
         try:

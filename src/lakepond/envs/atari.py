@@ -8,7 +8,8 @@ Preprocessing, stated once (Machado et al. 2018, arXiv 1709.06009):
     rewards -1, 0 or 1 to learn from          scores are the true ones
 
 The bridge starts a new episode with a step of its own, whose action does nothing. That step is reported
-as what it is worth: from a game's last observation, reward 0, terminated; it counts as no episode.
+as what it is worth: from a game's last observation, reward 0, terminated or truncated as the step before
+it; it counts as no episode.
 
 Emulators live outside of JAX and cannot be saved: a run that is resumed begins new episodes.
 """
@@ -86,26 +87,28 @@ class Atari:
         seeds = jax.random.randint(key, (count,), 0, 2**30)
         handle, (obs, _) = reset(handle, seeds)
         none = jnp.zeros(count, bool)
-        return EnvState((handle, none), obs, jnp.zeros(count, jnp.int32), jnp.zeros(count))
+        return EnvState((handle, none, none), obs, jnp.zeros(count, jnp.int32), jnp.zeros(count))
 
     def step(self, state: EnvState, action: jax.Array, key: jax.Array) -> tuple[EnvState, EnvStep]:
         """One step of every emulator; sticky actions are its own, so the key is not used."""
-        handle, starting = state.inner
+        handle, was_terminated, was_truncated = state.inner
+        starting = was_terminated | was_truncated
         _, _, step = self._bridge(action.shape[0])
         handle, (seen, reward, terminated, truncated, _) = step(handle, action.astype(jnp.int32))
         reward = reward.astype(jnp.float32)
-        over = (terminated | truncated) & ~starting
+        terminated = jnp.where(starting, was_terminated, terminated)
+        truncated = jnp.where(starting, was_truncated, truncated & ~terminated)
         score = jnp.where(starting, 0.0, state.score + reward)
-        ended = starting[:, None, None, None]
         still = jnp.concatenate([state.obs[:, 1:], state.obs[:, -1:]], axis=1)
         found = EnvStep(
             obs=seen,
-            next_obs=jnp.where(ended, still, seen),
+            next_obs=jnp.where(starting[:, None, None, None], still, seen),
             reward=jnp.where(starting, 0.0, jnp.sign(reward)),
-            terminated=terminated | starting,
-            truncated=truncated & ~terminated & ~starting,
+            terminated=terminated,
+            truncated=truncated,
             score=score,
-            over=over,
+            over=(terminated | truncated) & ~starting,
         )
-        after = EnvState((handle, over), seen, action, jnp.where(starting, 0.0, score))
+        ended = (terminated & ~starting, truncated & ~starting)
+        after = EnvState((handle, *ended), seen, action, jnp.where(starting, 0.0, score))
         return after, found

@@ -5,6 +5,7 @@ Columns are copied. Rows are pinned in the pond and read in pieces by the thread
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -27,8 +28,43 @@ from lakepond.types import Array
 
 PIECE_BYTES = 8 << 20
 """rows read at a time"""
+KEPT_BYTES = 8 << 20
+"""of copied columns, kept for the next copies"""
+NOT_SHARED = 3
+"""references to memory that nothing else uses: an attribute, a variable, and the counter's argument"""
+FOLLOWS = "follows_previous"
 MOST_CHANGES = 16
 """hand-overs of changed priorities before all are handed over again"""
+
+
+class Copies:
+    """Copies of columns, in the memory of the last ones if nothing refers to those any more.
+
+    New memory costs more than the copy: the system clears each page at its first use.
+    """
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def between(self, columns: Mapping[str, Array], start: int, stop: int) -> dict[str, Array]:
+        """The entries of steps [start, stop) of each column, which is a ring."""
+        offsets = np.cumsum(
+            [0, *(-(-column[:1].nbytes * (stop - start) // 64) * 64 for column in columns.values())]
+        )
+        memory = self._memory
+        if len(memory) < offsets[-1] or sys.getrefcount(memory) > NOT_SHARED:
+            memory = np.empty(offsets[-1], np.uint8)
+            if len(memory) <= KEPT_BYTES:
+                self._memory = memory
+        copies = {}
+        for (name, column), offset in zip(columns.items(), offsets[:-1].tolist(), strict=True):
+            copy: Array = np.ndarray((stop - start, *column.shape[1:]), column.dtype, memory, offset)
+            first = start % len(column)
+            before_end = column[first : first + stop - start]
+            copy[: len(before_end)] = before_end
+            copy[len(before_end) :] = column[: stop - start - len(before_end)]
+            copies[name] = copy
+        return copies
 
 
 class New(NamedTuple):
@@ -53,6 +89,7 @@ class Handed:
         """the next row number of each leaf"""
         self.sources = [KnownSources(listed) for listed in sources]
         """the sources of each leaf"""
+        self.copies = Copies()
         self.weights: Array = np.zeros(0)
         """of each place, as they were handed over last"""
         self.changes = self.changed = 0
@@ -135,8 +172,9 @@ def _collect(
     """
     pond.update()
     places = pond.places(np.arange(since, pond.recorded))
-    columns = {name: _between(column, since, pond.recorded) for name, column in pond.columns.items()}
-    columns["follows_previous"] = _between(pond.links.join, since, pond.recorded) == CONTINUES
+    copies = Copies() if known is None else known.copies
+    columns = copies.between({**pond.columns, FOLLOWS: pond.links.join}, since, pond.recorded)
+    columns[FOLLOWS] = columns[FOLLOWS] == CONTINUES
     parts: list[Windows | Array] = []
     new: list[New] = []
     for i, leaf in enumerate(pond.leaves):
@@ -158,15 +196,6 @@ def _collect(
     state = None if generator is None else state_of(generator)
     oldest, leaves = pond.oldest, tuple(parts)
     return HandOver(since, oldest, columns, leaves, weights, None, largest, alpha, release, state), new
-
-
-def _between(column: Array, start: int, stop: int) -> Array:
-    """A copy of the entries of steps [start, stop) in a ring."""
-    first, ring = start % len(column), len(column)
-    last = first + stop - start
-    return (
-        column[first:last].copy() if last <= ring else np.concatenate((column[first:], column[: last - ring]))
-    )
 
 
 def _changed(pond: Pond, new: Array, known: Handed, to: Background) -> Array | None:

@@ -37,7 +37,13 @@ class Metrics:
     """`metrics.jsonl`, appended to by the one process that trains."""
 
     def __init__(
-        self, path: Path, loggers: Sequence[Logger], *, run_name: str, config: Mapping[str, Any]
+        self,
+        path: Path,
+        loggers: Sequence[Logger],
+        *,
+        run_name: str,
+        run_id: str,
+        config: Mapping[str, Any],
     ) -> None:
         self.path = path
         if path.is_symlink():
@@ -47,7 +53,7 @@ class Metrics:
         self._file = path.open("ab", buffering=0)
         self._file.truncate(_complete_bytes(path))  # a killed process may have left a line incomplete
         self._waiting: deque[tuple[int, bytes]] = deque()  # lines to be written, each with its offset
-        self._copies = {name: _open_copy(name, path.parent, run_name, config) for name in loggers}
+        self._copies = {name: _open_copy(name, path.parent, run_name, run_id, config) for name in loggers}
         self._failed: set[str] = set()  # copies whose failure was reported
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -257,9 +263,9 @@ class _Copy(Protocol):
     def close(self) -> None: ...
 
 
-def _open_copy(name: Logger, folder: Path, run_name: str, config: Mapping[str, Any]) -> _Copy:
+def _open_copy(name: Logger, folder: Path, run_name: str, run_id: str, config: Mapping[str, Any]) -> _Copy:
     try:
-        return _TensorBoard(folder) if name == "tensorboard" else _Wandb(folder, run_name, config)
+        return _TensorBoard(folder) if name == "tensorboard" else _Wandb(folder, run_name, run_id, config)
     except ImportError:
         raise RunError(f"logging to {name} needs its library: pip install 'lakepond[{name}]'.") from None
 
@@ -319,14 +325,14 @@ class _Wandb:
     as a resumed run does.
     """
 
-    def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, run_name: str, run_id: str, config: Mapping[str, Any]) -> None:
         import wandb
 
         mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "lakepond"),
             name=run_name,
-            id=run_name,
+            id=run_id,  # not its name: runs on two machines have the same one
             resume="allow",
             dir=str(folder),
             config=dict(config),

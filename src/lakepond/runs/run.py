@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ class Run:
         self.trainer: str = told["trainer"]
         self.config: dict[str, Any] = told["config"]
         self.told = dict(told)
-        """all of config.json: trainer, settings, machine, versions, when it was created, sessions"""
+        """all of config.json: trainer, random id, settings, machine, versions, time of creation, sessions"""
         self._checkpoints = Checkpoints(folder / "checkpoints", keep_last=keep_last, keep_every=keep_every)
         self._lock: WriterLock | None = None
         self._metrics: Metrics | None = None
@@ -81,8 +82,13 @@ class Run:
             run = cls(folder, about, keep_last=keep_last, keep_every=keep_every)
             if about != there:
                 run._write_config()
+            name = folder.resolve().name
             run._metrics = Metrics(
-                folder / METRICS, loggers, run_name=folder.resolve().name, config=about["config"]
+                folder / METRICS,
+                loggers,
+                run_name=name,
+                run_id=about.get("id", name),  # runs of earlier versions have none
+                config=about["config"],
             )
             sync_folder(folder)  # or a power cut loses a new log, name and all
         except BaseException:
@@ -221,6 +227,7 @@ def _about(trainer: str, config: dict[str, Any]) -> dict[str, Any]:
     now = session.present()
     return {
         "trainer": trainer,
+        "id": secrets.token_hex(6),
         "config": config,
         "created": now.pop("started"),
         **now,

@@ -189,8 +189,8 @@ class Follower:
                     break
                 chain.pending.append(commit)
                 unwatched = False
-                if time.time() - _made(commit) < max(self._poll_every, chain.usual_interval or 0.0):
-                    break  # the next one is not expected yet
+                if time.time() - _made(commit) < self._poll_every + (chain.usual_interval or 0.0):
+                    break  # the next poll finds the next one as soon as it can be expected
             chain.polled = time.time()
         except Exception as error:
             chain.error = self._failed(f"writer {chain.name!r}", chain.error, error)

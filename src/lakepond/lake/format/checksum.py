@@ -52,7 +52,7 @@ def digest_of(data: bytes) -> str:
 class Tally:
     """A file being written: whole writes only, counted and hashed.
 
-    The last bytes are hashed while the disk is waited for.
+    A thread hashes large pieces while they and later ones are written and synced.
     """
 
     closed = False
@@ -62,6 +62,7 @@ class Tally:
         self._digest = Digest()
         self._small = bytearray()
         self._unhashed: list[memoryview] = []
+        self._hashing: threading.Thread | None = None
         self.bytes = 0
 
     def write(self, data: bytes | memoryview) -> int:
@@ -86,23 +87,27 @@ class Tally:
 
     def hash_pending(self) -> None:
         """Hash what has been written: it may change from now on."""
-        for data in self._unhashed:
-            self._digest.update(data)
+        if self._hashing is not None:
+            self._hashing.join()
+            self._hashing = None
+        self._hash(self._unhashed)
         self._unhashed = []
 
     def finish(self, *, sync: bool) -> str:
         """Write all that is held back, and sync the file; returns the name of what is in it."""
         self._pass_on_small()
         if sync:
-            hashing = threading.Thread(target=self.hash_pending)
-            hashing.start()
             try:
                 os.fsync(self._file.fileno())
             finally:
-                hashing.join()
+                self.hash_pending()
         else:
             self.hash_pending()
         return self._digest.hexdigest()
+
+    def _hash(self, pieces: list[memoryview]) -> None:
+        for data in pieces:
+            self._digest.update(data)
 
     def _pass_on_small(self) -> None:
         small, self._small = self._small, bytearray()
@@ -111,8 +116,13 @@ class Tally:
 
     def _pass_on(self, data: memoryview) -> None:
         self._unhashed.append(data)
-        if sum(map(len, self._unhashed)) > UNHASHED_BYTES:
+        unhashed = sum(map(len, self._unhashed))
+        if unhashed > UNHASHED_BYTES:
             self.hash_pending()
+        elif unhashed >= PIECE_BYTES and (self._hashing is None or not self._hashing.is_alive()):
+            self._hashing = threading.Thread(target=self._hash, args=(self._unhashed,))
+            self._hashing.start()
+            self._unhashed = []
         while data:
             data = data[self._file.write(data) :]  # an unbuffered file takes a part at a time
 
