@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from worlds import all_obs, each_once, wait_until
+from worlds import Constant, Counting, all_obs, each_once, wait_until
 
 import lakepond as lp
 from lakepond.cli import collect, main
@@ -90,8 +91,6 @@ def test_collectors_learn_of_a_slow_learner_through_the_lake(tmp_path, monkeypat
     monkeypatch.setattr("lakepond.flow.following.limits.AHEAD_STEPS", 100)
     monkeypatch.setattr("lakepond.flow.following.positions.PUBLISH_SECONDS", 0.05)
     lake = tmp_path / "lake"
-    from worlds import Constant, Counting
-
     with Collector(lambda: Counting(0), Constant, lake, "c0", commit_every=0.05) as collector:
         learners = Learners(store_of(lake))
         assert not learners.are_behind()
@@ -105,6 +104,27 @@ def test_collectors_learn_of_a_slow_learner_through_the_lake(tmp_path, monkeypat
             assert main(["status", str(lake)]) == 0
         assert not list((lake / "followers").glob("*.json"))
         assert not learners.are_behind()
+
+
+def test_a_policy_without_load_ignores_weights_and_says_so(tmp_path):
+    with Collector(Counting, lambda: lambda obs: np.zeros(len(obs)), tmp_path / "lake", "c0") as collector:
+        collector.load(1, {"value": 1})
+        collector.run(steps=3)
+        assert "a function without a method load(params); weights are ignored" in collector.status.error
+
+
+def test_a_process_that_still_has_the_name_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("lakepond.distributed.collector.LOCKED_SECONDS", 0.1)
+    lake = tmp_path / "lake"
+    with (
+        Collector(Counting, Constant, lake, "c0") as zombie,
+        Collector(Counting, Constant, lake, "c0") as new,
+    ):
+        for each in (zombie, new, zombie):
+            each.run(steps=each.steps + 5)
+    with lp.Lake.open(lake) as opened:
+        assert sorted(each_once(all_obs(opened)).values()) == [15]
+        assert sorted(opened.heads) == ["c0", f"c0-{os.getpid()}"]
 
 
 def test_a_dead_learner_holds_nobody(tmp_path, monkeypatch):
