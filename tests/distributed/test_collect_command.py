@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,21 @@ def test_a_policy_without_load_ignores_weights_and_says_so(tmp_path):
         collector.load(1, {"value": 1})
         collector.run(steps=3)
         assert "a function without a method load(params); weights are ignored" in collector.status.error
+
+
+def test_an_environment_that_fails_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr("lakepond.distributed.collector.RETRY_SECONDS", 0.01)
+    with Collector(partial(Counting, 0, 75), Constant, tmp_path / "lake", "c0", envs=2) as collector:
+        collector.run(steps=400)
+        assert collector.status.error == "RuntimeError: the emulator has crashed"
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert sum(each_once(all_obs(lake)).values()) == 400
+        assert (
+            lake.steps(0, 150).truncated[[98, 99, 148, 149]].all()
+        )  # ends of episodes, and what it cut short
+    failing = Collector(partial(Counting, 0, 0), Constant, tmp_path / "other", "c0")
+    with failing, pytest.raises(RuntimeError, match="crashed"):  # before the first step
+        failing.run()
 
 
 def test_a_process_that_still_has_the_name_is_left_alone(tmp_path, monkeypatch):
