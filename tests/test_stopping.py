@@ -164,3 +164,23 @@ def test_a_signal_whose_exception_python_drops_is_delivered_again(signum, capsys
         Finalized()
         time.sleep(10)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_error_that_a_signal_has_become_is_the_signal_again(signum):
+    with pytest.raises(ImportError), stopping.terminate_as_interrupt():
+        raise ImportError("an error without a signal stays one")
+    with pytest.raises(KeyboardInterrupt) as stopped, stopping.terminate_as_interrupt():
+        try:
+            send(signum)
+        except KeyboardInterrupt as error:  # as the import of a C extension does
+            raise ImportError("cannot import") from error
+    assert isinstance(stopped.value.__cause__, ImportError)
+    assert isinstance(stopped.value, Terminated) == (signum == signal.SIGTERM)
+
+
+def test_a_trainer_inside_of_the_program_notes_signals_instead_of_raising():
+    with pytest.raises(Terminated), stopping.terminate_as_interrupt(), deferring("generation"):
+        send(signal.SIGTERM)
+        check()
+        raise AssertionError("check has raised")

@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -73,9 +73,8 @@ def deferring(unit: str) -> Iterator[None]:
         yield
         return
     state = _deferred = _Deferred(unit)
-    ours = (signal.SIG_DFL, signal.default_int_handler, _terminate)
     before = {name: signal.getsignal(name) for name in SIGNALS}
-    before = {name: handler for name, handler in before.items() if handler in ours}
+    before = {name: handler for name, handler in before.items() if _is_ours(handler)}
     failed: Exception | None = None
     try:
         for name in before:
@@ -93,6 +92,12 @@ def deferring(unit: str) -> Iterator[None]:
         raise _interrupt(state.signum) from failed
     if failed is not None:
         raise failed
+
+
+def _is_ours(handler: Any) -> bool:
+    """Whether a handler is Python's default or one of `terminate_as_interrupt`."""
+    default = handler in (signal.SIG_DFL, signal.default_int_handler)
+    return default or isinstance(getattr(handler, "__self__", None), _Raised)
 
 
 def _restore(handlers: dict[signal.Signals, Any]) -> None:
@@ -122,35 +127,52 @@ def sleep(seconds: float) -> None:
     check()
 
 
+class _Raised:
+    """Raises at a signal, and remembers it: its exception may be dropped or become another one."""
+
+    def __init__(self, hook: Callable[[Any], object]) -> None:
+        self.signum: int | None = None
+        self._hook = hook
+
+    def receive(self, signum: int, _: FrameType | None) -> None:
+        self.signum = signum
+        raise _interrupt(signum)
+
+    def dropped(self, exception: Any) -> None:
+        """Instead of `sys.unraisablehook`: deliver the signal again a moment later."""
+        if issubclass(exception.exc_type, KeyboardInterrupt) and self.signum is not None:
+            threading.Timer(CHECK_SECONDS, os.kill, (os.getpid(), self.signum)).start()
+        else:
+            self._hook(exception)
+
+
 @contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM raise Terminated at once, as SIGINT raises KeyboardInterrupt.
+    """Make SIGTERM raise Terminated at once, as SIGINT raises KeyboardInterrupt, wherever the program is.
 
-    Python drops an exception that is raised in a finalizer or a callback of its garbage collector. A signal
-    whose exception was dropped is delivered again a moment later.
+    Python drops an exception that is raised in a finalizer or a callback of its garbage collector, and the
+    import of a C extension turns it into another one. The signal is delivered again in the first case, and
+    in the second this raises what the signal should have raised.
     """
     if threading.current_thread() is not threading.main_thread():  # the main thread decides
         yield
         return
-    handler, hook = signal.signal(signal.SIGTERM, _terminate), sys.unraisablehook
-
-    def deliver_again(dropped: Any) -> None:
-        if issubclass(dropped.exc_type, KeyboardInterrupt):
-            signum = getattr(dropped.exc_value, "signum", signal.SIGINT)
-            threading.Timer(CHECK_SECONDS, os.kill, (os.getpid(), signum)).start()
-        else:
-            hook(dropped)
-
-    sys.unraisablehook = deliver_again
+    hook, state = sys.unraisablehook, _Raised(sys.unraisablehook)
+    before = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        before[signal.SIGINT] = signal.default_int_handler
     try:
+        sys.unraisablehook = state.dropped
+        for name in before:
+            signal.signal(name, state.receive)
         yield
+    except Exception as error:
+        if state.signum is None:
+            raise
+        raise _interrupt(state.signum) from error
     finally:
         sys.unraisablehook = hook
-        signal.signal(signal.SIGTERM, handler)
-
-
-def _terminate(signum: int, _: FrameType | None) -> None:
-    raise Terminated(signum)
+        _restore(before)
 
 
 def _interrupt(signum: int) -> KeyboardInterrupt:
