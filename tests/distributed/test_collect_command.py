@@ -68,7 +68,9 @@ def test_it_collects_with_saved_weights_and_is_shown(tmp_path, capsys, monkeypat
         assert (collector["starts"], collector["steps"], collector["error"]) == (2, 100, None)
         assert status["state"] == "running"  # it has committed in the last minute
         assert main(["status", str(place)]) == 0
-        assert "restarted 1 time" in " ".join(capsys.readouterr().out.split())
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "lake, being written" in shown
+        assert "restarted 1 time" in shown
 
 
 def test_sigterm_commits_and_pushes_the_rest(tmp_path):

@@ -70,7 +70,9 @@ def picture(told: Told) -> RenderableType:
     """A status for people."""
     now = time.time()
     colour = COLOURS[told.state]
-    state = told.state if told.trainer else "being written" if told.pid else "not being written"
+    state = (
+        told.state if told.trainer else "being written" if told.state == "running" else "not being written"
+    )
     pid = f", process {told.pid}" if told.pid else ""
     head = words.styled((str(told.path), "bold"), f"  {told.trainer or 'lake'}, ", (state, colour), pid)
     rows: list[tuple[str | Text, str | Text]] = [("", head)]
