@@ -18,6 +18,7 @@ BEFORE = {
     "play": ["{tmp}"],
     "evaluate": ["{tmp}"],
     "train erl": ["--out", "{tmp}/run"],
+    "collect": ["--writer", "c0", "--lake", "{lake}", "--env", "CartPole-v1", "--policy", "nowhere:Policy"],
     "data synthetic": ["--out", "{tmp}/panel.npz"],
     "data check": ["{tmp}/prices.csv"],
 }

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lakepond import machine, untrusted
+from lakepond.cloud.store import Store
 from lakepond.errors import LakeError, RunNotFound
+from lakepond.flow.following import positions
 from lakepond.flow.following.lag import is_alive
 from lakepond.lake import elsewhere, writers
 from lakepond.lake.format import commits
@@ -32,6 +34,10 @@ TAIL_BYTES = 64 << 10
 """of the metrics that are read, from the end"""
 UPLOAD = "upload.json"
 """in a run's folder: how its last push ended"""
+COLLECTOR_NOTE = "collector"
+"""what a collector stores with its commits"""
+COLLECTING_SECONDS = 90.0
+"""a collector commits at least every 30 s"""
 BACK = 8
 """commits back to which the lake's growth is measured"""
 
@@ -47,6 +53,20 @@ class WriterStatus:
     """when its newest commit was made, seconds since 1970"""
     alive: bool
     """whether that is at most 5 of its usual intervals ago, or less than a minute"""
+    collector: dict[str, Any] | None = None
+    """what a collector stored with it, see `lakepond.distributed.collector.CollectorStatus`"""
+
+
+@dataclass(frozen=True)
+class LearnerStatus:
+    """A learner that follows the lake with a limit of samples per insert."""
+
+    sampled: int
+    inserted: int
+    ahead: bool
+    """whether collectors wait for it"""
+    said: float
+    """when, seconds since 1970"""
 
 
 @dataclass(frozen=True)
@@ -68,6 +88,9 @@ class LakeStatus:
     """whether a writer is"""
     writers: tuple[WriterStatus, ...] = ()
     """if they have names"""
+    learners: tuple[LearnerStatus, ...] = ()
+    collector: dict[str, Any] | None = None
+    """of the newest commit"""
 
     @property
     def ratio(self) -> float:
@@ -176,7 +199,12 @@ def judge(
     done = last.get("step")
     if trainer is None and lake is not None:
         unit, done = "step", lake.recorded
+    collecting = lake is not None and any(
+        each.collector is not None and time.time() - each.committed < COLLECTING_SECONDS
+        for each in lake.writers
+    )
     finished = total is not None and done is not None and done >= total
+    running = pid is not None or (alive and not finished) or (trainer is None and collecting)
     per_second = _rate(lines) if trainer else None
     left = total - done if total is not None and done is not None else None
     full = None
@@ -185,11 +213,7 @@ def judge(
     return Status(
         path=path,
         trainer=trainer,
-        state="running"
-        if pid is not None or (alive and not finished)
-        else "finished"
-        if finished
-        else "stopped",
+        state="running" if running else "finished" if finished else "stopped",
         pid=pid,
         unit=unit,
         done=done,
@@ -271,7 +295,8 @@ def _lake(lake: Lake) -> LakeStatus:
                 before = commits.read(folder, older[0])
         found[name] = lake_status(lake.spec, newest, before, len(numbers))
     stats = lake.stats()
-    return replace(together(found), rows=stats.rows, bytes_on_disk=stats.bytes_on_disk)
+    said = learners(positions.store_of(lake.path))
+    return replace(together(found), rows=stats.rows, bytes_on_disk=stats.bytes_on_disk, learners=said)
 
 
 def together(found: dict[str, LakeStatus]) -> LakeStatus:
@@ -286,7 +311,7 @@ def together(found: dict[str, LakeStatus]) -> LakeStatus:
         bytes_per_second=newest.bytes_per_second if len(found) == 1 else None,
         alive=any(each.alive for each in found.values()),
         writers=tuple(
-            WriterStatus(name, each.commit, each.steps, each.committed, each.alive)
+            WriterStatus(name, each.commit, each.steps, each.committed, each.alive, each.collector)
             for name, each in found.items()
             if list(found) != [""]
         ),
@@ -311,6 +336,15 @@ def lake_status(spec: Spec, newest: Commit, before: Commit, kept: int) -> LakeSt
             max(0.0, time.time() - moment),
             (moment - earlier) / (newest.number - before.number) if newest.number > before.number else None,
         ),
+        collector=note if isinstance(note := newest.note.get(COLLECTOR_NOTE), dict) else None,
+    )
+
+
+def learners(store: Store) -> tuple[LearnerStatus, ...]:
+    """What the learners of a lake say of themselves."""
+    return tuple(
+        LearnerStatus(told.sampled, told.inserted, told.ahead, told.modified)
+        for told in positions.positions(store)
     )
 
 

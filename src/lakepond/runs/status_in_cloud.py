@@ -22,7 +22,7 @@ from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit
 from lakepond.runs.checkpoints import STATE
 from lakepond.runs.run import CONFIG
-from lakepond.runs.status import BACK, LakeStatus, Status, judge, lake_status, parse_log, together
+from lakepond.runs.status import BACK, LakeStatus, Status, judge, lake_status, learners, parse_log, together
 
 DISCOVER_SECONDS = 30.0
 ASKED_AT_A_TIME = 16
@@ -42,6 +42,8 @@ def watch_in_cloud(url: str) -> Callable[[], Status]:
         if lake is None and Store(place).head(description.NAME) is not None:
             lake = LakeInCloud(chains_at(place))
         status = None if lake is None else lake.look()
+        if status is not None:
+            status = replace(status, learners=learners(Store(place)))
         return judge(
             path=str(store.cloud),
             trainer=config.get("trainer"),

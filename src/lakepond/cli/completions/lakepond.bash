@@ -22,6 +22,7 @@ _lakepond() {
       " evaluate") command="evaluate";;
       " compare") command="compare";;
       " play") command="play";;
+      " collect") command="collect";;
       " completion") command="completion";;
       " data") command="data";;
       "train erl") command="train erl";;
@@ -84,7 +85,7 @@ _lakepond() {
     "data fetch fetch") words="pse sp500";;
     *)
       case "$command" in
-        "") words="plan doctor status watch ls show view report verify repair compact push pull gc import export train evaluate compare play completion data --debug --help --version";;
+        "") words="plan doctor status watch ls show view report verify repair compact push pull gc import export train evaluate compare play collect completion data --debug --help --version";;
         "train") words="erl single mixture live";;
         "data") words="fetch synthetic show check";;
         "plan") words="--preset --obs --action --env --play --from --per-generation --generations --capacity --rows --pool --population --agent-size --upload-every --store --path --disk --ram --json --help";;
@@ -110,6 +111,7 @@ _lakepond() {
         "evaluate") words="--part --checkpoint --random-agents --json --help";;
         "compare") words="--folder --preset --report --only-report --json --games --arms --seeds --frames --portions --evaluations --evaluation-episodes --network --hidden --big-samples --suite --help";;
         "play") words="--video --checkpoint --seed --epsilon --trust-module --json --help";;
+        "collect") words="--writer --lake --env --policy --envs --weights --folder --every --steps --json --help";;
         "completion") words="--help";;
         "data fetch") words="--out --wheel --json --help";;
         "data synthetic") words="--days --instruments --seed --signal --out --json --help";;

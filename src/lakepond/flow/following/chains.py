@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from lakepond import machine
+from lakepond.cloud.place import Cloud
+from lakepond.cloud.store import Store
 from lakepond.errors import LakeCorrupt, LakeNotFound
 from lakepond.formats import ranges
 from lakepond.lake import writers
@@ -39,6 +41,10 @@ class Chains(Protocol):
     spec: Spec
     folder: Path | None
     """of the lake; None: it is in a bucket"""
+
+    @property
+    def store(self) -> Store:
+        """The objects of the lake."""
 
     def names(self) -> list[str]:
         """Discover all chains; "" is that of the writer without a name."""
@@ -129,6 +135,11 @@ class LocalChains:
             )
         self._lock = threading.Lock()
         self._kept: dict[str, CommitLock] = {}
+
+    @property
+    def store(self) -> Store:
+        """The files of the lake."""
+        return Store(Cloud(f"file://{self.path.absolute()}"))
 
     def names(self) -> list[str]:
         """All writers."""
