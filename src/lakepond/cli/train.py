@@ -17,12 +17,28 @@ from lakepond.cli import where, words
 from lakepond.cli.flag import Flag
 from lakepond.cli.limits import at_least
 from lakepond.cli.settings import given, options_of, with_options
-from lakepond.trainers.erl_settings import HEADINGS, PRESETS, Config
+from lakepond.envs.market_rules import Rules
+from lakepond.trainers.erl import PRESETS, Config
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from lakepond.trainers.evaluate_market import Evaluation
+
+HEADINGS: dict[str, tuple[str, ...]] = {
+    heading: tuple(names.split())
+    for heading, names in {
+        "": "generations seed panel days instruments capacity gradient_steps batch_size min_free push_to",
+        "market": "signal market_seed validation holdout",
+        "population": "elites children mutants tournament blend_low blend_high mutation_rate mutation_std "
+        "mutation_std_max patience inject_every",
+        "episode": "episodes noise fitness_episodes validation_slices",
+        "learner": "learn_from critics gamma tau actor_rate critic_rate reward_scale width dtype together",
+        "saving": "keep_last keep_every warn_free at_floor push_every",
+        "rules": " ".join(Rules.__dataclass_fields__),
+    }.items()
+}
+"""the settings in `--help`, by heading; those without one are changed most often"""
 
 ErlOptions: Any = options_of(Config, PRESETS, HEADINGS)
 NOTHING_GIVEN = ErlOptions()
