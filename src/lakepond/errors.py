@@ -35,6 +35,8 @@ builtin exception that fits best::
     │   ├── CloudCorrupt        (ValueError)         a file in the cloud is damaged
     │   ├── CloudForked         (RuntimeError)       used in a forked child
     │   └── CloudClientMissing  (ImportError)        the client is not installed
+    ├── ClusterError       (RuntimeError)  no Ray cluster, or one that cannot run what is asked for
+    │   └── RayMissing     (ImportError)   Ray is not installed
     └── MarketDataError    (ValueError)    an invalid market panel, or one that could not be downloaded
 """
 
@@ -165,6 +167,14 @@ class CloudForked(CloudError, RuntimeError):
 
 class CloudClientMissing(CloudError, ImportError):
     """The client library for that provider is not installed."""
+
+
+class ClusterError(LakepondError, RuntimeError):
+    """There is no Ray cluster, or its versions or resources do not fit."""
+
+
+class RayMissing(ClusterError, ImportError):
+    """Ray is not installed: `pip install 'lakepond[ray]'`."""
 
 
 class MarketDataError(LakepondError, ValueError):

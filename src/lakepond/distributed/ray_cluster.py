@@ -1,0 +1,281 @@
+"""Start Ray on this machine, or connect to a cluster, after checking that it can run what is asked for.
+
+    with ray_cluster.connect("auto", workers=8, cpus_per_worker=2) as cluster:
+        actors = [cluster.ray.remote(Worker).options(**cluster.options()).remote(i) for i in range(8)]
+
+Everything that is wrong with the installation or the cluster is a `ClusterError` of one sentence, raised
+before anything runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from lakepond._version import __version__
+from lakepond.errors import ClusterError, ConfigError, RayMissing
+
+log = logging.getLogger("lakepond")
+LOCAL = "local"
+OBJECT_STORE_BYTES = 512 << 20
+"""memory for the weights that travel between the processes of one machine; experience never does"""
+CHECK_SECONDS = 60.0
+"""how long a node may take to start a process that says which versions it has"""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A connection to Ray."""
+
+    ray: ModuleType
+    workers: int
+    cpus_per_worker: float
+    gpus_per_worker: float
+
+    def options(self) -> dict[str, Any]:
+        """Options of an actor that is one worker: its share of resources; restarted if it dies."""
+        return {
+            "num_cpus": self.cpus_per_worker,
+            "num_gpus": self.gpus_per_worker,
+            "max_restarts": -1,
+        }
+
+
+@contextmanager
+def connect(
+    address: str = LOCAL, *, workers: int, cpus_per_worker: float = 1.0, gpus_per_worker: float = 0.0
+) -> Iterator[Cluster]:
+    """Connect to Ray during a block.
+
+    address: "local" starts Ray on this machine, bound to 127.0.0.1, and stops it after the block, or if this
+    process is killed. "auto" is the cluster that this machine belongs to, or that RAY_ADDRESS names;
+    "host:port" is the one at that address. If the process is connected already (`ray.init`), that connection
+    is used, whatever the address, and stays.
+    workers: number of actors that the caller starts. cpus_per_worker, gpus_per_worker: what each of them
+    needs; on "local" there may be more workers than cores, which then share them.
+
+    Raises `RayMissing` if Ray is not installed, and `ClusterError` if there is no cluster, if its versions of
+    Ray, Python or lakepond differ from those here, or if it has too few resources.
+    """
+    if workers < 1 or cpus_per_worker < 0 or gpus_per_worker < 0:
+        raise ConfigError(
+            f"{workers} workers with {cpus_per_worker:g} CPUs and {gpus_per_worker:g} GPUs each cannot be "
+            "started; ask for at least one worker and no negative share."
+        )
+    ray = import_ray()
+    cluster = Cluster(ray, workers, cpus_per_worker, gpus_per_worker)
+    if ray.is_initialized():
+        _check(cluster)
+        yield cluster
+        return
+    with _folder() if address == LOCAL else nullcontext() as folder:
+        try:
+            with _signals_kept():
+                _join(ray, address) if folder is None else _start(cluster, folder)
+            _check(cluster)
+            yield cluster
+        finally:
+            ray.shutdown()
+
+
+def import_ray() -> ModuleType:
+    """Ray, quiet and without usage statistics; raises `RayMissing` if it is not installed."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions do; or it warns
+    try:
+        import ray
+    except ImportError as error:
+        raise RayMissing(
+            f"Ray is not installed ({error}); install it with: pip install 'lakepond[ray]'"
+        ) from None
+    return ray  # type: ignore[no-any-return]
+
+
+# --- starting and connecting ------------------------------------------------------------------------
+
+
+def _start(cluster: Cluster, folder: Path) -> None:
+    cores = os.cpu_count() or 1
+    needed = math.ceil(cluster.workers * cluster.cpus_per_worker)
+    if needed > cores:
+        log.info("%d workers share the %d cores of this machine", cluster.workers, cores)
+    try:
+        cluster.ray.init(
+            address=LOCAL,
+            num_cpus=max(cores, needed),
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(folder),
+        )
+    except Exception as error:
+        raise ClusterError(f"Ray could not be started on this machine: {_one_line(error)}") from error
+
+
+def _join(ray: ModuleType, address: str) -> None:
+    if address.startswith("ray://"):
+        raise ClusterError(
+            f"{address} is an address of Ray Client, which lakepond does not use; start the program on a "
+            "node of the cluster with 'auto', or with `ray job submit`."
+        )
+    if address != "auto":
+        _check_reachable(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    except RuntimeError as error:
+        ray.shutdown()
+        if "ersion mismatch" in str(error):
+            raise ClusterError(_versions_differ(str(error))) from None
+        raise ClusterError(f"cannot connect to the Ray cluster {address!r}: {_one_line(error)}") from error
+    except (ConnectionError, ValueError, OSError) as error:
+        ray.shutdown()
+        where = "on this machine or in RAY_ADDRESS" if address == "auto" else f"at {address}"
+        raise ClusterError(
+            f"there is no Ray cluster {where} ({_one_line(error)}); start one with `ray start --head`, or "
+            "use 'local'."
+        ) from None
+
+
+def _check_reachable(address: str) -> None:
+    """Raise `ClusterError` unless something answers there; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=10):
+            pass
+    except (OSError, ValueError) as error:
+        raise ClusterError(
+            f"there is no Ray cluster at {address} ({error}); give 'local', 'auto' or host:port, which is "
+            "usually port 6379 of the head."
+        ) from None
+
+
+def _versions_differ(text: str) -> str:
+    """One sentence from Ray's message about versions."""
+    found = re.findall(r"(?:Ray|Python): (\S+)", text)
+    if len(found) != 4:
+        return f"the versions of the cluster differ from those here: {_one_line(text)}"
+    theirs, ours = found[:2], found[2:]
+    return (
+        f"the cluster has Ray {theirs[0]} and Python {theirs[1]}, but this program has Ray {ours[0]} and "
+        f"Python {ours[1]}; install the same versions here, for example with: pip install 'ray=={theirs[0]}'"
+    )
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which `ray.init` replaces by one that exits at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder for Ray's sockets and logs; after the block no process that uses it runs, and it is gone.
+
+    Also if this process is killed: then `reaper.py` sees to it. Not below TMPDIR, which may be long: the path
+    of a socket has at most 107 bytes.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="lakepond-ray-", dir="/tmp"))
+    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("reaper.py")), str(folder)]
+    reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield folder
+    finally:
+        assert reaper.stdin is not None
+        reaper.stdin.close()
+        reaper.wait()
+
+
+# --- checking ---------------------------------------------------------------------------------------
+
+
+def _check(cluster: Cluster) -> None:
+    """Raise `ClusterError` unless the cluster can run all workers, with this version of lakepond."""
+    nodes = [node for node in cluster.ray.nodes() if node["Alive"]]
+    _check_resources(cluster, nodes)
+    _check_lakepond(cluster.ray, nodes)
+
+
+def _check_resources(cluster: Cluster, nodes: list[dict[str, Any]]) -> None:
+    needs = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
+    needs = {name: need for name, need in needs.items() if need}
+    free = cluster.ray.available_resources()
+    missing = [
+        f"{cluster.workers * need:g} {name}s ({free.get(name, 0.0):g} of "
+        f"{sum(node['Resources'].get(name, 0.0) for node in nodes):g} are free)"
+        for name, need in needs.items()
+        if free.get(name, 0.0) < cluster.workers * need
+    ]
+    if missing:
+        raise ClusterError(
+            f"the Ray cluster has too few resources for {cluster.workers} workers: they need "
+            f"{' and '.join(missing)}; use fewer workers, a smaller share for each, or add nodes."
+        )
+    fit = sum(
+        int(min((node["Resources"].get(name, 0.0) / need for name, need in needs.items()), default=math.inf))
+        if needs
+        else cluster.workers
+        for node in nodes
+    )
+    if fit < cluster.workers:
+        share = " and ".join(f"{need:g} {name}s" for name, need in needs.items())
+        raise ClusterError(
+            f"the nodes of the Ray cluster have room for {fit} workers with {share} each, not for "
+            f"{cluster.workers}; use fewer workers, a smaller share for each, or larger nodes."
+        )
+
+
+def _check_lakepond(ray: ModuleType, nodes: list[dict[str, Any]]) -> None:
+    """Ask a process on each node for its version of lakepond."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ask = ray.remote(num_cpus=0, max_retries=0)(_version)
+    asked = {}
+    for node in nodes:
+        strategy = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+        asked[node["NodeManagerAddress"]] = ask.options(scheduling_strategy=strategy).remote()
+    for where, answer in asked.items():
+        try:
+            found = ray.get(answer, timeout=CHECK_SECONDS)
+        except ray.exceptions.RayError as error:
+            raise ClusterError(
+                f"node {where} of the Ray cluster cannot import lakepond {__version__} ({_one_line(error)}); "
+                "install it on every node."
+            ) from error
+        if found != __version__:
+            raise ClusterError(
+                f"node {where} of the Ray cluster has lakepond {found}, but this program has {__version__}; "
+                "install the same version on every node."
+            )
+
+
+def _version() -> str:
+    return __version__
+
+
+def _one_line(error: object) -> str:
+    """The last line of a message that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rstrip(".") if lines else type(error).__name__
