@@ -47,7 +47,7 @@ class Mutation(NamedTuple):
     patience: int = 3
 
 
-def take(population: Tree, index: Array | int) -> Tree:
+def take(population: Tree, index: Array | int | slice) -> Tree:
     """One agent, or several, by number."""
     return jax.tree.map(lambda x: x[index], population)
 

@@ -55,6 +55,8 @@ class Erl:
     Example: lakepond train erl --preset eigen2 --out runs/eigen2 --seed 1
 
     Example: lakepond train erl --resume --out runs/eigen2
+
+    Example: lakepond train erl --preset eigen2 --ray auto --workers 8 --cloud gs://bucket/eigen2
     """
 
     preset: Literal["demo", "eigen2", "gpu"] = "demo"
@@ -76,6 +78,14 @@ class Erl:
         arg(metavar="tensorboard|wandb ...", help_behavior_hint="(default: none)"),
     ] = ()
     """also log to these; wandb stays offline without an API key"""
+    ray: Annotated[str | None, arg(metavar="local|auto|HOST:PORT", help_behavior_hint="(default: none)")] = (
+        None
+    )
+    """play the population on workers of a Ray cluster: started on this machine, the one here, or that one"""
+    workers: Annotated[int, arg(metavar="INT")] = 2
+    """Ray workers; the result does not depend on their number"""
+    cloud: Annotated[str | None, arg(metavar="URL", help_behavior_hint="(default: none)")] = None
+    """push the run there after every generation; with --resume, fetch it from there if --out is empty"""
     evaluate: Literal["holdout", "validation", "nothing"] = "holdout"
     """days on which the champion is compared with buy-and-hold and random agents at the end"""
     json: Flag = False
@@ -88,13 +98,19 @@ class Erl:
         from lakepond.trainers import erl, programs
 
         at_least(0, resume_from=self.resume_from)
+        at_least(1, workers=self.workers)
         programs.prepare_jax()
         resumes = self.resume or self.resume_from is not None
         if resumes and self.out is None:
             raise ConfigError("--resume needs --out: lakepond train erl --resume --out runs/NAME.")
         folder = self.folder
-        base = _settings_there(folder, given(self.settings, "push_to")) if resumes else PRESETS[self.preset]
+        base = PRESETS[self.preset]
+        if resumes:
+            _fetch(folder, self.cloud)
+            base = _settings_there(folder, self.cloud or given(self.settings, "push_to"))
         config = with_options(base, self.settings)
+        if self.cloud is not None:
+            config = replace(config, push_to=self.cloud, push_every=1)
         if config.push_to == NOWHERE:
             config = replace(config, push_to=None)
         if not self.json:
@@ -108,6 +124,8 @@ class Erl:
             resume=self.resume,
             resume_from=self.resume_from,
             start_over=self.start_over,
+            ray=self.ray,
+            workers=self.workers,
             loggers=self.log,
             on_generation=lambda told: (
                 None if self.json else words.talk(_line(told, config.generations, width))
@@ -125,6 +143,17 @@ class Erl:
     def folder(self) -> Path:
         """The folder of the run."""
         return self.out or where.next_run(f"erl-{self.preset}")
+
+
+def _fetch(folder: Path, url: str | None) -> None:
+    """Fetch the run from the bucket, if there is one and nothing is here."""
+    if url is None or (folder / "config.json").exists():
+        return
+    from lakepond.cloud.place import Cloud
+    from lakepond.runs.copies import pull_run
+
+    words.talk(f"Fetching {url} to {folder}.")
+    pull_run(folder, Cloud.of(url))
 
 
 def _settings_there(folder: Path, push_to: str | None) -> Config:

@@ -21,8 +21,9 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -32,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 import numpy as np
 
 from lakepond import lazy, machine, stopping, untrusted
-from lakepond.envs.market import FEATURES, read_market, synthetic
+from lakepond.envs.market import FEATURES, Panel, read_market, synthetic
 from lakepond.envs.market.observe import spans
 from lakepond.envs.market_rules import Rules
 from lakepond.errors import ConfigError, RunCorrupt
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from lakepond.agents.market_network import Array, Params
     from lakepond.envs.market import world
     from lakepond.trainers import market_rollout
+    from lakepond.trainers.erl_workers import OnWorkers
 else:  # `lakepond train erl --help` reads the settings below and imports none of these
     jax, jnp = lazy.Module("jax"), lazy.Module("jax.numpy")
     ddpg, market_network = lazy.Module("lakepond.agents.ddpg"), lazy.Module("lakepond.agents.market_network")
@@ -285,13 +287,21 @@ def memory_needed(config: Config, shape: tuple[int, int, int]) -> dict[str, int]
 
 def open_market(config: Config) -> world.Market:
     """Read or make the prices, and put what is needed of them on the device."""
+    return market_of(config, *read_prices(config))
+
+
+def read_prices(config: Config) -> tuple[Panel, Any]:
+    """The panel of prices, and the features that came with it, None if there were none."""
     if config.panel is None:
         check_memory(config, (config.days, config.instruments, len(FEATURES)))
-        panel = synthetic(config.days, config.instruments, seed=config.market_seed, signal=config.signal)
-        table = None
-    else:
-        panel, table = read_market(config.panel, days=config.days, instruments=config.instruments)
-        check_memory(config, (*panel.shape, len(FEATURES) if table is None else table.shape[-1]))
+        return synthetic(config.days, config.instruments, seed=config.market_seed, signal=config.signal), None
+    panel, table = read_market(config.panel, days=config.days, instruments=config.instruments)
+    check_memory(config, (*panel.shape, len(FEATURES) if table is None else table.shape[-1]))
+    return panel, table
+
+
+def market_of(config: Config, panel: Panel, table: Any) -> world.Market:
+    """The market of these prices."""
     parts = {"validation": config.validation, "holdout": config.holdout}
     return world.Market.of(panel, config.rules, table=table, **parts)
 
@@ -360,29 +370,44 @@ CHUNK = 32
 """gradient steps of one program; their batches are sampled together"""
 
 
-def explore(config: Config, market: world.Market, agents: Params, chance: Chance) -> market_rollout.Episodes:
-    """All agents play the same days, with noise."""
+class Explored(NamedTuple):
+    """Recorded episodes of some agents; leading axes (agents, episodes, trading days), on the host."""
+
+    day: Any
+    next_day: Any
+    position: Any
+    """before each step, and after the last: one more than trading days"""
+    action: Any
+    reward: Any
+    terminated: Any
+
+
+def explore(config: Config, market: world.Market, agents: Params, chance: Chance, first: int = 0) -> Explored:
+    """Some agents of the population, from number `first` on, play the same days, with noise."""
     shape = (config.sizes.total, config.episodes, config.rules.trading_days, market.history.shape[1], 2)
-    noise = market_rollout.noise(chance.key_explore, shape) if config.noise else None
+    noise = None
+    if config.noise:
+        count = len(jax.tree.leaves(agents)[0])
+        noise = market_rollout.noise(chance.key_explore, shape)[first : first + count]
     player = config.player(config.noise)
-    seen = market_rollout.play(agents, chance.explored_days, noise, market.world, player)
-    return cast("market_rollout.Episodes", jax.device_get(seen))
+    seen = jax.device_get(market_rollout.play(agents, chance.explored_days, noise, market.world, player))
+    result = seen.result
+    return Explored(seen.day, seen.next_day, seen.position, seen.action, result.reward, result.terminated)
 
 
-def record(market: world.Market, replay: Replay, seen: market_rollout.Episodes) -> None:
-    """Record every step of some episodes: by agent, by episode; windows by reference."""
+def record(market: world.Market, replay: Replay, seen: Explored, first: int = 0) -> None:
+    """Record every step of some episodes, of agents from number `first` on; windows by reference."""
     source = market.source
     for agent, episode in np.ndindex(*seen.day.shape[:2]):
-        day, next_day = seen.day[agent, episode], seen.next_day[agent, episode]
-        position = seen.position[agent, episode]
+        day, next_day, position, action, reward, terminated = (x[agent, episode] for x in seen)
         replay.record(
             obs={"window": WindowRef(source, np.asarray(day + 1)), "position": position[:-1]},
-            action=seen.action[agent, episode],
-            reward=seen.result.reward[agent, episode],
+            action=action,
+            reward=reward,
             next_obs={"window": WindowRef(source, np.asarray(next_day + 1)), "position": position[1:]},
-            terminated=seen.result.terminated[agent, episode],
+            terminated=terminated,
             truncated=np.zeros(len(day), np.bool_),
-            stream=agent,
+            stream=first + agent,
             day=day,
             next_day=next_day,
         )
@@ -418,6 +443,22 @@ def judge(config: Config, market: world.Market, agents: Params, days: Array) -> 
     return rewards
 
 
+class InProcess:
+    """Plays the population in this process; `erl_workers.OnWorkers` does the same on many machines."""
+
+    def __init__(self, config: Config, market: world.Market) -> None:
+        self._config, self._market = config, market
+
+    def explore(self, agents: Params, number: int) -> Iterator[tuple[int, Explored]]:
+        """The episodes of a generation that are recorded, and the number of their first agent."""
+        chance = Chance.of(self._config, self._market, number)
+        yield 0, explore(self._config, self._market, agents, chance)
+
+    def judge(self, agents: Params, days: Array) -> Array:
+        """The rewards of all agents on these days: (trading days, agents, first days)."""
+        return judge(self._config, self._market, agents, days)
+
+
 def validate(
     config: Config, market: world.Market, now: Evolving, actor: Params, fitness: Array, counters: Counters
 ) -> tuple[Params, Counters, Array]:
@@ -443,19 +484,19 @@ def generation(
     market: world.Market,
     now: Evolving,
     counters: Counters,
-    chance: Chance,
     replay: Replay,
-    judge: Callable[[Params, Array], Array],
+    evaluation: InProcess | OnWorkers,
 ) -> tuple[Evolving, Counters, dict[str, Any]]:
     """One generation whose steps have been recorded: learn, judge, validate, evolve. Writes nothing.
 
-    judge: plays the agents on the given first days and returns their rewards, as `judge` above does.
+    evaluation: plays the population.
     """
     number = counters.generation + 1
+    chance = Chance.of(config, market, number)
     learner, metrics = learn(config, market, replay, now.learner, chance.rng)
     starts = market.history.splits.starts("train", config.rules)
     days = jnp.asarray(chance.rng.choice(starts, config.fitness_episodes))
-    fitness = market_rollout.totals(judge(now.population, days)).mean(axis=1)
+    fitness = market_rollout.totals(evaluation.judge(now.population, days)).mean(axis=1)
     best, after, scores = validate(config, market, now, learner.actor, fitness, counters)
     mutation, alpha = (config.mutation_rate, after.std), (config.blend_low, config.blend_high)
     agents = population.evolve(
@@ -503,6 +544,8 @@ def train(
     resume: bool = False,
     resume_from: int | None = None,
     start_over: bool = False,
+    ray: str | None = None,
+    workers: int = 2,
     loggers: Sequence[Logger] = (),
     on_generation: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -510,23 +553,37 @@ def train(
 
     `resume`: continue the run in `folder` from its newest checkpoint that can be used; `resume_from`: from
     that one. Without either a folder that holds a run, or other experience, is refused; `start_over` moves
-    those files to a dated folder first. `on_generation` is called with the metrics of each generation.
+    those files to a dated folder first. `ray`: play the population on that many `workers` of a Ray cluster,
+    "local", "auto" or host:port. `on_generation` is called with the metrics of each generation.
     """
     resumes = resume or resume_from is not None
     how = Resume(required=resumes, allowed=resumes, number=resume_from, start_over=start_over)
     how.find(folder)
     check(config)
-    market = open_market(config)
-    with Run.create(
-        folder,
-        "erl",
-        config,
-        may_change=MAY_CHANGE,
-        loggers=loggers,
-        keep_last=config.keep_last,
-        keep_every=config.keep_every,
-        prepare=how.prepare,
-    ) as run:
+    prices = read_prices(config)
+    with ExitStack() as stack:
+        cluster = None
+        if ray is not None:  # before JAX has threads: starting Ray forks
+            from lakepond.trainers import erl_workers
+
+            cluster = stack.enter_context(erl_workers.connect(config, ray, workers))
+        market = market_of(config, *prices)
+        run = stack.enter_context(
+            Run.create(
+                folder,
+                "erl",
+                config,
+                may_change=MAY_CHANGE,
+                loggers=loggers,
+                keep_last=config.keep_last,
+                keep_every=config.keep_every,
+                prepare=how.prepare,
+            )
+        )
+        evaluation: InProcess | OnWorkers = InProcess(config, market)
+        if cluster is not None:
+            started = erl_workers.OnWorkers(cluster, config, prices, run.folder)
+            evaluation = stack.enter_context(started)
         now, counters, replay = begin(config, run, market, how)
         committed, committing = replay.flush(), None
         guard = Guard(
@@ -555,18 +612,16 @@ def train(
                     why = f"because {uncommitted():,} steps are held in memory"
                     committed = loop.require(LAKE, replay.flush, why)
 
-                chance = Chance.of(config, market, number)
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "a commit failed")  # the loop reports it
-                    record(market, replay, explore(config, market, now.population, chance))
+                    for first, seen in evaluation.explore(now.population, number):
+                        record(market, replay, seen, first)
                 waited = time.perf_counter()
                 committing = None
                 if guard.saving or uncommitted() + config.new_steps > config.capacity:
                     committing = hand_over(replay, number)
                 held = time.perf_counter() - waited
-                now, counters, last = generation(
-                    config, market, now, counters, chance, replay, partial(judge, config, market)
-                )
+                now, counters, last = generation(config, market, now, counters, replay, evaluation)
                 worked = time.perf_counter() - began
 
                 waited = time.perf_counter()
