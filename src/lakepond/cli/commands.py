@@ -107,6 +107,11 @@ COMMANDS: dict[str, Entry] = {
     "play": Entry(
         TRAIN, "play:Play", "Play a game with the policy of a checkpoint, and write a video of it."
     ),
+    "collect": Entry(
+        TRAIN,
+        "collect:Collect",
+        "Step environments with a policy and record their steps in a lake that many processes write.",
+    ),
     "completion": Entry(
         SHELL,
         "completion:Completion",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from lakepond.runs.status import LakeStatus as LakeTold
+    from lakepond.runs.status import LearnerStatus
     from lakepond.runs.status import Status as Told
 
 COLOURS = {"running": "green", "finished": "cyan", "stopped": "yellow"}
@@ -133,7 +134,7 @@ def _lake(lake: LakeTold, now: float) -> list[tuple[str, str]]:
         (
             "writer",
             f"{each.name or 'without a name'}: {formats.counted(each.steps, 'step')}, "
-            f"commit {each.commit}, {formats.age(each.committed, now)}",
+            f"commit {each.commit}, {formats.age(each.committed, now)}{_collector(each.collector or {})}",
         )
         for each in lake.writers[:SHOWN_WRITERS]
     ]
@@ -143,7 +144,33 @@ def _lake(lake: LakeTold, now: float) -> list[tuple[str, str]]:
         ("lake", f"{formats.counted(lake.steps, 'step')} in {held} (without deduplication {plain}, {ratio})"),
         ("commit", f"{lake.commit}, {formats.age(lake.committed, now)}; {kept} kept"),
         *writers,
+        *(("learner", _learner(each, now)) for each in lake.learners),
     ]
+
+
+def _collector(note: dict[str, Any]) -> str:
+    """What a collector said of itself; from a file that anybody may have written."""
+    parts = []
+    if isinstance(rate := note.get("steps_per_second"), int | float):
+        parts.append(f"{formats.number(rate)} steps/s")
+    if isinstance(weights := note.get("weights"), int) and weights:
+        parts.append(f"weights {weights}")
+    if isinstance(starts := note.get("starts"), int) and starts > 1:
+        parts.append(f"restarted {formats.counted(starts - 1, 'time')}")
+    if note.get("waiting") is True:
+        parts.append("waits for the learner")
+    if isinstance(error := note.get("error"), str):
+        parts.append(words.printable(error[:200]))
+    return "".join(f"; {part}" for part in parts)
+
+
+def _learner(each: LearnerStatus, now: float) -> str:
+    ratio = each.sampled / each.inserted if each.inserted else 0.0
+    waits = "; collectors wait for it" if each.ahead else ""
+    return (
+        f"{formats.counted(each.inserted, 'step')} inserted, {formats.count(each.sampled)} sampled "
+        f"({ratio:.3g} per insert), {formats.age(each.said, now)}{waits}"
+    )
 
 
 def _upload(told: Told) -> Text:

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -30,9 +31,11 @@ from lakepond._version import __version__
 from lakepond.errors import ClusterError, ConfigError, RayMissing
 
 log = logging.getLogger("lakepond")
-LOCAL = "local"
+LOCAL, LOCALHOST = "local", "127.0.0.1"
 OBJECT_STORE_BYTES = 512 << 20
 """memory for the weights that travel between the processes of one machine; experience never does"""
+RELEASE_SECONDS = 5.0
+"""how long actors that have just ended may take to release their share"""
 CHECK_SECONDS = 60.0
 """how long a node may take to start a process that says which versions it has"""
 
@@ -84,7 +87,7 @@ def connect(
         return
     with _folder() if address == LOCAL else nullcontext() as folder:
         try:
-            with _signals_kept():
+            with _signals_kept(), _loopback_kept():
                 _join(ray, address) if folder is None else _start(cluster, folder)
             _check(cluster)
             yield cluster
@@ -121,11 +124,14 @@ def _start(cluster: Cluster, folder: Path) -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1",
+            _node_ip_address=LOCALHOST,
             _temp_dir=str(folder),
         )
     except Exception as error:
-        raise ClusterError(f"Ray could not be started on this machine: {_one_line(error)}") from error
+        raise ClusterError(f"Ray could not be started on this machine: {one_line(error)}") from error
+    where = {node["NodeManagerAddress"] for node in cluster.ray.nodes()}
+    if where != {LOCALHOST}:
+        log.warning("Ray listens at %s, and not only for this machine", ", ".join(sorted(where)))
 
 
 def _join(ray: ModuleType, address: str) -> None:
@@ -134,22 +140,33 @@ def _join(ray: ModuleType, address: str) -> None:
             f"{address} is an address of Ray Client, which lakepond does not use; start the program on a "
             "node of the cluster with 'auto', or with `ray job submit`."
         )
-    if address != "auto":
-        _check_reachable(address)
+    found = _address_of_auto() if address == "auto" else address
+    if found is not None:
+        _check_reachable(found)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except RuntimeError as error:
         ray.shutdown()
         if "ersion mismatch" in str(error):
             raise ClusterError(_versions_differ(str(error))) from None
-        raise ClusterError(f"cannot connect to the Ray cluster {address!r}: {_one_line(error)}") from error
+        raise ClusterError(f"cannot connect to the Ray cluster {address!r}: {one_line(error)}") from error
     except (ConnectionError, ValueError, OSError) as error:
         ray.shutdown()
         where = "on this machine or in RAY_ADDRESS" if address == "auto" else f"at {address}"
         raise ClusterError(
-            f"there is no Ray cluster {where} ({_one_line(error)}); start one with `ray start --head`, or "
+            f"there is no Ray cluster {where} ({one_line(error)}); start one with `ray start --head`, or "
             "use 'local'."
         ) from None
+
+
+def _address_of_auto() -> str | None:
+    """Where Ray will look for its cluster; None if it is not known."""
+    try:
+        from ray._private.services import canonicalize_bootstrap_address
+    except ImportError:  # it is not a public function
+        return None
+    found: str | None = canonicalize_bootstrap_address("auto")
+    return found
 
 
 def _check_reachable(address: str) -> None:
@@ -169,7 +186,7 @@ def _versions_differ(text: str) -> str:
     """One sentence from Ray's message about versions."""
     found = re.findall(r"(?:Ray|Python): (\S+)", text)
     if len(found) != 4:
-        return f"the versions of the cluster differ from those here: {_one_line(text)}"
+        return f"the versions of the cluster differ from those here: {one_line(text)}"
     theirs, ours = found[:2], found[2:]
     return (
         f"the cluster has Ray {theirs[0]} and Python {theirs[1]}, but this program has Ray {ours[0]} and "
@@ -188,6 +205,25 @@ def _signals_kept() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _loopback_kept() -> Iterator[None]:
+    """Have `ray.init` use 127.0.0.1 as it is given; it replaces it by the outer address of this machine.
+
+    Then its servers would listen to the network. There is no option for that.
+    """
+    from ray._private import services
+
+    before = getattr(services, "resolve_ip_for_localhost", None)
+    if before is None:  # another version of Ray; `_start` checks the result
+        yield
+        return
+    services.resolve_ip_for_localhost = lambda host: host if host == LOCALHOST else before(host)
+    try:
+        yield
+    finally:
+        services.resolve_ip_for_localhost = before
 
 
 @contextmanager
@@ -221,18 +257,23 @@ def _check(cluster: Cluster) -> None:
 def _check_resources(cluster: Cluster, nodes: list[dict[str, Any]]) -> None:
     needs = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
     needs = {name: need for name, need in needs.items() if need}
-    free = cluster.ray.available_resources()
-    missing = [
-        f"{cluster.workers * need:g} {name}s ({free.get(name, 0.0):g} of "
-        f"{sum(node['Resources'].get(name, 0.0) for node in nodes):g} are free)"
-        for name, need in needs.items()
-        if free.get(name, 0.0) < cluster.workers * need
-    ]
-    if missing:
-        raise ClusterError(
-            f"the Ray cluster has too few resources for {cluster.workers} workers: they need "
-            f"{' and '.join(missing)}; use fewer workers, a smaller share for each, or add nodes."
-        )
+    total = {name: sum(node["Resources"].get(name, 0.0) for node in nodes) for name in needs}
+    until = time.monotonic() + RELEASE_SECONDS
+    while True:
+        free = cluster.ray.available_resources()
+        short = [name for name, need in needs.items() if free.get(name, 0.0) < cluster.workers * need]
+        if not short:
+            break
+        if time.monotonic() > until or any(total[name] < cluster.workers * needs[name] for name in short):
+            missing = " and ".join(
+                f"{cluster.workers * needs[name]:g} {name}s ({free.get(name, 0.0):g} of {total[name]:g} free)"
+                for name in short
+            )
+            raise ClusterError(
+                f"the Ray cluster has too few resources for {cluster.workers} workers: they need {missing}; "
+                "use fewer workers, a smaller share for each, or add nodes."
+            )
+        time.sleep(0.1)
     fit = sum(
         int(min((node["Resources"].get(name, 0.0) / need for name, need in needs.items()), default=math.inf))
         if needs
@@ -261,7 +302,7 @@ def _check_lakepond(ray: ModuleType, nodes: list[dict[str, Any]]) -> None:
             found = ray.get(answer, timeout=CHECK_SECONDS)
         except ray.exceptions.RayError as error:
             raise ClusterError(
-                f"node {where} of the Ray cluster cannot import lakepond {__version__} ({_one_line(error)}); "
+                f"node {where} of the Ray cluster cannot import lakepond {__version__} ({one_line(error)}); "
                 "install it on every node."
             ) from error
         if found != __version__:
@@ -275,7 +316,7 @@ def _version() -> str:
     return __version__
 
 
-def _one_line(error: object) -> str:
+def one_line(error: object) -> str:
     """The last line of a message that says something."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].rstrip(".") if lines else type(error).__name__

@@ -7,6 +7,7 @@ lake that was pushed the names of all files. No step and no row is read.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lakepond import machine, untrusted
+from lakepond.cloud.store import Store
 from lakepond.errors import LakeError, RunNotFound
+from lakepond.flow.following import positions
 from lakepond.lake import elsewhere, writers
 from lakepond.lake.format import commits
 from lakepond.lake.format.commits import Commit
@@ -30,6 +33,10 @@ TAIL_BYTES = 64 << 10
 """of the metrics that are read, from the end"""
 UPLOAD = "upload.json"
 """in a run's folder: how its last push ended"""
+COLLECTOR_NOTE = "collector"
+"""what a collector stores with its commits"""
+COLLECTING_SECONDS = 90.0
+"""a collector commits at least every 30 s"""
 BACK = 8
 """commits back to which the lake's growth is measured"""
 
@@ -43,6 +50,20 @@ class WriterStatus:
     steps: int
     committed: float
     """when its newest commit was made, seconds since 1970"""
+    collector: dict[str, Any] | None = None
+    """what a collector stored with it, see `lakepond.distributed.collector.CollectorStatus`"""
+
+
+@dataclass(frozen=True)
+class LearnerStatus:
+    """A learner that follows the lake with a limit of samples per insert."""
+
+    sampled: int
+    inserted: int
+    ahead: bool
+    """whether collectors wait for it"""
+    said: float
+    """when, seconds since 1970"""
 
 
 @dataclass(frozen=True)
@@ -62,6 +83,9 @@ class LakeStatus:
     """how fast it grows, over its last commits; None: not known, or several writers"""
     writers: tuple[WriterStatus, ...] = ()
     """if they have names"""
+    learners: tuple[LearnerStatus, ...] = ()
+    collector: dict[str, Any] | None = None
+    """of the newest commit"""
 
     @property
     def ratio(self) -> float:
@@ -169,6 +193,11 @@ def judge(
     done = last.get("step")
     if trainer is None and lake is not None:
         unit, done = "step", lake.recorded
+    collecting = lake is not None and any(
+        each.collector is not None and time.time() - each.committed < COLLECTING_SECONDS
+        for each in lake.writers
+    )
+    running = pid is not None or (trainer is None and collecting)
     finished = total is not None and done is not None and done >= total
     per_second = _rate(lines) if trainer else None
     left = total - done if total is not None and done is not None else None
@@ -178,7 +207,7 @@ def judge(
     return Status(
         path=path,
         trainer=trainer,
-        state="running" if pid is not None else "finished" if finished else "stopped",
+        state="running" if running else "finished" if finished else "stopped",
         pid=pid,
         unit=unit,
         done=done,
@@ -260,7 +289,8 @@ def _lake(lake: Lake) -> LakeStatus:
                 before = commits.read(folder, older[0])
         found[name] = lake_status(lake.spec, newest, before, len(numbers))
     stats = lake.stats()
-    return replace(together(found), rows=stats.rows, bytes_on_disk=stats.bytes_on_disk)
+    said = learners(positions.store_of(lake.path))
+    return replace(together(found), rows=stats.rows, bytes_on_disk=stats.bytes_on_disk, learners=said)
 
 
 def together(found: dict[str, LakeStatus]) -> LakeStatus:
@@ -274,7 +304,7 @@ def together(found: dict[str, LakeStatus]) -> LakeStatus:
         },
         bytes_per_second=newest.bytes_per_second if len(found) == 1 else None,
         writers=tuple(
-            WriterStatus(name, each.commit, each.steps, each.committed)
+            WriterStatus(name, each.commit, each.steps, each.committed, each.collector)
             for name, each in found.items()
             if list(found) != [""]
         ),
@@ -295,6 +325,15 @@ def lake_status(spec: Spec, newest: Commit, before: Commit, kept: int) -> LakeSt
         bytes_plain=(newest.recorded - newest.oldest) * spec.step_nbytes,
         committed=moment,
         bytes_per_second=max(0.0, (held - had) / (moment - earlier)) if moment > earlier else None,
+        collector=note if isinstance(note := newest.note.get(COLLECTOR_NOTE), dict) else None,
+    )
+
+
+def learners(store: Store) -> tuple[LearnerStatus, ...]:
+    """What the learners of a lake say of themselves."""
+    return tuple(
+        LearnerStatus(told.sampled, told.inserted, told.ahead, told.modified)
+        for told in positions.positions(store)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +19,7 @@ from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit
 from lakepond.runs.copies import KNOWN
 from lakepond.runs.run import CONFIG
-from lakepond.runs.status import BACK, LakeStatus, Status, judge, lake_status, parse_log, together
+from lakepond.runs.status import BACK, LakeStatus, Status, judge, lake_status, learners, parse_log, together
 
 
 def look_in_cloud(url: str) -> Status:
@@ -69,7 +70,7 @@ def _lake(store: Store, under: str, listed: set[str]) -> LakeStatus | None:
         newest, older = _first(place, reversed(numbers)), _first(place, numbers[-1 - BACK :])
         if newest is not None:
             found[chain] = lake_status(spec, newest, older or newest, len(numbers))
-    return together(found) if found else None
+    return replace(together(found), learners=learners(lake)) if found else None
 
 
 def _first(place: Store, among: Iterable[int]) -> Commit | None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from lakepond import machine
+from lakepond.cloud.place import Cloud
+from lakepond.cloud.store import Store
 from lakepond.errors import LakeCorrupt, LakeNotFound
 from lakepond.formats import ranges
 from lakepond.lake import writers
@@ -30,6 +32,10 @@ class Chains(Protocol):
     """The chains of one lake. A chain is the history of one writer. Thread-safe."""
 
     spec: Spec
+
+    @property
+    def store(self) -> Store:
+        """The objects of the lake."""
 
     def names(self) -> list[str]:
         """Discover all chains; "" is that of the writer without a name."""
@@ -81,6 +87,11 @@ class LocalChains:
             )
         self._lock = threading.Lock()
         self._kept: dict[str, CommitLock] = {}
+
+    @property
+    def store(self) -> Store:
+        """The files of the lake."""
+        return Store(Cloud(f"file://{self.path.absolute()}"))
 
     def names(self) -> list[str]:
         """All writers."""

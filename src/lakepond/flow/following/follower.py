@@ -22,6 +22,7 @@ from lakepond.flow.following.arrivals import Arrivals, Chain, streams_of
 from lakepond.flow.following.chains import Chains
 from lakepond.flow.following.lag import Lag, lag_of
 from lakepond.flow.following.limits import Limits
+from lakepond.flow.following.positions import Position
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.link_notes import are_alone, ended_steps
 from lakepond.lake.read.lake import Lake
@@ -54,6 +55,7 @@ class Follower:
     ) -> None:
         self.chains, self.pond, self.limits = chains, pond, limits
         self._poll_every, self._discover_every = poll_every, discover_every
+        self._position = None if limits.samples_per_insert is None else Position(chains.store, limits)
         self.states: dict[str, Chain] = {}
         self.arrivals = Arrivals()
         self.failures = 0
@@ -106,6 +108,8 @@ class Follower:
             self._thread.join()
             self._thread = None
             self._pool.shutdown()
+            if self._position is not None:
+                self._position.close()
             self.chains.close()
 
     def _run(self) -> None:
@@ -113,7 +117,10 @@ class Follower:
             began = time.monotonic()
             behind = False
             try:
-                behind = next(self._first, self) is None or self.poll()
+                loading = next(self._first, self) is None
+                behind = loading or self.poll()
+                if self._position is not None and not loading:
+                    self._position.publish()
             except Exception as error:  # of the pool, say: each chain handles its own
                 self._error = self._failed("its writers", self._error, error)
             rest = 0.0 if behind else self._poll_every - (time.monotonic() - began)

@@ -3,6 +3,7 @@
 A call waits until at least `min_steps` steps are in the pond and the steps sampled so far are at most
 `samples_per_insert` times those inserted. It is not split, so the limit may be exceeded by less than one
 batch. A sequence of T steps counts as T samples. Inserting never waits: writers do not know their readers.
+Collectors of `lakepond.distributed` wait before they record, see `positions`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from lakepond import forks
 from lakepond.errors import SampleTimeout
 
 log = logging.getLogger("lakepond")
+AHEAD_SHARE, AHEAD_STEPS = 0.1, 1_000
+"""how far collectors may be ahead of what the limit allows to sample: this share of it and these steps"""
 REASON_SECONDS = 30.0
 """how long a call waits before it logs why"""
 
@@ -67,6 +70,13 @@ class Limits:
                 self._change.wait(min(timeout - waited, 1.0))
                 missing = self._missing(steps())
             self.sampled += count
+
+    def is_ahead(self, inserted: int, sampled: int) -> bool:
+        """Whether more was inserted than is needed to sample at the limit."""
+        if self.samples_per_insert is None:
+            return False
+        needed = sampled / self.samples_per_insert
+        return inserted > self.min_steps + (1 + AHEAD_SHARE) * needed + AHEAD_STEPS
 
     def undo(self, count: int) -> None:
         """Steps that were counted could not be sampled."""

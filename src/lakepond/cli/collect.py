@@ -1,0 +1,136 @@
+"""`lakepond collect`: one collector of a lake that many processes write, without Ray."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import arg
+
+from lakepond import formats
+from lakepond.cli import words
+from lakepond.cli.flag import Flag
+from lakepond.cli.limits import at_least
+
+if TYPE_CHECKING:
+    from lakepond.distributed.collector import Collector
+
+LOOK_SECONDS = 15.0
+"""how often the weights and the position of the learner are looked for"""
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Step environments with a policy and record their steps in a lake that many processes write.
+
+    Runs until Ctrl-C or SIGTERM, then commits and pushes what is left. Start one for each name, under
+    Kubernetes, Slurm or by hand; the learner follows the lake.
+
+    Example: lakepond collect --writer c0 --lake gs://bucket/run --env CartPole-v1 --policy my_agent:Policy
+
+    Example: lakepond collect --writer c0 --lake runs/lake --env my_agent:make_env --policy my_agent:Policy
+    """
+
+    writer: Annotated[str, arg(metavar="NAME")]
+    """name of this collector; the same after a restart"""
+    lake: Annotated[str, arg(metavar="PATH|URL")]
+    """the lake: a URL, or a folder that all processes share"""
+    env: Annotated[str, arg(metavar="ID|MODULE:NAME")]
+    """a Gymnasium id, or a function that makes an environment"""
+    policy: Annotated[str, arg(metavar="MODULE:NAME")]
+    """a class or function that makes the policy: a callable from observations to actions"""
+    envs: int = 1
+    """environments of this collector"""
+    weights: Annotated[str | None, arg(metavar="PATH|URL", help_behavior_hint="(default: none)")] = None
+    """where the learner saves weights (lakepond.distributed.save_weights)"""
+    folder: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="(default: a temporary one)")] = None
+    """where files are kept until they are in the bucket; best on a disk that outlives the process"""
+    every: str = "1s"
+    """how often steps are committed and pushed"""
+    steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: no end)")] = None
+    """stop after this many steps"""
+    json: Flag = False
+    """print JSON instead of a line at the end"""
+
+    def run(self) -> None:
+        """Collect until the end, then print how many steps were recorded."""
+        at_least(1, envs=self.envs, steps=1 if self.steps is None else self.steps)
+        from lakepond.distributed.collector import Collector
+
+        every = formats.parse_seconds(self.every)
+        make_env, make_policy = _environment(self.env), _named(self.policy, "--policy")
+        with Collector(
+            make_env,
+            make_policy,
+            self.lake,
+            self.writer,
+            envs=self.envs,
+            folder=self.folder,
+            commit_every=every,
+        ) as collector:
+            ended = threading.Event()
+            looking = threading.Thread(target=self._look, args=(collector, ended), daemon=True)
+            looking.start()
+            words.talk(f"{self.writer} collects for {self.lake}; Ctrl-C stops it")
+            try:
+                collector.run(self.steps)
+            finally:
+                ended.set()
+        status = collector.status
+        if self.json:
+            words.print_json({"writer": self.writer, "lake": self.lake, "steps": status.steps})
+        else:
+            print(f"{self.writer}: {formats.counted(status.steps, 'step')} recorded in {self.lake}")
+
+    def _look(self, collector: Collector, ended: threading.Event) -> None:
+        """Give the collector new weights, and have it wait while the learner is behind."""
+        from lakepond.distributed.weights import SavedWeights
+        from lakepond.flow.following.positions import Learners, store_of
+
+        saved = None if self.weights is None else SavedWeights(self.weights)
+        learners = Learners(store_of(self.lake))
+        while True:
+            try:
+                params = None if saved is None else saved.newest()
+                if saved is not None and params is not None:
+                    collector.load(saved.version, params)
+                collector.waiting = learners.are_behind()
+            except Exception as error:  # the server does not answer, say: it is tried again
+                collector.note_error(error)
+            if ended.wait(LOOK_SECONDS):
+                return
+
+    def interrupted(self) -> str:
+        """What to know after Ctrl-C."""
+        return "What was recorded is in the lake; start it again with the same --writer to continue."
+
+
+def _environment(text: str) -> Any:
+    if ":" in text:
+        return _named(text, "--env")
+    import gymnasium
+
+    return lambda: gymnasium.make(text)
+
+
+def _named(text: str, option: str) -> Any:
+    """The object that MODULE:NAME names; modules of the working directory are found."""
+    import os
+    import sys
+    from importlib import import_module
+
+    from lakepond.errors import ConfigError
+
+    module, _, name = text.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{option} {text} cannot be used ({error}); write it like my_agent:Policy."
+        ) from None
+    if not callable(found):
+        raise ConfigError(f"{option} {text} is a {type(found).__name__}, not a class or function.")
+    return found

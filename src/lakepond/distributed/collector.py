@@ -1,0 +1,374 @@
+"""One collector: environments, a policy and a writer of the lake; in a Ray actor or in `lakepond collect`.
+
+    weights ──load──▶ policy ──actions──▶ environments ──steps──▶ its own chain ──push──▶ the lake
+
+One thread steps the environments. Another one commits and pushes what is new, and stores with each commit how
+the collector is: a lake shows its collectors without Ray and without further requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from lakepond.errors import ConfigError, LakeLocked, LakepondError, UnknownStream
+from lakepond.lake.format.commits import Commit
+from lakepond.replay import Replay
+from lakepond.types import Array, Field, Spec, Tree, leaves, rebuild
+
+log = logging.getLogger("lakepond")
+STEPS_IN_MEMORY = 1_024
+"""steps in memory for each environment, at least; they are committed before they are evicted"""
+LOCAL_BYTES = "1GB"
+"""disk for files that are in the bucket already"""
+LOCKED_SECONDS = 20.0
+"""how long to wait for a process that still writes under this name, before another name is taken"""
+IDLE_SECONDS = 30.0
+"""how often a collector that records nothing commits, to show that it is alive"""
+WAIT_SECONDS = 0.05
+RETRY_SECONDS, MOST_RETRY_SECONDS = 1.0, 60.0
+"""pause after an error of an environment or of the policy; doubled each time"""
+UPLOAD_SECONDS = 30.0
+NOTE = "collector"
+"""key of a commit's note"""
+
+
+class Environment(Protocol):
+    """What a collector needs of an environment: Gymnasium's interface."""
+
+    observation_space: Any
+    action_space: Any
+
+    def reset(self, *, seed: int | None = None) -> tuple[Tree, dict[str, Any]]:
+        """Start an episode."""
+
+    def step(self, action: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
+        """Observation, reward, terminated, truncated, info."""
+
+
+class Policy(Protocol):
+    """Chooses actions; runs in the process of the collector.
+
+    With a method `load(params)` it also takes the weights that the learner broadcasts, between two steps.
+    """
+
+    def __call__(self, obs: Tree) -> Any:
+        """The actions for a batch of observations, with one leading axis of environments."""
+
+
+MakeEnvironment = Callable[[], Environment]
+MakePolicy = Callable[[], Policy]
+
+
+@dataclass(frozen=True)
+class CollectorStatus:
+    """How one collector is; stored with each of its commits."""
+
+    writer: str
+    host: str = ""
+    pid: int = 0
+    steps: int = 0
+    """steps that this process has recorded"""
+    steps_per_second: float = 0.0
+    """over the last seconds"""
+    weights: int = 0
+    """the broadcast that the policy has; 0: none yet"""
+    waiting: bool = False
+    """whether it waits for a slow learner"""
+    starts: int = 0
+    """how often its chain was opened; 1 if it was never restarted"""
+    error: str | None = None
+    """the last error, of the environment, the policy, a commit or an upload"""
+
+
+class Collector:
+    """Collects steps until `stop`. Close it, or use it in a `with` block."""
+
+    def __init__(
+        self,
+        make_env: MakeEnvironment,
+        make_policy: MakePolicy,
+        lake: str | Path,
+        writer: str,
+        *,
+        envs: int = 1,
+        spec: Spec | None = None,
+        folder: str | Path | None = None,
+        commit_every: float = 1.0,
+    ) -> None:
+        """Make the environments and the policy, and open the lake; the chain is there on return.
+
+        lake: URL of a bucket, or a folder that all processes share. writer: name of this collector.
+        envs: environments, stepped one after another. spec: default: from the spaces of the environment.
+        folder: where the writer of a bucket keeps its files; default: a temporary one, deleted by `close`
+        when all is uploaded. commit_every: seconds between two commits, each of which is pushed.
+        """
+        if envs < 1:
+            raise ConfigError(f"a collector needs at least one environment, not {envs}.")
+        self._make_env, self._commit_every = make_env, commit_every
+        self._envs = [make_env() for _ in range(envs)]
+        self._policy = make_policy()
+        self._loads: Callable[[Any], object] | None = getattr(self._policy, "load", None)
+        if spec is None:
+            env = self._envs[0]
+            spec = Spec.from_spaces(
+                env.observation_space, env.action_space, env_spec=getattr(env, "spec", None)
+            )
+        self._lock = threading.Lock()
+        self._newest: tuple[int, Any] | None = None  # weights that the policy does not have yet
+        self._recent: list[tuple[float, int]] = []  # (time, steps) of the last commits
+        self._unpushed: deque[tuple[int, int]] = deque(maxlen=10_000)  # (commit, steps)
+        self._in_lake = 0
+        self._stop, self._closed = threading.Event(), False
+        self.waiting = False
+        self.status = CollectorStatus(writer, socket.gethostname(), os.getpid())
+        with ExitStack() as stack:
+            self._replay, self._temporary = _open(str(lake), writer, spec, envs, folder)
+            stack.callback(self._replay.close)
+            self._has_cloud = "://" in str(lake)
+            last = self._replay.flush()
+            before = {} if last is None else last.note.get(NOTE, {})
+            self._set(starts=int(before.get("starts", 0)) + 1)
+            self._cut_streams()
+            self._first, self._committed, self._committed_at = self._replay.recorded, -1, 0.0
+            self._commit()
+            if self._has_cloud:
+                self._replay.push(wait=True, timeout=UPLOAD_SECONDS)
+            stack.pop_all()
+        self._beat = threading.Thread(target=self._heartbeat, name="lakepond-collector", daemon=True)
+        self._beat.start()
+
+    # --- what others ask for -----------------------------------------------------------------------
+
+    def load(self, version: int, params: Any) -> None:
+        """Have the policy take these weights before its next step, in place of any that it has not taken."""
+        if self._loads is None:
+            kind = type(self._policy).__name__
+            self.note_error(
+                ConfigError(f"the policy is a {kind} without a method load(params); weights are ignored.")
+            )
+            return
+        with self._lock:
+            self._newest = (version, params)
+
+    def note_error(self, error: Exception) -> None:
+        """Note an error that does not end it, and log it unless it is the last one again."""
+        text = f"{type(error).__name__}: {error}"
+        if text != self.status.error:
+            log.warning("%s: %s", self.status.writer, text, exc_info=not isinstance(error, LakepondError))
+        self._set(error=text)
+
+    def stop(self) -> None:
+        """Have `run` return soon."""
+        self._stop.set()
+
+    def acknowledged(self) -> int:
+        """Steps of this process that are in the bucket; in the lake if that is a folder."""
+        if self._has_cloud:
+            pushed = self._replay.upload_status().pushed
+            while pushed is not None and self._unpushed and self._unpushed[0][0] <= pushed:
+                self._in_lake = self._unpushed.popleft()[1]
+            return max(0, self._in_lake - self._first)
+        return max(0, self._committed - self._first)
+
+    def run(self, steps: int | None = None) -> None:
+        """Collect until `stop` is called, or this many steps are recorded.
+
+        After an error of an environment or of the policy it continues with new environments. An error before
+        the first step is raised.
+        """
+        failures = 0
+        while not self._is_done(steps):
+            before = self._replay.recorded
+            try:
+                if failures:
+                    self._renew()
+                self._collect(steps)
+            except Exception as error:
+                if self._replay.recorded == self._first:
+                    raise
+                failures = 1 if self._replay.recorded > before else failures + 1
+                self.note_error(error)
+                self._stop.wait(min(RETRY_SECONDS * 2 ** min(failures - 1, 10), MOST_RETRY_SECONDS))
+
+    def close(self) -> None:
+        """Stop, commit and push what is left."""
+        self._stop.set()
+        if self._closed:
+            return
+        self._closed = True
+        self._beat.join()
+        _close(self._envs)
+        try:
+            self._commit()
+        finally:
+            self._replay.close()
+            complete = not self._has_cloud or not self._replay.upload_status().pending
+            if self._temporary is not None and complete:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def __enter__(self) -> Collector:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- stepping ------------------------------------------------------------------------------------
+
+    def _is_done(self, steps: int | None) -> bool:
+        return self._stop.is_set() or (steps is not None and self._replay.recorded - self._first >= steps)
+
+    def _collect(self, steps: int | None) -> None:
+        envs, replay = self._envs, self._replay
+        seeds = np.random.SeedSequence().generate_state(len(envs))
+        obs = [env.reset(seed=int(seed))[0] for env, seed in zip(envs, seeds, strict=True)]
+        while not self._is_done(steps):
+            if self.waiting:
+                self._stop.wait(WAIT_SECONDS)
+                continue
+            self._take_weights()
+            seen = _stack(obs)
+            actions = _as_action(self._policy(seen), replay.spec)
+            results = [env.step(_item(actions, i)) for i, env in enumerate(envs)]
+            obs = [result[0] for result in results]
+            terminated, truncated = (np.array([bool(result[at]) for result in results]) for at in (2, 3))
+            replay.record(
+                obs=seen,
+                action=actions,
+                reward=np.array([result[1] for result in results], np.float32),
+                next_obs=_stack(obs),
+                terminated=terminated,
+                truncated=truncated,
+            )
+            for i in np.flatnonzero(terminated | truncated).tolist():
+                obs[i] = envs[i].reset()[0]
+
+    def _take_weights(self) -> None:
+        if self._newest is None:
+            return
+        with self._lock:
+            (version, params), self._newest = self._newest, None
+        assert self._loads is not None
+        self._loads(params)
+        self._set(weights=version)
+
+    def _renew(self) -> None:
+        """New environments after an error; their episodes have ended."""
+        _close(self._envs)
+        self._cut_streams()
+        self._envs = [self._make_env() for _ in self._envs]
+
+    def _cut_streams(self) -> None:
+        """Episodes that were not finished are truncated: the next step is that of another one."""
+        for stream in range(len(self._envs)):
+            with suppress(UnknownStream):
+                self._replay.end(stream)
+        self._replay.cut(np.arange(len(self._envs)))
+
+    # --- committing ----------------------------------------------------------------------------------
+
+    def _heartbeat(self) -> None:
+        while not self._stop.wait(self._commit_every):
+            try:
+                idle = time.monotonic() - self._committed_at
+                if self._replay.recorded > self._committed or idle > IDLE_SECONDS:
+                    self._commit()
+                    if self._has_cloud:
+                        self._note_upload_error(self._replay.push().last_error)
+            except Exception as error:  # the disk is full, say: it is tried again
+                self.note_error(error)
+
+    def _commit(self) -> Commit:
+        now, steps = time.monotonic(), self._replay.recorded - self._first
+        self._recent = [*self._recent[-9:], (now, steps)]
+        passed, made = now - self._recent[0][0], steps - self._recent[0][1]
+        rate = made / passed if passed else 0.0
+        self._set(steps=steps, steps_per_second=round(rate, 3), waiting=self.waiting)
+        commit = self._replay.commit({NOTE: asdict(self.status)})
+        self._committed, self._committed_at = commit.recorded, now
+        self._unpushed.append((commit.number, commit.recorded))
+        return commit
+
+    def _note_upload_error(self, error: str | None) -> None:
+        if error is not None:
+            self._set(error=error)
+
+    def _set(self, **changes: Any) -> None:
+        with self._lock:
+            self.status = replace(self.status, **changes)
+
+
+def _open(
+    lake: str, writer: str, spec: Spec, envs: int, folder: str | Path | None
+) -> tuple[Replay, Path | None]:
+    """The replay of a writer, and its folder if that is a temporary one.
+
+    If another process still writes under this name on this disk, for example one that Ray has given up, wait
+    for its end, and then take another name.
+    """
+    home = Path(lake) if folder is None else Path(folder) / writer
+    how: dict[str, Any] = {}
+    temporary = None
+    if "://" in lake:
+        if folder is None:
+            digest = hashlib.blake2b(lake.encode(), digest_size=6).hexdigest()
+            user = os.getuid() if hasattr(os, "getuid") else 0
+            home = temporary = Path(tempfile.gettempdir()) / f"lakepond-collect-{user}-{digest}" / writer
+        how = {"cloud": lake, "local_budget": LOCAL_BYTES}
+    elif folder is not None:
+        raise ConfigError(f"the lake {lake} is a folder itself; a folder for files is used with a bucket.")
+    capacity = STEPS_IN_MEMORY * envs
+    until, name = time.monotonic() + LOCKED_SECONDS, writer
+    while True:
+        try:
+            return Replay.open(home, spec, capacity, cast=True, writer=name, **how), temporary
+        except LakeLocked:
+            if time.monotonic() < until:
+                time.sleep(0.2)
+                continue
+            if name != writer:
+                raise
+            name, until = f"{writer}-{os.getpid()}", time.monotonic() + LOCKED_SECONDS
+
+
+def _close(envs: Sequence[Environment]) -> None:
+    for env in envs:
+        close = getattr(env, "close", None)
+        if close is not None:
+            with suppress(Exception):  # it may be what has failed
+                close()
+
+
+def _stack(trees: Sequence[Tree]) -> Tree:
+    """One tree of arrays with a leading axis, from a tree for each environment."""
+    columns = zip(*([leaf for _, leaf in leaves(tree)] for tree in trees), strict=True)
+    stacked = iter([np.stack([np.asarray(each) for each in column]) for column in columns])
+    return rebuild(trees[0], lambda: next(stacked))
+
+
+def _item(actions: Tree, i: int) -> Any:
+    found = iter([leaf[i] for _, leaf in leaves(actions)])
+    return rebuild(actions, lambda: next(found))
+
+
+def _as_action(actions: Any, spec: Spec) -> Tree:
+    """The actions of a policy as NumPy arrays of the dtype that the spec has."""
+    if isinstance(spec.action, Field):
+        found: Array = np.asarray(actions)
+        return found.astype(spec.action.dtype, copy=False)
+    arrays = iter([np.asarray(leaf) for _, leaf in leaves(actions)])
+    return rebuild(actions, lambda: next(arrays))

@@ -1,0 +1,340 @@
+"""Collectors: Ray actors that fill a lake, each under its own name; the learner follows it.
+
+    learner ──broadcast──▶ Ray's object store ──▶ collectors ──steps──▶ lake ──follow──▶ learner
+
+Experience never travels through Ray. An actor that dies is restarted by Ray and continues its chain, or
+starts another one on another machine. A thread of this process asks every actor for its status, gives those
+that are behind the newest weights, and tells them to wait while the learner is behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from lakepond.distributed import ray_cluster
+from lakepond.distributed.collector import (
+    RETRY_SECONDS,
+    Collector,
+    CollectorStatus,
+    MakeEnvironment,
+    MakePolicy,
+)
+from lakepond.errors import CloudError, ClusterError
+from lakepond.flow.following.positions import Learners, store_of
+from lakepond.formats import parse_seconds
+from lakepond.types import Spec
+
+log = logging.getLogger("lakepond")
+POLL_SECONDS = 0.5
+"""how often each collector is asked for its status, and given new weights"""
+LEARNER_SECONDS = 2.0
+"""how often the position of the learner is read"""
+SILENT_SECONDS = 15.0
+"""a collector that has not answered for longer is not alive"""
+START_SECONDS = 300.0
+STOP_SECONDS = 45.0
+
+
+@dataclass(frozen=True)
+class LiveStatus(CollectorStatus):
+    """How one collector is, as this process knows it."""
+
+    alive: bool = False
+    """whether it has answered in the last seconds"""
+    age: float | None = None
+    """seconds since it last answered; None: it never did"""
+    restarts: int = 0
+    """how often Ray has started it again"""
+    acknowledged: int = 0
+    """steps of its present process that are in the lake, whatever happens to its machine"""
+
+
+class Statuses(tuple[LiveStatus, ...]):
+    """One status for each collector; prints as a table."""
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'collector':<16} {'state':<8} {'steps':>10} {'per s':>8} {'weights':>7} {'restarts':>8}  host"
+        ]
+        for each in self:
+            state = "silent" if not each.alive else "waiting" if each.waiting else "alive"
+            lines.append(
+                f"{each.writer:<16} {state:<8} {each.steps:>10} {each.steps_per_second:>8.1f} "
+                f"{each.weights:>7} {each.restarts:>8}  {each.host}:{each.pid}"
+            )
+        lines += [f"{each.writer}: {each.error}" for each in self if each.error]
+        return "\n".join(lines)
+
+
+class Collectors:
+    """Any number of collectors on a Ray cluster, for a training loop of one's own. Close it, or use `with`.
+
+    Thread-safe. The lake stays when they are gone: the next ones continue it.
+    """
+
+    def __init__(
+        self,
+        make_env: MakeEnvironment,
+        make_policy: MakePolicy,
+        num: int,
+        lake: str | Path,
+        *,
+        envs_per_collector: int = 1,
+        spec: Spec | None = None,
+        address: str = ray_cluster.LOCAL,
+        cpus_per_collector: float = 1.0,
+        gpus_per_collector: float = 0.0,
+        folder: str | Path | None = None,
+        commit_every: float | str = "1s",
+        name: str = "collector",
+    ) -> None:
+        """Start the collectors; return when the lake exists and the first of them collects.
+
+        make_env: returns an environment with Gymnasium's interface. make_policy: returns a callable that
+        takes a batch of observations and returns actions; with a method `load(params)` it takes what is
+        broadcast. Both are called in the collectors' processes.
+        num: number of collectors. lake: URL of a bucket, or a folder that all machines share.
+        envs_per_collector: environments of each, stepped one after another.
+        spec: the fields of a step; default: from the environment's spaces.
+        address: "local", "auto" or "host:port", see `ray_cluster.connect`; `ray.init` before is honoured.
+        cpus_per_collector, gpus_per_collector: shares of a machine that each collector needs.
+        folder: on each machine, where files are kept that belong to a bucket; default: a temporary one.
+        commit_every: how often each collector commits and pushes; seconds, or text like "5s".
+        name: collectors are the writers `<name>-0`, `<name>-1`, ...
+
+        Raises `ClusterError` if the cluster cannot run them or the first one fails to start.
+        """
+        every = parse_seconds(commit_every)
+        place = str(lake) if "://" in str(lake) else str(Path(lake).absolute())
+        self._version, self._weights = 0, None
+        self._wait, self._lock, self._end = False, threading.Lock(), threading.Event()
+        with ExitStack() as stack:
+            cluster = stack.enter_context(
+                ray_cluster.connect(
+                    address,
+                    workers=num,
+                    cpus_per_worker=cpus_per_collector,
+                    gpus_per_worker=gpus_per_collector,
+                )
+            )
+            self._ray = cluster.ray
+            _warn_of_folder(self._ray, place)
+            actor = self._ray.remote(_Actor).options(**cluster.options(), max_concurrency=2)
+            how = {"envs": envs_per_collector, "spec": spec, "folder": folder, "commit_every": every}
+            self._members = [
+                _Member(f"{name}-{i}", actor.remote(make_env, make_policy, place, f"{name}-{i}", how))
+                for i in range(num)
+            ]
+            stack.callback(self._stop_actors)
+            self._learners = Learners(store_of(place))
+            self._thread = threading.Thread(target=self._watch, name="lakepond-collectors", daemon=True)
+            self._thread.start()
+            stack.callback(self._stop_watching)
+            self._wait_for_first()
+            self._stack = stack.pop_all()
+
+    # --- for the learner -----------------------------------------------------------------------------
+
+    def broadcast(self, params: Any) -> int:
+        """Give all collectors new weights for `policy.load`; returns their number, 1 for the first.
+
+        Returns at once: a collector takes the newest ones between two of its steps, those before are dropped.
+        """
+        reference = self._ray.put(params)
+        with self._lock:
+            self._version, self._weights = self._version + 1, reference
+            return self._version
+
+    def status(self) -> Statuses:
+        """How each collector is; prints as a table."""
+        return Statuses(member.status() for member in self._members)
+
+    def close(self) -> None:
+        """Stop all collectors after they have committed and pushed; Ray too, if it was started for them."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        found = self.status()
+        return f"Collectors({sum(each.alive for each in found)} of {len(found)} alive)"
+
+    # --- the thread ----------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        asked_learner = 0.0
+        while not self._end.wait(POLL_SECONDS):
+            if time.monotonic() - asked_learner > LEARNER_SECONDS:
+                asked_learner = time.monotonic()
+                with suppress(CloudError, OSError):  # as it was the last time
+                    self._wait = self._learners.are_behind()
+            try:
+                self._ask_all()
+            except Exception:
+                if not self._end.is_set():
+                    log.exception("the collectors could not be asked for their status; trying again")
+
+    def _ask_all(self) -> None:
+        """Read the answers that are there, and ask those that have answered again."""
+        waiting = {member.answer: member for member in self._members if member.answer is not None}
+        if waiting:
+            done, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+            for answer in done:
+                member = waiting[answer]
+                member.answer = None
+                try:
+                    member.answered(self._ray.get(answer))
+                except self._ray.exceptions.RayError as error:
+                    member.failed(error)
+        with self._lock:
+            version, weights = self._version, self._weights
+        for member in self._members:
+            if member.answer is None:
+                new = (version, weights) if member.weights_sent < version else (0, None)
+                member.weights_sent = max(member.weights_sent, new[0])
+                member.answer = member.actor.poll.remote(self._wait, *new)
+
+    def _wait_for_first(self) -> None:
+        until = time.monotonic() + START_SECONDS
+        while not any(member.is_started for member in self._members):
+            error = next((member.last.error for member in self._members if member.last.error), None)
+            if error is not None:
+                raise ClusterError(f"the collectors could not start: {error}")
+            if time.monotonic() > until:
+                raise ClusterError(
+                    f"no collector has started within {START_SECONDS:.0f} s; see `ray status`."
+                )
+            time.sleep(0.05)
+
+    def _stop_watching(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _stop_actors(self) -> None:
+        ending = [member.actor.stop.remote() for member in self._members if member.status().alive]
+        with suppress(self._ray.exceptions.RayError):
+            late = self._ray.wait(ending, num_returns=len(ending), timeout=STOP_SECONDS)[1] if ending else []
+            if late:
+                log.warning(
+                    "%d collectors did not stop within %.0f s; what they had not pushed is on their disks",
+                    len(late),
+                    STOP_SECONDS,
+                )
+        for member in self._members:
+            self._ray.kill(member.actor)
+
+
+@dataclass
+class _Member:
+    """One collector, as this process knows it."""
+
+    writer: str
+    actor: Any
+    last: CollectorStatus = field(default_factory=lambda: CollectorStatus(""))
+    answer: Any = None
+    """what `poll` was asked for and has not answered yet"""
+    weights_sent: int = 0
+    restarts: int = 0
+    acknowledged: int = 0
+    is_started: bool = False
+    at: float | None = None
+
+    def answered(self, found: dict[str, Any]) -> None:
+        acknowledged, started = found.pop("acknowledged"), found.pop("is_started")
+        status = CollectorStatus(**found)
+        if self.last.pid and (status.pid, status.host) != (self.last.pid, self.last.host):
+            self.restarts += 1
+            self.weights_sent = 0  # the new process has none
+        self.last, self.acknowledged, self.is_started = status, acknowledged, started
+        self.at = time.monotonic()
+
+    def failed(self, error: Exception) -> None:
+        """It is being restarted, or has lost an object; weights are sent again."""
+        self.weights_sent = 0
+        self.last = replace(self.last, error=f"{type(error).__name__}: {ray_cluster.one_line(error)}")
+
+    def status(self) -> LiveStatus:
+        age = None if self.at is None else time.monotonic() - self.at
+        return LiveStatus(
+            **{**asdict(self.last), "writer": self.writer},
+            alive=age is not None and age < SILENT_SECONDS,
+            age=age,
+            restarts=self.restarts,
+            acknowledged=self.acknowledged,
+        )
+
+
+class _Actor:
+    """Runs in a process of its own; a thread makes and runs the collector, so that `poll` always answers."""
+
+    def __init__(
+        self, make_env: MakeEnvironment, make_policy: MakePolicy, lake: str, writer: str, how: dict[str, Any]
+    ) -> None:
+        self._make = partial(Collector, make_env, make_policy, lake, writer, **how)
+        self._collector: Collector | None = None
+        self._status = CollectorStatus(writer)
+        self._end = threading.Event()
+        self._wait = False
+        self._weights: tuple[int, Any] | None = None
+        self._thread = threading.Thread(target=self._run, name="lakepond-collect", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        pause = RETRY_SECONDS
+        while not self._end.is_set():
+            try:
+                with self._make() as collector:
+                    self._collector = collector
+                    if self._weights is not None:
+                        collector.load(*self._weights)
+                    collector.waiting = self._wait
+                    if not self._end.is_set():
+                        collector.run()
+            except Exception as error:
+                log.exception("the collector has failed")
+                last = self._status if self._collector is None else self._collector.status
+                self._status = replace(last, error=f"{type(error).__name__}: {error}")
+                self._collector = None
+            self._end.wait(pause)
+            pause = min(2 * pause, 60.0)
+
+    def poll(self, wait: bool, version: int, params: Any) -> dict[str, Any]:
+        """The status; `wait`: whether to wait for the learner. Newer weights, if `version` is not 0."""
+        collector, self._wait = self._collector, wait
+        if version:
+            self._weights = (version, params)
+        if collector is None:
+            return {**asdict(self._status), "acknowledged": 0, "is_started": False}
+        collector.waiting = wait
+        if version:
+            collector.load(version, params)
+        return {**asdict(collector.status), "acknowledged": collector.acknowledged(), "is_started": True}
+
+    def stop(self) -> None:
+        """Commit, push and end."""
+        self._end.set()
+        if self._collector is not None:
+            self._collector.stop()
+        self._thread.join()
+
+
+def _warn_of_folder(ray: Any, place: str) -> None:
+    hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    if "://" not in place and len(hosts) > 1:
+        log.warning(
+            "the lake %s is a folder and the cluster has %d machines: all of them must share that folder, or "
+            "use a bucket",
+            place,
+            len(hosts),
+        )

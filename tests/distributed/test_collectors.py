@@ -1,0 +1,171 @@
+"""Collectors on a real Ray cluster: what they record arrives once, whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from worlds import Constant, Counting, all_obs, all_of, each_once, wait_until
+
+import lakepond as lp
+from lakepond.distributed import Collectors, ray_cluster
+from lakepond.errors import ClusterError
+
+QUICK = {"poll_every": "0.05s", "discover_every": "0.2s"}
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    return f"file://{tmp_path}/bucket"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _connected(cluster):
+    """One connection for all: joining takes seconds."""
+    with ray_cluster.connect(cluster.address, workers=1):
+        yield
+
+
+@pytest.fixture
+def start(cluster, tmp_path, bucket):
+    """Collectors with two environments each, which commit every 0.2 s."""
+
+    def start(**how):
+        how = {"num": 3, "envs_per_collector": 2, "folder": tmp_path / "disks", **how}
+        return Collectors(
+            how.pop("make_env", Counting),
+            how.pop("make_policy", Constant),
+            lake=how.pop("lake", bucket),
+            commit_every="0.2s",
+            **how,
+        )
+
+    return start
+
+
+def everything(bucket, tmp_path) -> np.ndarray:
+    with lp.Lake.open(bucket, cache=tmp_path / "cache") as lake:
+        return all_obs(lake)
+
+
+def test_steps_arrive_once_and_weights_are_taken(start, bucket, tmp_path):
+    with start() as collectors, lp.Replay.follow(bucket, capacity=100_000, **QUICK) as replay:
+        assert collectors.broadcast({"value": 6}) == 1
+        assert collectors.broadcast({"value": 7}) == 2
+        wait_until(lambda: all(each.weights == 2 for each in collectors.status()))
+        before = replay.recorded
+        wait_until(lambda: replay.recorded > before + 1_000)
+        assert set(np.unique(replay.recent(200).action)) == {7}
+        status = collectors.status()
+        assert len({each.pid for each in status}) == 3
+        assert all(each.alive and each.steps_per_second > 0 and not each.error for each in status)
+        assert "collector-2" in str(status)
+        collectors.close()
+        stored = everything(bucket, tmp_path)
+        wait_until(lambda: replay.recorded == len(stored))
+        assert each_once(all_of(replay)) == each_once(stored)
+    assert not (tmp_path / "disks" / "collector-0" / "lock").exists()
+
+
+def test_a_killed_worker_and_a_removed_node_lose_nothing_that_was_acknowledged(
+    start, cluster, bucket, tmp_path
+):
+    with start() as collectors, lp.Replay.follow(bucket, capacity=1_000_000, **QUICK) as replay:
+        collectors.broadcast({"value": 3})
+        acknowledged: dict[int, int] = {}
+        longest = 0.0
+
+        def learn_until(condition) -> None:
+            """Sample while waiting: the learner never stops for a collector."""
+            nonlocal longest
+            until = time.monotonic() + 60
+            while not condition():
+                began = time.monotonic()
+                assert began < until, str(collectors.status())
+                replay.sample(32, timeout=5)
+                longest = max(longest, time.monotonic() - began)
+                for each in collectors.status():
+                    acknowledged[each.pid] = max(acknowledged.get(each.pid, 0), each.acknowledged)
+                time.sleep(0.01)
+
+        learn_until(lambda: all(each.acknowledged > 100 for each in collectors.status()))
+        victim = collectors.status()[0]
+        os.kill(victim.pid, signal.SIGKILL)
+        learn_until(
+            lambda: collectors.status()[0].restarts == 1 and collectors.status()[0].acknowledged > 100
+        )
+        learn_until(lambda: collectors.status()[0].weights == 1)  # the new process gets them, too
+
+        cluster.remove(cluster.nodes.pop())
+        pids = {each.pid for each in collectors.status()}
+        learn_until(
+            lambda: (
+                sum(each.restarts for each in collectors.status()) > 1
+                and all(each.acknowledged > 100 and each.age < 2 for each in collectors.status())
+            )
+        )
+        cluster.add()
+        assert {each.pid for each in collectors.status()} != pids
+        collectors.close()
+        steps = each_once(everything(bucket, tmp_path))
+        assert all(steps[pid] >= count for pid, count in acknowledged.items() if count)
+        assert len(steps) >= 5
+        wait_until(lambda: replay.recorded == sum(steps.values()))
+        assert each_once(all_of(replay)) == steps
+        assert longest < 2
+
+
+def test_collectors_wait_for_a_slow_learner_and_not_for_a_dead_one(start, bucket, monkeypatch):
+    monkeypatch.setattr("lakepond.flow.following.limits.AHEAD_STEPS", 100)
+    monkeypatch.setattr("lakepond.flow.following.positions.PUBLISH_SECONDS", 0.1)
+    monkeypatch.setattr("lakepond.flow.following.positions.SILENT_SECONDS", 3.0)
+    monkeypatch.setattr("lakepond.distributed.collectors.LEARNER_SECONDS", 0.1)
+    with start(num=2) as collectors:
+        replay = lp.Replay.follow(bucket, capacity=100_000, samples_per_insert=4.0, **QUICK)
+        wait_until(lambda: all(each.waiting for each in collectors.status()))
+        before = replay.recorded
+        time.sleep(1)
+        assert replay.recorded - before < 200  # of about 1,000 that they could record
+        while collectors.status()[0].waiting:  # a learner that samples is not ahead any more
+            replay.sample(256, timeout=5)
+        replay._follower.stop()  # it dies and leaves its position behind
+        replay._follower._thread.join()
+        steps = sum(each.steps for each in collectors.status())
+        wait_until(lambda: sum(each.steps for each in collectors.status()) > steps + 500)
+        assert not any(each.waiting for each in collectors.status())
+
+
+def test_an_environment_that_fails_is_replaced(start, bucket, tmp_path):
+    with start(num=1, make_env=partial(Counting, fail_at=150)) as collectors:
+        wait_until(lambda: collectors.status()[0].steps > 400)
+        status = collectors.status()[0]
+        assert status.error == "RuntimeError: the emulator has crashed"
+        assert (status.restarts, status.alive) == (0, True)
+    assert len(each_once(everything(bucket, tmp_path))) == 1
+
+
+class Bad(Counting):
+    def __init__(self) -> None:
+        raise OSError("the ROM is missing")
+
+
+class Other(Counting):
+    observation_space = Counting.action_space
+
+
+def test_bad_input_is_one_sentence(start, bucket, cluster):
+    with pytest.raises(ClusterError, match="could not start: OSError: the ROM is missing"):
+        start(make_env=Bad)
+    with pytest.raises(ClusterError, match=r"8 workers: they need 8 CPUs \(.* of 6 free\)"):
+        start(num=8)
+    with pytest.raises(ClusterError, match=r"1 GPUs \(0 of 0 free\)"):
+        start(num=1, gpus_per_collector=1.0)
+    with pytest.raises(ClusterError, match="room for 0 workers with 3 CPUs each, not for 1"):
+        start(num=1, cpus_per_collector=3)
+    start(num=1).close()
+    with pytest.raises(ClusterError, match=r"could not start: SpecError: .* a different spec"):
+        start(num=1, make_env=Other, folder=None)
