@@ -1,7 +1,7 @@
 """ERL on many machines: Ray workers play the agents, the learner gets their steps through the workers' lake.
 
     driver    population ──────▶ worker      plays two agents with noise, appends their steps to its own chain
-              run/lake ◀──steps── chain      in the order (generation, agent, step), whoever was first
+              run/lake ◀──steps── chain      in the order (generation, agent, step)
               population, days ─▶ worker      plays two agents without noise
               fitness ◀──rewards──
 

@@ -18,6 +18,7 @@ complete -c lakepond -n '__fish_use_subcommand' -f -a train -d 'Train agents: er
 complete -c lakepond -n '__fish_use_subcommand' -f -a evaluate -d 'Compare a market run\'s champion with buy-and-hold and random agents on days it was not trained on.'
 complete -c lakepond -n '__fish_use_subcommand' -f -a compare -d 'Compare one agent with the mixture and its controls: many runs, with confidence intervals.'
 complete -c lakepond -n '__fish_use_subcommand' -f -a play -d 'Play a game with the policy of a checkpoint, and write a video of it.'
+complete -c lakepond -n '__fish_use_subcommand' -f -a collect -d 'Step environments with a policy and record their steps in a lake that many processes write.'
 complete -c lakepond -n '__fish_use_subcommand' -f -a completion -d 'Print a script that makes the shell complete commands, options and files.'
 complete -c lakepond -n '__fish_use_subcommand' -f -a data -d 'Download, generate, show or check market prices.'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and not __fish_seen_subcommand_from erl single mixture live' -f -a erl -d 'Evolve and train a population of agents on a market; a run can be resumed at any time.'
@@ -114,6 +115,9 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l resume-from -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l start-over
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l log -x -a 'tensorboard wandb'
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l ray -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l workers -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l cloud -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l evaluate -x -a 'holdout validation nothing'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l generations -r
@@ -332,6 +336,17 @@ complete -c lakepond -n '__fish_seen_subcommand_from play' -l epsilon -r
 complete -c lakepond -n '__fish_seen_subcommand_from play' -l trust-module -r
 complete -c lakepond -n '__fish_seen_subcommand_from play' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from play' -l help
+complete -c lakepond -n '__fish_seen_subcommand_from collect' -l writer -r
+complete -c lakepond -n '__fish_seen_subcommand_from collect' -l lake -r
+complete -c lakepond -n '__fish_seen_subcommand_from collect' -l env -r
+complete -c lakepond -n '__fish_seen_subcommand_from collect' -l policy -r
+complete -c lakepond -n '__fish_seen_subcommand_from collect' -l envs -r
+complete -c lakepond -n '__fish_seen_subcommand_from collect' -l weights -r
+complete -c lakepond -n '__fish_seen_subcommand_from collect' -l folder -r
+complete -c lakepond -n '__fish_seen_subcommand_from collect' -l every -r
+complete -c lakepond -n '__fish_seen_subcommand_from collect' -l steps -r
+complete -c lakepond -n '__fish_seen_subcommand_from collect' -l json
+complete -c lakepond -n '__fish_seen_subcommand_from collect' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from completion' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'
 complete -c lakepond -n '__fish_seen_subcommand_from data; and __fish_seen_subcommand_from fetch' -l out -r

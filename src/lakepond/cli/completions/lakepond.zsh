@@ -23,6 +23,7 @@ _lakepond() {
       " evaluate") command="evaluate";;
       " compare") command="compare";;
       " play") command="play";;
+      " collect") command="collect";;
       " completion") command="completion";;
       " data") command="data";;
       "train erl") command="train erl";;
@@ -85,7 +86,7 @@ _lakepond() {
     "data fetch fetch") words="pse sp500";;
     *)
       case "$command" in
-        "") words="plan doctor status watch ls show view report verify repair compact push pull gc import export train evaluate compare play completion data --debug --help --version";;
+        "") words="plan doctor status watch ls show view report verify repair compact push pull gc import export train evaluate compare play collect completion data --debug --help --version";;
         "train") words="erl single mixture live";;
         "data") words="fetch synthetic show check";;
         "plan") words="--preset --obs --action --env --play --from --per-generation --generations --capacity --rows --pool --population --agent-size --upload-every --store --path --disk --ram --json --help";;
@@ -104,13 +105,14 @@ _lakepond() {
         "gc") words="--keep-last --keep-every --snapshots --older-than --lake --delete --json --help";;
         "import") words="--form --json --help";;
         "export") words="--form --commit --next-obs --compress --json --help";;
-        "train erl") words="--preset --out --resume --resume-from --start-over --log --evaluate --json --generations --seed --panel --days --instruments --capacity --gradient-steps --batch-size --min-free --push-to --signal --market-seed --validation --holdout --elites --children --mutants --tournament --blend-low --blend-high --mutation-rate --mutation-std --mutation-std-max --patience --inject-every --episodes --noise --fitness-episodes --validation-slices --learn-from --critics --gamma --tau --actor-rate --critic-rate --reward-scale --width --dtype --together --keep-last --keep-every --warn-free --at-floor --push-every --context --trading-days --settlement-days --max-holding --threshold --target-low --target-high --cost --inaction-penalty --zero-trade-penalty --delisted-after --delisting-loss --credit --help";;
+        "train erl") words="--preset --out --resume --resume-from --start-over --log --ray --workers --cloud --evaluate --json --generations --seed --panel --days --instruments --capacity --gradient-steps --batch-size --min-free --push-to --signal --market-seed --validation --holdout --elites --children --mutants --tournament --blend-low --blend-high --mutation-rate --mutation-std --mutation-std-max --patience --inject-every --episodes --noise --fitness-episodes --validation-slices --learn-from --critics --gamma --tau --actor-rate --critic-rate --reward-scale --width --dtype --together --keep-last --keep-every --warn-free --at-floor --push-every --context --trading-days --settlement-days --max-holding --threshold --target-low --target-high --cost --inaction-penalty --zero-trade-penalty --delisted-after --delisting-loss --credit --help";;
         "train single") words="--preset --out --start-over --log --json --game --suite --frames --portion --seed --network --hidden --envs --learning-rate --rollout --epochs --minibatches --gamma --trace --max-gradient --epsilon-kind --epsilon-start --epsilon-end --epsilon-share --evaluation-episodes --evaluation-epsilon --evaluation-greedy --evaluation-steps --checkpoint-every --keep-every --help";;
         "train mixture") words="--preset --out --start-over --log --json --game --suite --frames --portion --evaluate-every --seed --network --hidden --agents --envs --learning-rate --big-samples --rollout --epochs --minibatches --gamma --trace --max-gradient --epsilon-kind --epsilon-start --epsilon-end --epsilon-share --epsilon-reset --epsilon-offsets --evaluation-episodes --evaluation-epsilon --evaluation-greedy --evaluation-steps --checkpoint-every --keep-every --share --pond --clone-to --clone-optimiser --dueling --big-pond --big-batch --big-learning-rate --big-target-every --big-double --big-start --big-shrink --big-new-layers --big-n-step --big-gamma --big-rate-end --big-distill --big-last --help";;
         "train live") words="--preset --out --start-over --log --json --game --suite --frames --portion --seed --network --hidden --agents --envs --learning-rate --big-samples --rollout --epochs --minibatches --gamma --trace --max-gradient --epsilon-kind --epsilon-start --epsilon-end --epsilon-share --evaluation-episodes --evaluation-epsilon --evaluation-greedy --evaluation-steps --checkpoint-every --keep-every --lake --dueling --big-envs --big-pond --big-batch --big-learning-rate --big-target-every --big-double --big-n-step --big-alpha --big-epsilon-start --help";;
         "evaluate") words="--part --checkpoint --random-agents --json --help";;
         "compare") words="--folder --preset --report --only-report --json --games --arms --seeds --frames --portions --evaluations --evaluation-episodes --network --hidden --big-samples --suite --help";;
         "play") words="--video --checkpoint --seed --epsilon --trust-module --json --help";;
+        "collect") words="--writer --lake --env --policy --envs --weights --folder --every --steps --json --help";;
         "completion") words="--help";;
         "data fetch") words="--out --wheel --json --help";;
         "data synthetic") words="--days --instruments --seed --signal --out --json --help";;
