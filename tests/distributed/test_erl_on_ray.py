@@ -12,6 +12,7 @@ import pytest
 from faults import training
 from lakepond.cli import main
 from lakepond.lake.read.lake import Lake
+from lakepond.runs import copies
 
 GENERATIONS, STEPS = 5, 8 * 15
 SIZES = {"generations": GENERATIONS, "children": 4, "capacity": 400}  # 8 agents: 4 tasks of two
@@ -126,6 +127,9 @@ def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_
     assert len(list((bucket / "workers" / "writers").iterdir())) >= 4
     shutil.rmtree(here)
     again = tmp_path / "again"
+    with pytest.MonkeyPatch.context() as patch:  # killed while the run is fetched
+        patch.setattr(copies, "pull", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert main(["train", "erl", "--resume", "--out", str(again), *cloud]) == 130
     assert main(["train", "erl", "--resume", "--out", str(again), *cloud, "--evaluate", "nothing"]) == 0
     assert training.differences(training.fingerprint(again), training.fingerprint(undisturbed)) == []
     pushed = json.loads((bucket / "checkpoints" / f"{GENERATIONS:08}" / "state.json").read_text())["state"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -146,14 +148,21 @@ class Erl:
 
 
 def _fetch(folder: Path, url: str | None) -> None:
-    """Fetch the run from the bucket, if there is one and nothing is here."""
+    """Fetch the run from the bucket, unless it is here; killed meanwhile, it is fetched again."""
     if url is None or (folder / "config.json").exists():
         return
     from lakepond.cloud.place import Cloud
+    from lakepond.lake.files import sync_folder
     from lakepond.runs.copies import pull_run
 
     words.talk(f"Fetching {url} to {folder}.")
-    pull_run(folder, Cloud.of(url))
+    new = folder.absolute().with_name(f"{folder.name}.fetching")
+    shutil.rmtree(new, ignore_errors=True)
+    pull_run(new, Cloud.of(url))
+    with suppress(FileNotFoundError):
+        folder.rmdir()  # an empty one
+    new.rename(folder)
+    sync_folder(new.parent)
 
 
 def _settings_there(folder: Path, push_to: str | None) -> Config:

@@ -47,6 +47,7 @@ from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.limits import Limits, check_limits
 from lakepond.trainers.loop import Loop
+from lakepond.trainers.pushing import Pushing
 from lakepond.trainers.saving import LAKE
 from lakepond.types import Field, Spec, WindowRef
 
@@ -584,11 +585,12 @@ def train(
         if cluster is not None:
             started = erl_workers.OnWorkers(cluster, config, prices, run.folder)
             evaluation = stack.enter_context(started)
-        now, counters, replay = begin(config, run, market, how)
-        committed, committing = replay.flush(), None
         guard = Guard(
             run.folder, min_free=config.warn_free, at_floor=config.at_floor, last=config.generations
         )
+        pushing = Pushing(run.folder, config.push_to)
+        now, counters, replay = begin(config, run, market, how)
+        committed, committing = replay.flush(), None
         write_names = partial(market.write_names, run.folder)
         last: dict[str, Any] = {}
 
@@ -604,7 +606,7 @@ def train(
             if LAKE not in loop.failing and committed is not None:
                 loop.checkpoint(partial(save, run, config, now, counters, committed))
 
-        with Loop(run, replay, guard, uncommitted, config.push_to) as loop:
+        with Loop(run, replay, guard, uncommitted, pushing) as loop:
             loop.attempt(world.NAMES, write_names)
             while counters.generation < config.generations and loop.goes_on():
                 began, number = time.perf_counter(), counters.generation + 1

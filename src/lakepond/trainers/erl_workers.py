@@ -69,7 +69,7 @@ class Worker:
         self._replay = Replay.open(
             self._folder,
             config.spec(self._market),
-            config.capacity,
+            AGENTS * config.episodes * config.rules.trading_days,  # in memory, until they are committed
             cloud=cloud,
             writer=self._writer,
             min_free=config.min_free,

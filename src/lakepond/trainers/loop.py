@@ -32,13 +32,13 @@ class Loop(Saver):
         lake: Any,
         guard: Guard,
         uncommitted: Callable[[], int] | None = None,
-        push_to: str | None = None,
+        pushing: Pushing | None = None,
     ) -> None:
         """`lake`: closed at the end, may be None; `uncommitted`: its steps that no commit has."""
         of_lake = (lambda: 0) if lake is None else (lambda: int(lake.uncommitted))
         super().__init__(run, uncommitted or of_lake)
         self.guard, self._lake = guard, lake
-        self._pushing = Pushing(run.folder, push_to)
+        self._pushing = pushing or Pushing(run.folder, None)
         self._thread = ThreadPoolExecutor(1, "lakepond-save")
         self._saving: Future[object] | None = None
         self._save: Callable[[], object] | None = None
