@@ -68,6 +68,10 @@ with ray_cluster.connect("local", workers=2) as cluster:
 """
 
 
+def interrupted(*_, **__) -> None:
+    raise KeyboardInterrupt
+
+
 def words(folder: Path, *more: str) -> list[str]:
     return training.words("erl", folder, *more, **SIZES)
 
@@ -128,7 +132,7 @@ def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_
     shutil.rmtree(here)
     again = tmp_path / "again"
     with pytest.MonkeyPatch.context() as patch:  # killed while the run is fetched
-        patch.setattr(copies, "pull", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(copies, "pull", interrupted)
         assert main(["train", "erl", "--resume", "--out", str(again), *cloud]) == 130
     assert main(["train", "erl", "--resume", "--out", str(again), *cloud, "--evaluate", "nothing"]) == 0
     assert training.differences(training.fingerprint(again), training.fingerprint(undisturbed)) == []
