@@ -29,8 +29,7 @@ from torch.nn.functional import gelu
 from lakepond.agents.market_network import SOFTNESS
 from lakepond.envs.market import MarketEnv
 from lakepond.envs.market.observe import spans
-from lakepond.trainers import erl, erl_state
-from lakepond.trainers.market_stage import open_market
+from lakepond.trainers import erl
 
 CONFIG = replace(erl.PRESETS["eigen2"], gradient_steps=32, learn_from=0, min_free="0")
 RULES = CONFIG.rules
@@ -53,23 +52,22 @@ class Cost(NamedTuple):
         return Cost(later.seconds - self.seconds, later.cpu_seconds - self.cpu_seconds)
 
 
-def lakepond_generations(count: int) -> tuple[list[Cost], erl_state.Evolving]:
+def lakepond_generations(count: int) -> tuple[list[Cost], erl.Evolving]:
     """The cost of each generation, after one that compiles."""
-    market, settings = open_market(CONFIG), erl_state.learner_settings(CONFIG)
-    key = jax.random.key(0)
-    now = erl_state.first_generation(CONFIG, market.inputs, settings, key)
+    market = erl.open_market(CONFIG)
+    now = erl.first_generation(CONFIG, market.inputs)
     costs = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        erl_state.open_replay(CONFIG, market, Path(folder) / "lake", None) as replay,
+        erl.open_replay(CONFIG, market, Path(folder) / "lake", None) as replay,
     ):
         learner = now.learner
         for number in range(count + 1):
-            rng = np.random.default_rng(number)
             began = Cost.now()
-            erl.record(CONFIG, market, replay, now.population, rng, jax.random.fold_in(key, number))
+            chance = erl.Chance.of(CONFIG, market, number)
+            erl.record(market, replay, erl.explore(CONFIG, market, now.population, chance))
             replay.commit({"generation": number}, wait=False)
-            learner, _ = erl.learn(CONFIG, market, replay, learner, settings, rng)
+            learner, _ = erl.learn(CONFIG, market, replay, learner, chance.rng)
             jax.block_until_ready(learner)
             costs.append(began.until(Cost.now()))
     return costs[1:], now
@@ -188,7 +186,7 @@ class PlainLearner:
                     slow[name] += CONFIG.tau * (fast[name] - slow[name])
 
 
-def plain_generation(now: erl_state.Evolving, history: object, seed: int) -> tuple[Cost, Cost]:
+def plain_generation(now: erl.Evolving, history: object, seed: int) -> tuple[Cost, Cost]:
     """The cost of acting and of learning."""
     agents = [to_torch(now.population, i) for i in range(CONFIG.sizes.total)]
     critics = [to_torch(now.learner.critics, i) for i in range(CONFIG.critics)]
@@ -217,7 +215,7 @@ def plain_generation(now: erl_state.Evolving, history: object, seed: int) -> tup
     return began.until(acted), acted.until(Cost.now())
 
 
-def same_numbers(now: erl_state.Evolving, market: object) -> float:
+def same_numbers(now: erl.Evolving, market: object) -> float:
     """The largest difference between the two networks' actions on a training day."""
     from lakepond.agents import market_network as network
 
@@ -236,7 +234,7 @@ def main() -> None:
     """Measure both, alternating, and print the ratio."""
     torch.set_num_threads(2)
     ours, now = lakepond_generations(2)
-    market = open_market(CONFIG)
+    market = erl.open_market(CONFIG)
     difference = same_numbers(now, market)
     if difference > 0.01:
         raise ValueError(f"the two networks differ by {difference}: this would compare two things")

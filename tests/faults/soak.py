@@ -32,6 +32,7 @@ from faults import (
     collectors,
     crash_points,
     disk,
+    erl_on_ray,
     forks,
     full_disk,
     many_machines,
@@ -66,6 +67,9 @@ def cases() -> dict[str, Run]:
     found: dict[str, Run] = {}
     found["many machines: 16 writers, 1 follower"] = lambda scratch, chance, scale: many_machines.drill(
         scratch, chance, seconds=many_machines.SECONDS * scale
+    )
+    found["many machines: train erl on Ray workers"] = lambda scratch, chance, scale: erl_on_ray.drill(
+        scratch, chance, faults=times(20, scale)
     )
     found["gc beside writers and readers"] = lambda scratch, chance, scale: collectors.drill(
         scratch, chance, rounds=times(50, scale)

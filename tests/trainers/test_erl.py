@@ -23,7 +23,7 @@ from lakepond.errors import ConfigError, MarketDataError, RunMismatch
 from lakepond.lake.read.lake import Lake
 from lakepond.report.view.api import Api
 from lakepond.runs import Run
-from lakepond.trainers import erl, evaluate_market, market_stage
+from lakepond.trainers import erl, evaluate_market
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_every_generation_is_logged_once_with_the_steps_it_added(run):
 
 
 def test_the_lake_holds_the_true_windows_of_training_days_only(run):
-    market = market_stage.open_market(TINY)
+    market = erl.open_market(TINY)
     rows, train = market.history.rows, market.history.splits.train
     with Lake.open(run / "lake") as lake:
         batch = lake.steps(lake.commit.recorded - 180, lake.commit.recorded)
@@ -63,7 +63,7 @@ def test_the_lake_holds_the_true_windows_of_training_days_only(run):
 
 def test_prices_of_the_holdout_do_not_reach_training(run, tmp_path):
     panel = synthetic(400, 6, seed=0, signal=TINY.signal)
-    start = market_stage.open_market(TINY).history.splits.holdout.start
+    start = erl.open_market(TINY).history.splits.holdout.start
     changed = {
         name: np.concatenate([getattr(panel, name)[:start], 2 * getattr(panel, name)[start:]])
         for name in ("open", "high", "low", "close")
@@ -90,7 +90,7 @@ def test_a_checkpoint_can_be_read_by_any_safetensors_reader_and_names_a_commit_o
 
 
 def test_the_view_tells_the_trades_of_a_recorded_episode_as_the_market_made_them(run):
-    market = market_stage.open_market(TINY)
+    market = erl.open_market(TINY)
     told, late = [], 0
     with contextlib.closing(Api(run / "lake")) as lake_api:
         api = lake_api.of({})
@@ -186,7 +186,7 @@ def test_a_panel_too_short_for_the_context_is_refused(tmp_path):
 def test_the_full_size_fits_in_four_gigabytes():
     config = erl.PRESETS["eigen2"]
     assert config.sizes.total * config.rules.trading_days == 2_000
-    assert sum(market_stage.memory_needed(config, (2500, 108, 9)).values()) < 4e9
+    assert sum(erl.memory_needed(config, (2500, 108, 9)).values()) < 4e9
 
 
 # --- evaluation --------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_evaluation_compares_the_champion_and_writes_pictures_and_trades(run, ca
     }
     curve = np.loadtxt(home / "equity.csv", delimiter=",", skiprows=1, usecols=1)
     assert 100 * (curve[-1] - 1) == pytest.approx(told["champion"]["total_return"])
-    days = market_stage.open_market(TINY).history.splits.holdout
+    days = erl.open_market(TINY).history.splits.holdout
     assert len(curve) == len(days)
 
 

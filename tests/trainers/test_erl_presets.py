@@ -9,8 +9,9 @@ from dataclasses import asdict, replace
 import jax
 from tiny_market import TINY
 
+from lakepond.envs.market.observe import spans
 from lakepond.plan import PRESETS as PLANNED
-from lakepond.trainers import erl, erl_state, market_stage
+from lakepond.trainers import erl
 
 SMALL = {
     name: getattr(TINY, name)
@@ -23,16 +24,13 @@ SMALL = {
 
 def test_the_gpu_preset_is_sound_and_planned_for():
     config = erl.PRESETS["gpu"]
-    market_stage.check(config)
-    assert sum(market_stage.memory_needed(config, (2500, 108, 9)).values()) < 24e9
+    erl.check(config)
+    assert sum(erl.memory_needed(config, (2500, 108, 9)).values()) < 24e9
     plan = PLANNED["gpu"]
     assert plan.per_generation == config.sizes.total * config.episodes * config.rules.trading_days
     assert (plan.generations, plan.capacity) == (config.generations, config.capacity)
-    inputs = 9 * (len(market_stage.spans(config.rules.context)) + 1)
-    settings = erl_state.learner_settings(config)
-    shape = jax.eval_shape(
-        lambda key: erl_state.first_generation(config, inputs, settings, key), jax.random.key(0)
-    )
+    inputs = 9 * (len(spans(config.rules.context)) + 1)
+    shape = jax.eval_shape(lambda: erl.first_generation(config, inputs))
     sizes = [4 * math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(shape.population)]
     assert sum(sizes) < plan.agent_bytes
 

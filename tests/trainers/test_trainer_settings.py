@@ -6,12 +6,13 @@ import typing
 import pytest
 
 from lakepond.cli import main, settings
+from lakepond.cli.train import HEADINGS
 from lakepond.errors import ConfigError
-from lakepond.trainers import erl_settings, game_settings
+from lakepond.trainers import erl, game_settings
 from lakepond.trainers.limits import check_limits
 
 KINDS = [
-    (erl_settings.Config, erl_settings.LIMITS),
+    (erl.Config, erl.LIMITS),
     (game_settings.SingleConfig, game_settings.LIMITS),
     (game_settings.MixtureConfig, game_settings.LIMITS),
     (game_settings.LiveConfig, game_settings.LIMITS),
@@ -54,27 +55,27 @@ def test_a_wrong_setting_on_the_command_line_is_exit_code_2(tmp_path, capsys):
 
 
 @dataclasses.dataclass(frozen=True)
-class More(erl_settings.Config):
+class More(erl.Config):
     another: int = 1
 
 
 def test_a_setting_without_a_heading_is_noticed():
     with pytest.raises(AssertionError, match="another of More"):
-        settings.options_of(More, {"demo": More()}, erl_settings.HEADINGS)
+        settings.options_of(More, {"demo": More()}, HEADINGS)
 
 
 def test_options_change_settings_at_every_depth():
-    kind = settings.options_of(erl_settings.Config, erl_settings.PRESETS, erl_settings.HEADINGS)
+    kind = settings.options_of(erl.Config, erl.PRESETS, HEADINGS)
     first = dataclasses.replace(kind().first, generations=3)
     options = dataclasses.replace(kind(), first=first, rules=dataclasses.replace(kind().rules, context=7))
-    changed = settings.with_options(erl_settings.PRESETS["demo"], options)
+    changed = settings.with_options(erl.PRESETS["demo"], options)
     assert (changed.generations, changed.rules.context, changed.days) == (3, 7, 1600)
     assert settings.given(options, "generations") == 3
     assert settings.given(options, "push_to") is None
 
 
 def test_the_settings_that_people_change_first_are_ten():
-    assert len(erl_settings.HEADINGS[""]) == 10
+    assert len(HEADINGS[""]) == 10
 
 
 def test_help_shows_the_values_of_the_presets(capsys, monkeypatch):

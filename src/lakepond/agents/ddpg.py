@@ -10,6 +10,7 @@ Of TD3 only the twin critics are taken; neither smoothed target actions nor dela
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -145,6 +146,7 @@ def update(
     return new, {"critic_loss": loss, "actor_loss": actor_loss, "q_mean": values.mean()}
 
 
+@partial(jax.jit, static_argnames="settings")
 def learn(
     learner: Learner, batches: Steps, summaries: Array, settings: Settings
 ) -> tuple[Learner, dict[str, Array]]:

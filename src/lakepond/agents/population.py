@@ -9,6 +9,7 @@ Randomness is handed over; the same key and fitness give the same next generatio
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -46,7 +47,7 @@ class Mutation(NamedTuple):
     patience: int = 3
 
 
-def take(population: Tree, index: Array | int) -> Tree:
+def take(population: Tree, index: Array | int | slice) -> Tree:
     """One agent, or several, by number."""
     return jax.tree.map(lambda x: x[index], population)
 
@@ -89,6 +90,7 @@ def mutate(key: Array, agents: Tree, rate: float | Array, std: float | Array) ->
     return jax.tree.unflatten(form, moved)
 
 
+@partial(jax.jit, static_argnames=("sizes", "k", "alpha"))
 def evolve(
     key: Array,
     population: Tree,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +19,28 @@ from lakepond.cli import where, words
 from lakepond.cli.flag import Flag
 from lakepond.cli.limits import at_least
 from lakepond.cli.settings import given, options_of, with_options
-from lakepond.trainers.erl_settings import HEADINGS, PRESETS, Config
+from lakepond.envs.market_rules import Rules
+from lakepond.trainers.erl import PRESETS, Config
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from lakepond.trainers.evaluate_market import Evaluation
+
+HEADINGS: dict[str, tuple[str, ...]] = {
+    heading: tuple(names.split())
+    for heading, names in {
+        "": "generations seed panel days instruments capacity gradient_steps batch_size min_free push_to",
+        "market": "signal market_seed validation holdout",
+        "population": "elites children mutants tournament blend_low blend_high mutation_rate mutation_std "
+        "mutation_std_max patience inject_every",
+        "episode": "episodes noise fitness_episodes validation_slices",
+        "learner": "learn_from critics gamma tau actor_rate critic_rate reward_scale width dtype together",
+        "saving": "keep_last keep_every warn_free at_floor push_every",
+        "rules": " ".join(Rules.__dataclass_fields__),
+    }.items()
+}
+"""the settings in `--help`, by heading; those without one are changed most often"""
 
 ErlOptions: Any = options_of(Config, PRESETS, HEADINGS)
 NOTHING_GIVEN = ErlOptions()
@@ -39,6 +57,8 @@ class Erl:
     Example: lakepond train erl --preset eigen2 --out runs/eigen2 --seed 1
 
     Example: lakepond train erl --resume --out runs/eigen2
+
+    Example: lakepond train erl --preset eigen2 --ray auto --workers 8 --cloud gs://bucket/eigen2
     """
 
     preset: Literal["demo", "eigen2", "gpu"] = "demo"
@@ -60,6 +80,14 @@ class Erl:
         arg(metavar="tensorboard|wandb ...", help_behavior_hint="(default: none)"),
     ] = ()
     """also log to these; wandb stays offline without an API key"""
+    ray: Annotated[str | None, arg(metavar="local|auto|HOST:PORT", help_behavior_hint="(default: none)")] = (
+        None
+    )
+    """play the population on workers of a Ray cluster: started on this machine, the one here, or that one"""
+    workers: Annotated[int, arg(metavar="INT")] = 2
+    """Ray workers; the result does not depend on their number"""
+    cloud: Annotated[str | None, arg(metavar="URL", help_behavior_hint="(default: none)")] = None
+    """push the run there after every generation; with --resume, fetch it from there if --out is empty"""
     evaluate: Literal["holdout", "validation", "nothing"] = "holdout"
     """days on which the champion is compared with buy-and-hold and random agents at the end"""
     json: Flag = False
@@ -72,13 +100,19 @@ class Erl:
         from lakepond.trainers import erl, programs
 
         at_least(0, resume_from=self.resume_from)
+        at_least(1, workers=self.workers)
         programs.prepare_jax()
         resumes = self.resume or self.resume_from is not None
         if resumes and self.out is None:
             raise ConfigError("--resume needs --out: lakepond train erl --resume --out runs/NAME.")
         folder = self.folder
-        base = _settings_there(folder, given(self.settings, "push_to")) if resumes else PRESETS[self.preset]
+        base = PRESETS[self.preset]
+        if resumes:
+            _fetch(folder, self.cloud)
+            base = _settings_there(folder, self.cloud or given(self.settings, "push_to"))
         config = with_options(base, self.settings)
+        if self.cloud is not None:
+            config = replace(config, push_to=self.cloud, push_every=1)
         if config.push_to == NOWHERE:
             config = replace(config, push_to=None)
         if not self.json:
@@ -92,6 +126,8 @@ class Erl:
             resume=self.resume,
             resume_from=self.resume_from,
             start_over=self.start_over,
+            ray=self.ray,
+            workers=self.workers,
             loggers=self.log,
             on_generation=lambda told: (
                 None if self.json else words.talk(_line(told, config.generations, width))
@@ -109,6 +145,24 @@ class Erl:
     def folder(self) -> Path:
         """The folder of the run."""
         return self.out or where.next_run(f"erl-{self.preset}")
+
+
+def _fetch(folder: Path, url: str | None) -> None:
+    """Fetch the run from the bucket, unless it is here; killed meanwhile, it is fetched again."""
+    if url is None or (folder / "config.json").exists():
+        return
+    from lakepond.cloud.place import Cloud
+    from lakepond.lake.files import sync_folder
+    from lakepond.runs.copies import pull_run
+
+    words.talk(f"Fetching {url} to {folder}.")
+    new = folder.absolute().with_name(f"{folder.name}.fetching")
+    shutil.rmtree(new, ignore_errors=True)
+    pull_run(new, Cloud.of(url))
+    with suppress(FileNotFoundError):
+        folder.rmdir()  # an empty one
+    new.rename(folder)
+    sync_folder(new.parent)
 
 
 def _settings_there(folder: Path, push_to: str | None) -> Config:

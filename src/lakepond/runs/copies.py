@@ -30,15 +30,15 @@ from lakepond.lake.format import description
 from lakepond.lake.links import check_folders, target_in
 from lakepond.runs.checkpoints import STATE
 from lakepond.runs.resume import OLD
-from lakepond.runs.run import CONFIG, Run
+from lakepond.runs.run import CONFIG, WORKERS, Run
 from lakepond.runs.status import UPLOAD
 
 log = logging.getLogger("lakepond")
 LAST = ("metrics.jsonl", CONFIG)
 """files at the top of a run, which come after all that they speak of"""
-KNOWN = (CONFIG, "metrics.jsonl", "checkpoints/", "lake/", *layout.KNOWN)
+KNOWN = (CONFIG, "metrics.jsonl", "checkpoints/", "lake/", f"{WORKERS}/", *layout.KNOWN)
 """what makes a run, or a lake, in the cloud"""
-LEFT_OUT = ("lock", UPLOAD, "*.dropped/*", "wandb/*", "tensorboard/*", f"{OLD}*/*")
+LEFT_OUT = ("lock", UPLOAD, f"{WORKERS}/*", "*.dropped/*", "wandb/*", "tensorboard/*", f"{OLD}*/*")
 
 
 def push_run(folder: Path, cloud: Cloud, *, timeout: float = 3600.0) -> UploadStatus | None:
@@ -91,8 +91,9 @@ def pull_run(folder: Path, cloud: Cloud, *, lazy: bool = False) -> Run:
     listed = store.list(known=KNOWN)
     if CONFIG not in listed:
         raise CloudNotFound(f"{store.cloud} has no run (no {CONFIG}); `lakepond push` uploads one.")
+    others = ("lake/", f"{WORKERS}/")
     with closing_sync(cloud) as sync:
-        for name in sorted((name for name in listed if not name.startswith("lake/")), key=_order):
+        for name in sorted((name for name in listed if not name.startswith(others)), key=_order):
             sync.download_file(name, target_in(folder, name))
     run = Run.open(folder)
     check_folders(run.lake_folder)

@@ -31,13 +31,14 @@ from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.read.lake import Lake
 from lakepond.runs.checkpoints import Checkpoint, Checkpoints
-from lakepond.runs.run import CONFIG, METRICS, Run
+from lakepond.runs.run import CONFIG, METRICS, WORKERS, Run
 
 log = logging.getLogger("lakepond")
 OLD = "old-"
 """how the names of the folders begin that `start_over` moves a run's files to"""
 OWN: tuple[str, ...] = (
     "lake",
+    WORKERS,
     "checkpoints",
     METRICS,
     "market.json",

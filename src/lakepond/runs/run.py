@@ -21,6 +21,8 @@ from lakepond.runs.settings import as_json
 
 log = logging.getLogger("lakepond")
 CONFIG, METRICS, LOCK = "config.json", "metrics.jsonl", "lock"
+WORKERS = "workers"
+"""lake through which the steps of workers reach the run, whose own lake has all of them"""
 
 
 class Run:

@@ -11,238 +11,416 @@ One generation, after Khadka and Tumer 2018 (Evolution-Guided Policy Gradient in
     save       checkpoint: population, champion, learner, counters, the lake's commit; state.json last
 
 Every random number follows from the seed and the generation, the replay's content from the commit that a
-checkpoint names.
-So a run that was killed and resumed ends with the same bits as one that was not.
+checkpoint names. So a run that was killed and resumed ends with the same bits as one that was not.
+
+From top to bottom: settings, the parts of a generation, `generation`, `train`, checkpoints, metrics.
 """
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from lakepond import stopping
-from lakepond.agents import ddpg, population
-from lakepond.agents.market_network import Array, Params
+from lakepond import lazy, machine, stopping, untrusted
+from lakepond.envs.market import FEATURES, Panel, read_market, synthetic
+from lakepond.envs.market.observe import spans
+from lakepond.envs.market_rules import Rules
+from lakepond.errors import ConfigError, RunCorrupt
 from lakepond.flow.pond_and_lake import MOST_WAITING
-from lakepond.guards import Guard
-from lakepond.lake.format.commits import Commit
+from lakepond.formats import size
+from lakepond.guards import AtFloor, Guard
+from lakepond.lake.format.commits import Commit, Start
 from lakepond.replay import Replay
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers.erl_metrics import clock, describe, learner_place
-from lakepond.trainers.erl_settings import MAY_CHANGE
-from lakepond.trainers.erl_settings import PRESETS as PRESETS
-from lakepond.trainers.erl_settings import Config as Config
-from lakepond.trainers.erl_state import Counters, Evolving, begin, hand_over, learner_settings, save
-from lakepond.trainers.market_rollout import Episodes, Player, play, score
-from lakepond.trainers.market_stage import NAMES, Market, check, open_market, write_names
+from lakepond.trainers.limits import Limits, check_limits
+from lakepond.trainers.loop import Loop
 from lakepond.trainers.pushing import Pushing
-from lakepond.trainers.saving import CHECKPOINTS, LAKE, LOG, Saver
-from lakepond.types import WindowRef
+from lakepond.trainers.saving import LAKE
+from lakepond.types import Field, Spec, WindowRef
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+
+    from lakepond.agents import ddpg, market_network, population
+    from lakepond.agents.market_network import Array, Params
+    from lakepond.envs.market import world
+    from lakepond.trainers import market_rollout
+    from lakepond.trainers.erl_workers import OnWorkers
+else:  # `lakepond train erl --help` reads the settings below and imports none of these
+    jax, jnp = lazy.Module("jax"), lazy.Module("jax.numpy")
+    ddpg, market_network = lazy.Module("lakepond.agents.ddpg"), lazy.Module("lakepond.agents.market_network")
+    population, world = lazy.Module("lakepond.agents.population"), lazy.Module("lakepond.envs.market.world")
+    market_rollout = lazy.Module("lakepond.trainers.market_rollout")
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run; the defaults are those of the preset `eigen2`."""
+
+    generations: int = 25
+    """number of generations; raise it to continue a finished run"""
+    seed: int = 0
+    """random seed of everything except the synthetic prices"""
+
+    panel: Path | None = None
+    """file of prices (see `lakepond data check`); synthetic prices if not given"""
+    days: int = 2500
+    """number of synthetic days; with --panel, use the most recent days only (0: all)"""
+    instruments: int = 108
+    """number of synthetic instruments; with --panel, use those with the most trading days only (0: all)"""
+    signal: float = 0.3
+    """strength of the mean reversion in synthetic prices, 0 to 1"""
+    market_seed: int = 0
+    """random seed of the synthetic prices"""
+    validation: float = 0.2
+    """share of the days used for validation, after the training days"""
+    holdout: float = 0.2
+    """share of the days held out, the last ones; training never uses them"""
+    rules: Rules = field(default_factory=Rules)
+
+    elites: int = 6
+    """agents that continue unchanged"""
+    children: int = 6
+    """agents blended from the winners of two tournaments"""
+    mutants: int = 4
+    """mutated winners of tournaments; the learner and the champion replace the last two"""
+    tournament: int = 3
+    """agents per tournament"""
+    blend_low: float = 0.2
+    """smallest weight of the first parent"""
+    blend_high: float = 0.8
+    """largest weight of the first parent"""
+    mutation_rate: float = 0.2
+    """share of a mutant's weights that change"""
+    mutation_std: float = 0.05
+    """standard deviation of a mutation; grows by half when validation does not improve"""
+    mutation_std_max: float = 0.3
+    """largest standard deviation of a mutation"""
+    patience: int = 3
+    """generations without a better champion after which mutation_std grows"""
+    inject_every: int = 1
+    """generations between two insertions of the learner and the champion into the population"""
+
+    episodes: int = 1
+    """recorded episodes per agent and generation"""
+    noise: float = 0.1
+    """standard deviation of the noise on coefficients while recording; a tenth of it on sale targets"""
+    fitness_episodes: int = 8
+    """episodes per agent and generation that determine its fitness"""
+    validation_slices: int = 4
+    """start days of validation episodes, spread over the validation days"""
+
+    capacity: int = 50_000
+    """steps that the replay holds"""
+    learn_from: int = 10_000
+    """steps in the replay at which the learner starts"""
+    gradient_steps: int = 256
+    """gradient steps of the learner per generation"""
+    batch_size: int = 32
+    """transitions per gradient step"""
+    critics: int = 2
+    """1: DDPG; 2: the smaller of two critics, as in TD3"""
+    gamma: float = 0.9
+    """discount factor per day"""
+    tau: float = 0.01
+    """step size of the target networks, 0 to 1"""
+    actor_rate: float = 5e-4
+    """learning rate of the actor"""
+    critic_rate: float = 1e-3
+    """learning rate of the critics"""
+    reward_scale: float = 0.1
+    """factor applied to rewards, which are in percent, before training the critics"""
+    width: int = 32
+    """width of the networks"""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """dtype of the matrix products in the networks"""
+    together: int = 1
+    """episodes embedded at once: 1 for a CPU, 64 or more for a GPU"""
+
+    keep_last: int = 3
+    """newest checkpoints to keep"""
+    keep_every: int = 5
+    """also keep the checkpoint of every n-th generation"""
+    min_free: str = "1GB"
+    """free disk space below which nothing is written"""
+    warn_free: str = "20GB"
+    """free disk space below which --at-floor applies; a forecast warns earlier"""
+    at_floor: AtFloor = "warn"
+    """below warn_free: warn; stop_saving: train without saving; stop: save and end after the generation"""
+    push_to: str | None = None
+    """URL to push the run to in the background, like gs://bucket/demo"""
+    push_every: int = 5
+    """generations between two pushes; the last generation is always pushed"""
+
+    @property
+    def sizes(self) -> population.Sizes:
+        """Sizes of the population's parts."""
+        return population.Sizes(self.elites, self.children, self.mutants)
+
+    @property
+    def new_steps(self) -> int:
+        """Steps that a generation records."""
+        return self.sizes.total * self.episodes * self.rules.trading_days
+
+    @property
+    def learner(self) -> ddpg.Settings:
+        """Settings of the learner."""
+        rates = self.actor_rate, self.critic_rate
+        return ddpg.Settings(self.rules, self.critics, self.gamma, self.tau, *rates, dtype=self.dtype)
+
+    @property
+    def mutation(self) -> population.Mutation:
+        """How mutants differ."""
+        return population.Mutation(
+            self.mutation_rate, self.mutation_std, self.mutation_std_max, patience=self.patience
+        )
+
+    def player(self, noise: float = 0.0) -> market_rollout.Player:
+        """How agents play."""
+        return market_rollout.Player(self.rules, noise, self.together, self.dtype)
+
+    def spec(self, market: world.Market) -> Spec:
+        """A step of the replay; windows refer to the rows of the market."""
+        _, instruments, width = market.history.shape
+        return Spec(
+            obs={
+                "window": Field((self.rules.context, instruments, width), "float32", rows=0),
+                "position": Field((instruments, market_network.POSITION), "float32", rows=None),
+            },
+            action=Field((instruments, 2), "float32"),
+            extras={"day": Field((), "int32"), "next_day": Field((), "int32")},
+        )
+
+
+MAY_CHANGE = (
+    *("generations", "keep_last", "keep_every", "min_free", "warn_free"),
+    *("at_floor", "push_to", "push_every"),
+)
+"""settings that may differ when a run is resumed"""
+
+PRESETS: dict[str, Config] = {
+    "demo": Config(
+        generations=12,
+        days=1600,
+        instruments=24,
+        signal=0.5,
+        rules=Rules(context=63, trading_days=60),
+        fitness_episodes=6,
+        capacity=12_000,
+        learn_from=1_900,
+        gradient_steps=128,
+    ),
+    "eigen2": Config(),
+    "gpu": Config(gradient_steps=1024, batch_size=256, width=128, dtype="bfloat16", together=256),
+}
+
+LIMITS: Limits = {
+    name: limits
+    for limits, names in {
+        (1, inf): "generations elites tournament patience inject_every episodes fitness_episodes capacity "
+        "validation_slices learn_from batch_size width together push_every",
+        (0, 1): "signal validation holdout blend_low blend_high mutation_rate gamma tau",
+        (0, inf): "seed days instruments market_seed children mutation_std mutation_std_max noise "
+        "gradient_steps actor_rate critic_rate reward_scale keep_last keep_every",
+        (2, inf): "mutants",
+        (1, 2): "critics",
+    }.items()
+    for name in names.split()
+}
+"""of every number; `Rules` checks its own"""
+
+
+def check(config: Config) -> None:
+    """Raise `ConfigError` for invalid settings."""
+    check_limits(config, LIMITS)
+    if config.new_steps > config.capacity:
+        raise ConfigError(
+            f"a generation records {config.new_steps:,} steps, but the replay holds {config.capacity:,}; "
+            "raise capacity."
+        )
+
+
+def check_memory(config: Config, shape: tuple[int, int, int]) -> None:
+    """Raise `ConfigError` before the first generation if the machine has too little memory."""
+    parts = memory_needed(config, shape)
+    needed, free = sum(parts.values()), machine.memory().available
+    if needed > free:
+        largest = max(parts, key=lambda name: parts[name])
+        raise ConfigError(
+            f"this run needs about {size(needed)} of memory, most of it for {largest} "
+            f"({size(parts[largest])}), but {size(free)} is available; lower capacity, "
+            "instruments, episodes or batch_size."
+        )
+
+
+def memory_needed(config: Config, shape: tuple[int, int, int]) -> dict[str, int]:
+    """Bytes by purpose, from the sizes of the arrays; an estimate from above for float32 on a CPU."""
+    days, instruments, width = shape
+    inputs = width * (len(spans(config.rules.context)) + 1)
+    agents, trading = config.sizes.total, config.rules.trading_days
+    of_step = 2 + 2 * market_network.POSITION  # action and both positions
+    step = instruments * 4 * of_step + 128  # and their indices
+    played = agents * config.episodes * trading * instruments * 4 * (config.width + of_step)
+    judged = agents * config.fitness_episodes * trading * instruments * 4 * config.width
+    attention = config.batch_size * instruments * (inputs + 8 * config.width + 3 * instruments)
+    return {
+        "prices, features and their summaries": days * instruments * (64 + 48 * width + 8 * inputs),
+        "the replay": config.capacity * step + 3 * days * instruments * width * 4,
+        "the episodes of a generation": 2 * (played + judged),
+        "gradient steps": 4 * 4 * (2 + config.critics) * attention,
+        "JAX and its programs": 700 << 20,
+    }
+
+
+def open_market(config: Config) -> world.Market:
+    """Read or make the prices, and put what is needed of them on the device."""
+    return market_of(config, *read_prices(config))
+
+
+def read_prices(config: Config) -> tuple[Panel, Any]:
+    """The panel of prices, and the features that came with it, None if there were none."""
+    if config.panel is None:
+        check_memory(config, (config.days, config.instruments, len(FEATURES)))
+        return synthetic(config.days, config.instruments, seed=config.market_seed, signal=config.signal), None
+    panel, table = read_market(config.panel, days=config.days, instruments=config.instruments)
+    check_memory(config, (*panel.shape, len(FEATURES) if table is None else table.shape[-1]))
+    return panel, table
+
+
+def market_of(config: Config, panel: Panel, table: Any) -> world.Market:
+    """The market of these prices."""
+    parts = {"validation": config.validation, "holdout": config.holdout}
+    return world.Market.of(panel, config.rules, table=table, **parts)
+
+
+# --- what a generation hands to the next ---------------------------------------------------------------
+
+
+class Evolving(NamedTuple):
+    """All that a generation hands to the next; with the lake, all that a checkpoint must hold."""
+
+    population: Params
+    best: Params
+    learner: ddpg.Learner
+
+
+class Counters(NamedTuple):
+    """The small numbers among it, kept as JSON."""
+
+    generation: int = 0
+    best_score: float = float("-inf")
+    best_generation: int = 0
+    stalled: int = 0
+    std: float = 0.0
+    gradient_steps: int = 0
+    held_seconds: float = 0.0
+    """for which saving has held the training thread"""
+    train_seconds: float = 0.0
+
+
+class Chance(NamedTuple):
+    """All randomness of a generation."""
+
+    explored_days: Array
+    """first days of the recorded episodes"""
+    key_explore: Array
+    key_evolve: Array
+    rng: np.random.Generator
+    """draws the batches of the learner, then the days that determine fitness"""
+
+    @classmethod
+    def of(cls, config: Config, market: world.Market, number: int) -> Chance:
+        """It follows from the seed and the number of the generation."""
+        key = jax.random.fold_in(jax.random.key(config.seed), number)
+        key_explore, key_evolve = jax.random.split(key)
+        rng = np.random.default_rng([config.seed, number])
+        starts = market.history.splits.starts("train", config.rules)
+        days = rng.choice(starts, config.episodes, replace=False)
+        return cls(jnp.asarray(days), key_explore, key_evolve, rng)
+
+
+def first_generation(config: Config, inputs: int) -> Evolving:
+    """Random agents, a new learner."""
+    key_agents, key_learner = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), 0))
+    keys = jax.random.split(key_agents, config.sizes.total)
+    actor = partial(market_network.init_actor, inputs=inputs, width=config.width)
+    learner = partial(ddpg.init, inputs=inputs, width=config.width, settings=config.learner)
+    agents = jax.jit(jax.vmap(actor))(keys)
+    return Evolving(agents, population.take(agents, 0), jax.jit(learner)(key_learner))
+
+
+# --- the parts of a generation -------------------------------------------------------------------------
 
 WINDOWS = ("obs['window']", "next_obs['window']")
 """what the learner leaves in the replay: it reads the summaries of those days instead"""
-
-
-@stopping.deferring("generation")
-def train(
-    config: Config,
-    folder: str | Path,
-    *,
-    resume: bool = False,
-    resume_from: int | None = None,
-    start_over: bool = False,
-    loggers: Sequence[Logger] = (),
-    on_generation: Callable[[dict[str, Any]], None] = lambda _: None,
-) -> dict[str, Any]:
-    """Train into `folder`; returns the metrics of the last generation.
-
-    `resume`: continue the run in `folder` from its newest checkpoint that can be used; `resume_from`: from
-    that one. Without either a folder that holds a run, or other experience, is refused; `start_over` moves
-    those files to a dated folder first. `on_generation` is called with the metrics of each generation.
-    """
-    how = Resume(
-        required=resume or resume_from is not None,
-        allowed=resume or resume_from is not None,
-        number=resume_from,
-        start_over=start_over,
-    )
-    how.find(folder)
-    check(config)
-    market = open_market(config)
-    settings = learner_settings(config)
-    key = jax.random.key(config.seed)
-    with ExitStack() as stack:
-        run = stack.enter_context(
-            Run.create(
-                folder,
-                "erl",
-                config,
-                may_change=MAY_CHANGE,
-                loggers=loggers,
-                keep_last=config.keep_last,
-                keep_every=config.keep_every,
-                prepare=how.prepare,
-            )
-        )
-        now, counters, replay = begin(config, run, market, settings, key, how)
-        committed = replay.flush()
-        saver = Saver(run, lambda: replay.stats().recorded - (0 if committed is None else committed.recorded))
-        stack.callback(saver.close, replay)
-        saver.attempt(NAMES, partial(write_names, market, run.folder))
-        saving_thread = stack.enter_context(ThreadPoolExecutor(1, "lakepond-save"))
-        pushing = Pushing(run.folder, config.push_to)
-        guard = Guard(
-            run.folder, min_free=config.warn_free, at_floor=config.at_floor, last=config.generations
-        )
-        new_steps = config.sizes.total * config.episodes * config.rules.trading_days
-        committing: Future[Commit] | None = None
-        saving: Future[Path] | None = None
-        last: dict[str, Any] = {}
-
-        def save_again() -> None:
-            """What the last generation could not save, or did not because of the guard."""
-            nonlocal committed, committing
-            committing = committing or hand_over(replay, counters.generation)
-            committed = saver.attempt(LAKE, replay.flush) or committed
-            saver.attempt(NAMES, partial(write_names, market, run.folder))
-            if LAKE not in saver.failing and committed is not None:
-                saver.checkpoint(partial(save, run, now, counters, committed, key))
-
-        while counters.generation < config.generations:
-            stopping.check()
-            began, number = time.perf_counter(), counters.generation + 1
-            if saver.uncommitted() + new_steps > (1 + MOST_WAITING) * config.capacity:
-                why = f"because {saver.uncommitted():,} steps are held in memory"
-                committed = saver.require(LAKE, replay.flush, why)
-            last, held = {"generation": number}, 0.0
-            key_explore, key_evolve = jax.random.split(jax.random.fold_in(key, number))
-            rng = np.random.default_rng([config.seed, number])
-
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "a commit failed")  # the saver reports it
-                record(config, market, replay, now.population, rng, key_explore)
-            waited = time.perf_counter()
-            committing = None
-            if guard.saving or saver.uncommitted() + new_steps > config.capacity:
-                committing = hand_over(replay, number)
-            held += time.perf_counter() - waited
-
-            learner, told = learn(config, market, replay, now.learner, settings, rng)
-            last |= told
-            starts = market.history.splits.starts("train", config.rules)
-            days = jnp.asarray(rng.choice(starts, config.fitness_episodes))
-            fitness = score(now.population, days, market.world, player(config)).mean(axis=1)
-            best, counters, scores = validate(config, market, now, learner, fitness, counters)
-            last |= {"validation": float(scores.max()), "validation_learner": float(scores[-1])}
-            now = Evolving(
-                next_population(config, key_evolve, now.population, fitness, learner, best, number, counters),
-                best,
-                learner,
-            )
-            jax.block_until_ready(now)  # type: ignore[no-untyped-call]
-            worked = time.perf_counter() - began
-
-            waited = time.perf_counter()
-            if saving is not None:  # of the last generation; it marks the metrics before ours are logged
-                saver.attempt(CHECKPOINTS, saving.result)
-                saving = None
-            if committing is not None:
-                committed = saver.attempt(LAKE, committing.result) or committed
-            held += time.perf_counter() - waited
-            counters = counters._replace(
-                generation=number,
-                gradient_steps=counters.gradient_steps + int(told["gradient_steps"]),
-                held_seconds=counters.held_seconds + held,
-                train_seconds=counters.train_seconds + worked + held,
-            )
-            last |= describe(fitness, counters, replay, learner_place(config, number, fitness))
-            last |= clock(config, counters, worked + held, held, replay, committed)
-            last |= guard.check(number)
-            saver.attempt(LOG, partial(run.log, number, last))
-            if NAMES in saver.failing:
-                saver.attempt(NAMES, partial(write_names, market, run.folder))
-            # without a commit of this generation there is no checkpoint of it
-            if committing is not None and LAKE not in saver.failing and committed is not None:
-                saving = saving_thread.submit(save, run, now, counters, committed, key)
-                if number % config.push_every == 0:
-                    pushing.begin(saving.result)
-            saver.report()
-            on_generation(last)
-            if guard.stopping:
-                break
-        if last:
-            if saving is not None:
-                saver.attempt(CHECKPOINTS, saving.result)
-            if saving is None or saver.failing:
-                save_again()
-            saver.finish(save_again)
-            pushing.finish()
-        return last or run.last_line()  # all generations were there already
-
-
-# --- a generation ----------------------------------------------------------------------------------
-
-
-def player(config: Config, noise: float = 0.0) -> Player:
-    """How agents play."""
-    return Player(config.rules, noise, config.together, config.dtype)
-
-
-def record(
-    config: Config, market: Market, replay: Replay, agents: Params, rng: np.random.Generator, key: Array
-) -> None:
-    """Let all agents play the same days, with noise, and record every step: windows by reference."""
-    starts = jnp.asarray(
-        rng.choice(market.history.splits.starts("train", config.rules), config.episodes, replace=False)
-    )
-    seen: Episodes = jax.device_get(play(agents, starts, key, market.world, player(config, config.noise)))
-    source = market.source
-    for agent in range(config.sizes.total):
-        for episode in range(config.episodes):
-            day, next_day = seen.day[agent, episode], seen.next_day[agent, episode]
-            position = seen.position[agent, episode]
-            replay.record(
-                obs={"window": WindowRef(source, np.asarray(day + 1)), "position": position[:-1]},
-                action=seen.action[agent, episode],
-                reward=seen.result.reward[agent, episode],
-                next_obs={"window": WindowRef(source, np.asarray(next_day + 1)), "position": position[1:]},
-                terminated=seen.result.terminated[agent, episode],
-                truncated=np.zeros(len(day), np.bool_),
-                stream=agent,
-                day=day,
-                next_day=next_day,
-            )
-
-
-_learn = jax.jit(ddpg.learn, static_argnames="settings")
 CHUNK = 32
 """gradient steps of one program; their batches are sampled together"""
 
 
+class Explored(NamedTuple):
+    """Recorded episodes of some agents; leading axes (agents, episodes, trading days), on the host."""
+
+    day: Any
+    next_day: Any
+    position: Any
+    """before each step, and after the last: one more than trading days"""
+    action: Any
+    reward: Any
+    terminated: Any
+
+
+def explore(config: Config, market: world.Market, agents: Params, chance: Chance, first: int = 0) -> Explored:
+    """Some agents of the population, from number `first` on, play the same days, with noise."""
+    shape = (config.sizes.total, config.episodes, config.rules.trading_days, market.history.shape[1], 2)
+    noise = None
+    if config.noise:
+        count = len(jax.tree.leaves(agents)[0])
+        noise = market_rollout.noise(chance.key_explore, shape)[first : first + count]
+    player = config.player(config.noise)
+    seen = jax.device_get(market_rollout.play(agents, chance.explored_days, noise, market.world, player))
+    result = seen.result
+    return Explored(seen.day, seen.next_day, seen.position, seen.action, result.reward, result.terminated)
+
+
+def record(market: world.Market, replay: Replay, seen: Explored, first: int = 0) -> None:
+    """Record every step of some episodes, of agents from number `first` on; windows by reference."""
+    source = market.source
+    for agent, episode in np.ndindex(*seen.day.shape[:2]):
+        day, next_day, position, action, reward, terminated = (x[agent, episode] for x in seen)
+        replay.record(
+            obs={"window": WindowRef(source, np.asarray(day + 1)), "position": position[:-1]},
+            action=action,
+            reward=reward,
+            next_obs={"window": WindowRef(source, np.asarray(next_day + 1)), "position": position[1:]},
+            terminated=terminated,
+            truncated=np.zeros(len(day), np.bool_),
+            stream=first + agent,
+            day=day,
+            next_day=next_day,
+        )
+
+
 def learn(
-    config: Config,
-    market: Market,
-    replay: Replay,
-    learner: ddpg.Learner,
-    settings: ddpg.Settings,
-    rng: np.random.Generator,
+    config: Config, market: world.Market, replay: Replay, learner: ddpg.Learner, rng: np.random.Generator
 ) -> tuple[ddpg.Learner, dict[str, Any]]:
     """Gradient steps on uniform batches of the replay; none before it holds `learn_from` steps."""
     if len(replay) < config.learn_from or config.gradient_steps == 0:
         return learner, {"gradient_steps": 0}
-    told: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     chunks = -(-config.gradient_steps // CHUNK)
     for _ in range(chunks):
         batch = replay.sample(CHUNK * config.batch_size, rng=rng, exclude=WINDOWS)
@@ -256,23 +434,40 @@ def learn(
             terminated=batch.terminated,
         )
         folded = jax.tree.map(lambda x: x.reshape(CHUNK, config.batch_size, *x.shape[1:]), steps)
-        learner, told = _learn(learner, folded, market.world.summaries, settings=settings)
-    return learner, {"gradient_steps": chunks * CHUNK} | {name: float(value) for name, value in told.items()}
+        learner, metrics = ddpg.learn(learner, folded, market.world.summaries, settings=config.learner)
+    return learner, {"gradient_steps": chunks * CHUNK, **metrics}
+
+
+def judge(config: Config, market: world.Market, agents: Params, days: Array) -> Array:
+    """The rewards of each agent on these days, without noise: (trading days, agents, first days)."""
+    rewards: Array = market_rollout.rewards(agents, days, market.world, config.player())
+    return rewards
+
+
+class InProcess:
+    """Plays the population in this process; `erl_workers.OnWorkers` does the same on many machines."""
+
+    def __init__(self, config: Config, market: world.Market) -> None:
+        self._config, self._market = config, market
+
+    def explore(self, agents: Params, number: int) -> Iterator[tuple[int, Explored]]:
+        """The episodes of a generation that are recorded, and the number of their first agent."""
+        chance = Chance.of(self._config, self._market, number)
+        yield 0, explore(self._config, self._market, agents, chance)
+
+    def judge(self, agents: Params, days: Array) -> Array:
+        """The rewards of all agents on these days: (trading days, agents, first days)."""
+        return judge(self._config, self._market, agents, days)
 
 
 def validate(
-    config: Config,
-    market: Market,
-    now: Evolving,
-    learner: ddpg.Learner,
-    fitness: Array,
-    counters: Counters,
+    config: Config, market: world.Market, now: Evolving, actor: Params, fitness: Array, counters: Counters
 ) -> tuple[Params, Counters, Array]:
     """Elites and, last, learner on validation days; the best score ever makes the champion."""
     elites = population.take(now.population, population.ranking(fitness)[: config.elites])
-    judged = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), elites, learner.actor)
-    days = jnp.asarray(market.history.splits.slices("validation", config.rules, config.validation_slices))
-    scores = score(judged, days, market.world, player(config)).mean(axis=1)
+    judged = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), elites, actor)
+    days = market.history.splits.slices("validation", config.rules, config.validation_slices)
+    scores = market_rollout.totals(judge(config, market, judged, jnp.asarray(days))).mean(axis=1)
     winner = int(jnp.argmax(scores))
     counters = counters._replace(stalled=counters.stalled + 1)
     best = now.best
@@ -281,38 +476,245 @@ def validate(
         counters = counters._replace(
             best_score=float(scores[winner]), best_generation=counters.generation + 1, stalled=0
         )
-    mutation = population.Mutation(
-        config.mutation_rate, config.mutation_std, config.mutation_std_max, patience=config.patience
-    )
-    std = population.adapt(counters.std, counters.stalled, mutation)
+    std = population.adapt(counters.std, counters.stalled, config.mutation)
     return best, counters._replace(std=std), scores
 
 
-_evolve = jax.jit(population.evolve, static_argnames=("sizes", "k", "alpha"))
-
-
-def next_population(
+def generation(
     config: Config,
-    key: Array,
-    agents: Params,
-    fitness: Array,
-    learner: ddpg.Learner,
-    best: Params,
-    number: int,
+    market: world.Market,
+    now: Evolving,
     counters: Counters,
-) -> Params:
-    """Evolve; learner and champion take the places of the last two mutants."""
-    agents = _evolve(
-        key,
-        agents,
-        fitness,
-        config.sizes,
-        config.mutation_rate,
-        counters.std,
-        k=config.tournament,
-        alpha=(config.blend_low, config.blend_high),
+    replay: Replay,
+    evaluation: InProcess | OnWorkers,
+) -> tuple[Evolving, Counters, dict[str, Any]]:
+    """One generation whose steps have been recorded: learn, judge, validate, evolve. Writes nothing.
+
+    evaluation: plays the population.
+    """
+    number = counters.generation + 1
+    chance = Chance.of(config, market, number)
+    learner, metrics = learn(config, market, replay, now.learner, chance.rng)
+    starts = market.history.splits.starts("train", config.rules)
+    days = jnp.asarray(chance.rng.choice(starts, config.fitness_episodes))
+    fitness = market_rollout.totals(evaluation.judge(now.population, days)).mean(axis=1)
+    best, after, scores = validate(config, market, now, learner.actor, fitness, counters)
+    mutation, alpha = (config.mutation_rate, after.std), (config.blend_low, config.blend_high)
+    agents = population.evolve(
+        chance.key_evolve, now.population, fitness, config.sizes, *mutation, k=config.tournament, alpha=alpha
     )
     if number % config.inject_every == 0:
         agents = population.put(agents, config.sizes.total - 2, best)
         agents = population.put(agents, config.sizes.total - 1, learner.actor)
-    return agents
+    known = np.asarray(fitness)
+    metrics = {name: np.asarray(value).item() for name, value in metrics.items()} | {
+        "generation": number,
+        "validation": float(scores.max()),
+        "validation_learner": float(scores[-1]),
+        "fitness_best": float(known.max()),
+        "fitness_mean": float(known.mean()),
+        "fitness_std": float(known.std()),
+        "validation_best": after.best_score,
+        "best_generation": after.best_generation,
+        "mutation_std": after.std,
+        "learner_rank": learner_rank(config, number, fitness),
+    }
+    steps = counters.gradient_steps + metrics["gradient_steps"]
+    after = after._replace(generation=number, gradient_steps=steps)
+    now = Evolving(agents, best, learner)
+    jax.block_until_ready(now)  # type: ignore[no-untyped-call]
+    return now, after, metrics
+
+
+def learner_rank(config: Config, number: int, fitness: Array) -> int | None:
+    """The rank that the injected learner had among its population, 1 the best; None where there was none."""
+    if number == 1 or (number - 1) % config.inject_every:
+        return None
+    ranked: list[int] = np.asarray(population.ranking(fitness)).tolist()
+    return 1 + ranked.index(config.sizes.total - 1)
+
+
+# --- the run -------------------------------------------------------------------------------------------
+
+
+@stopping.deferring("generation")
+def train(
+    config: Config,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    resume_from: int | None = None,
+    start_over: bool = False,
+    ray: str | None = None,
+    workers: int = 2,
+    loggers: Sequence[Logger] = (),
+    on_generation: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Train into `folder`; returns the metrics of the last generation.
+
+    `resume`: continue the run in `folder` from its newest checkpoint that can be used; `resume_from`: from
+    that one. Without either a folder that holds a run, or other experience, is refused; `start_over` moves
+    those files to a dated folder first. `ray`: play the population on that many `workers` of a Ray cluster,
+    "local", "auto" or host:port. `on_generation` is called with the metrics of each generation.
+    """
+    resumes = resume or resume_from is not None
+    how = Resume(required=resumes, allowed=resumes, number=resume_from, start_over=start_over)
+    how.find(folder)
+    check(config)
+    prices = read_prices(config)
+    with ExitStack() as stack:
+        cluster = None
+        if ray is not None:  # before JAX has threads: starting Ray forks
+            from lakepond.trainers import erl_workers
+
+            cluster = stack.enter_context(erl_workers.connect(config, ray, workers))
+        market = market_of(config, *prices)
+        run = stack.enter_context(
+            Run.create(
+                folder,
+                "erl",
+                config,
+                may_change=MAY_CHANGE,
+                loggers=loggers,
+                keep_last=config.keep_last,
+                keep_every=config.keep_every,
+                prepare=how.prepare,
+            )
+        )
+        evaluation: InProcess | OnWorkers = InProcess(config, market)
+        if cluster is not None:
+            started = erl_workers.OnWorkers(cluster, config, prices, run.folder)
+            evaluation = stack.enter_context(started)
+        guard = Guard(
+            run.folder, min_free=config.warn_free, at_floor=config.at_floor, last=config.generations
+        )
+        pushing = Pushing(run.folder, config.push_to)
+        now, counters, replay = begin(config, run, market, how)
+        committed, committing = replay.flush(), None
+        write_names = partial(market.write_names, run.folder)
+        last: dict[str, Any] = {}
+
+        def uncommitted() -> int:
+            return replay.stats().recorded - (0 if committed is None else committed.recorded)
+
+        def save_again() -> None:
+            """What the last generation could not save, or did not because of the guard."""
+            nonlocal committed, committing
+            committing = committing or hand_over(replay, counters.generation)
+            committed = loop.attempt(LAKE, replay.flush) or committed
+            loop.attempt(world.NAMES, write_names)
+            if LAKE not in loop.failing and committed is not None:
+                loop.checkpoint(partial(save, run, config, now, counters, committed))
+
+        with Loop(run, replay, guard, uncommitted, pushing) as loop:
+            loop.attempt(world.NAMES, write_names)
+            while counters.generation < config.generations and loop.goes_on():
+                began, number = time.perf_counter(), counters.generation + 1
+                if uncommitted() + config.new_steps > (1 + MOST_WAITING) * config.capacity:
+                    why = f"because {uncommitted():,} steps are held in memory"
+                    committed = loop.require(LAKE, replay.flush, why)
+
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "a commit failed")  # the loop reports it
+                    for first, seen in evaluation.explore(now.population, number):
+                        record(market, replay, seen, first)
+                waited = time.perf_counter()
+                committing = None
+                if guard.saving or uncommitted() + config.new_steps > config.capacity:
+                    committing = hand_over(replay, number)
+                held = time.perf_counter() - waited
+                now, counters, last = generation(config, market, now, counters, replay, evaluation)
+                worked = time.perf_counter() - began
+
+                waited = time.perf_counter()
+                loop.wait()
+                if committing is not None:
+                    committed = loop.attempt(LAKE, committing.result) or committed
+                held += time.perf_counter() - waited
+                counters = counters._replace(
+                    held_seconds=counters.held_seconds + held,
+                    train_seconds=counters.train_seconds + worked + held,
+                )
+                last |= of_the_run(config, counters, worked + held, held, replay, committed)
+                loop.log(number, last, number)
+                if world.NAMES in loop.failing:
+                    loop.attempt(world.NAMES, write_names)
+                write = None
+                # without a commit of this generation there is no checkpoint of it
+                if committing is not None and LAKE not in loop.failing and committed is not None:
+                    write = partial(save, run, config, now, counters, committed)
+                push = number % config.push_every == 0
+                loop.save(save_again, due=False, background=write, push=push)
+                on_generation(last)
+        return last or run.last_line()  # all generations were there already
+
+
+def of_the_run(
+    config: Config, counters: Counters, seconds: float, held: float, replay: Replay, commit: Commit | None
+) -> dict[str, Any]:
+    """The metrics of the replay, and those of the machine, which a resumed run has others of."""
+    mean = counters.train_seconds / counters.generation
+    stats = replay.stats()
+    return {
+        "steps": stats.steps,
+        "recorded": stats.recorded,
+        "bytes_plain": stats.bytes_plain,
+        "seconds": seconds,
+        "held_seconds": held,
+        "held_seconds_total": counters.held_seconds,
+        "train_seconds_total": counters.train_seconds,
+        "seconds_left": mean * (config.generations - counters.generation),
+        "lake_bytes": 0 if commit is None else commit.totals.bytes,
+        "distinct_rows": stats.rows,  # now and then one is held twice: docs/erl.md
+        "bytes_held": stats.bytes_held,
+        "rss_bytes": machine.resident(),
+    }
+
+
+# --- checkpoints ---------------------------------------------------------------------------------------
+
+
+def begin(config: Config, run: Run, market: world.Market, how: Resume) -> tuple[Evolving, Counters, Replay]:
+    """What training continues with: the first generation, or a checkpoint; and the replay as it was then."""
+    now = first_generation(config, market.inputs)
+    counters = Counters(std=config.mutation_std)
+    checkpoint, replay = how.take_up(
+        run,
+        jax.device_get(now)._asdict(),
+        state_of(config, counters, None),
+        partial(open_replay, config, market, run.lake_folder),
+    )
+    if checkpoint is None:
+        return now, counters, replay
+    now = Evolving(**jax.tree.map(jnp.asarray, checkpoint.arrays))
+    with untrusted.blaming(checkpoint.folder / "state.json", RunCorrupt, "resume from another checkpoint"):
+        saved = checkpoint.state["counters"]
+        counters = Counters(**{name: saved[name] for name in Counters._fields})
+    best = -math.inf if counters.best_score is None else counters.best_score
+    return now, counters._replace(best_score=best), replay
+
+
+def open_replay(config: Config, market: world.Market, folder: Path, commit: int | Start) -> Replay:
+    """The replay at a commit of its lake, or empty."""
+    spec = config.spec(market)
+    return Replay.open(folder, spec, config.capacity, commit=commit, min_free=config.min_free)
+
+
+def hand_over(replay: Replay, generation: int) -> Future[Commit]:
+    """Commit all steps, in the background."""
+    return cast("Future[Commit]", replay.commit({"generation": generation}, wait=False))
+
+
+def save(run: Run, config: Config, now: Evolving, counters: Counters, commit: Commit) -> Path:
+    """One checkpoint; the lake's commit that it names is durable already."""
+    state = state_of(config, counters, commit.number)
+    return run.save(counters.generation, jax.device_get(now)._asdict(), state)
+
+
+def state_of(config: Config, counters: Counters, commit: int | None) -> dict[str, Any]:
+    """The state of a checkpoint, as JSON, which has no infinity."""
+    numbers: dict[str, Any] = counters._asdict()
+    if not math.isfinite(counters.best_score):
+        numbers["best_score"] = None
+    key = np.asarray(jax.random.key_data(jax.random.key(config.seed))).tolist()
+    return {"counters": numbers, "key": key, "lake_commit": commit}

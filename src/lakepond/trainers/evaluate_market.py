@@ -27,14 +27,13 @@ from lakepond.agents.market_network import Array, init_actor, may_buy
 from lakepond.envs.market import functional
 from lakepond.envs.market.functional import Result, State
 from lakepond.envs.market.history import History, Part
+from lakepond.envs.market.world import World
 from lakepond.envs.market_rules import REASONS, Rules
 from lakepond.errors import RunMismatch
 from lakepond.lake.files import write_bytes
 from lakepond.runs import Run, settings
-from lakepond.trainers import erl
-from lakepond.trainers.erl_settings import Config
-from lakepond.trainers.market_rollout import World, play
-from lakepond.trainers.market_stage import open_market
+from lakepond.trainers.erl import Config, open_market
+from lakepond.trainers.market_rollout import play
 
 YEAR = 252
 """trading days"""
@@ -113,8 +112,7 @@ def evaluate(
     history, days = market.history, market.history.splits[part]
     rules = replace(config.rules, trading_days=len(days) - config.rules.settlement_days)
     start = jnp.asarray([days.start])
-    player = erl.player(replace(config, rules=rules))
-    played = play(champion, start, jax.random.key(0), market.world, player)
+    played = play(champion, start, None, market.world, replace(config, rules=rules).player())
     entry = np.asarray(played.day[0, 0])
     mine = jax.tree.map(lambda x: np.asarray(x)[0, 0], played.result)
     others = jax.device_get(random_play(jax.random.key(0), random_agents, days.start, market.world, rules))

@@ -42,7 +42,8 @@ from lakepond.runs.resume import Resume
 from lakepond.trainers import arena, game_settings
 from lakepond.trainers.game_settings import LiveConfig
 from lakepond.trainers.limits import check_limits
-from lakepond.trainers.saving import LAKE, LOG, Saver
+from lakepond.trainers.loop import Loop
+from lakepond.trainers.saving import LAKE
 from lakepond.types import Field, Spec
 
 PRESETS = game_settings.LIVE
@@ -287,17 +288,14 @@ def run(
         noted = {"frames": 0, "lake_commit": None}
         checkpoint, lake = how.take_up(kept, arrays, noted, partial(_open_lake, live, kept))
         del arrays
-        guard = Guard(kept.folder, unit="evaluation")
         if checkpoint is not None:
             state = live.restored(state, checkpoint.arrays["all"])
             tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
-        saver = Saver(kept, lambda: 0 if lake is None else lake.uncommitted)
-        with saver.closing(lake):
-            while (done := int(state.iterations)) < live.iterations:
-                stopping.check()
+        with Loop(kept, lake, Guard(kept.folder, unit="evaluation")) as loop:
+            while (done := int(state.iterations)) < live.iterations and loop.goes_on():
                 count = min(step, live.iterations - done)
                 began = time.perf_counter()
-                state, sums = _portion(live, state, count, lake, saver)
+                state, sums = _portion(live, state, count, lake, loop)
                 told = _told(live, state, sums, count)
                 frames = told["agents_frames"] + told["big_frames"]
                 told["frames_per_second"] = (
@@ -305,28 +303,24 @@ def run(
                 )
                 told |= arena.evaluated(evaluate, state.big.params, frames, greedy=config.evaluation_greedy)
                 number = -(-int(state.iterations) // step)
-                saver.attempt(LOG, partial(kept.log, frames, told | guard.check(number)))
+                loop.log(frames, told, number)
                 tell(
                     f"{frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}"
                 )
-                save = partial(_save, kept, saver, number, state, frames, lake)
                 at_end = int(state.iterations) == live.iterations
-                if number % config.checkpoint_every == 0 or at_end or saver.failing:
-                    save()
-                saver.report()
-            if told:
-                saver.finish(save)
+                loop.save(
+                    partial(_save, kept, loop, number, state, frames, lake),
+                    due=number % config.checkpoint_every == 0 or at_end,
+                )
     return told
 
 
-def _save(
-    kept: Run, saver: Saver, number: int, state: LiveState, frames: int, lake: DeviceLake | None
-) -> None:
+def _save(kept: Run, loop: Loop, number: int, state: LiveState, frames: int, lake: DeviceLake | None) -> None:
     """A checkpoint, once the lake has all steps, which it names a commit of."""
-    commit = None if lake is None else saver.attempt(LAKE, lake.wait)
-    if LAKE not in saver.failing:
+    commit = None if lake is None else loop.attempt(LAKE, lake.wait)
+    if LAKE not in loop.failing:
         noted = {"frames": frames, "lake_commit": None if commit is None else commit.number}
-        saver.checkpoint(partial(kept.save, number, {"all": state, "policy": state.big.params}, noted))
+        loop.checkpoint(partial(kept.save, number, {"all": state, "policy": state.big.params}, noted))
 
 
 def _open_lake(live: Live, kept: Run, commit: int | Start) -> DeviceLake | None:
@@ -338,7 +332,7 @@ def _open_lake(live: Live, kept: Run, commit: int | Start) -> DeviceLake | None:
 
 
 def _portion(
-    live: Live, state: LiveState, iterations: int, lake: DeviceLake | None, saver: Saver
+    live: Live, state: LiveState, iterations: int, lake: DeviceLake | None, loop: Loop
 ) -> tuple[LiveState, LiveMetrics]:
     """Run the iterations in parts that the BigPond still holds when they are poured; waits for them."""
     rollout = live.config.pqn.rollout
@@ -351,7 +345,7 @@ def _portion(
         sums = new if sums is None else jax.tree.map(jnp.add, sums, new)
         if lake is not None:
             frames = int(state.agents_frames) + int(state.big_frames)
-            saver.make_room(lake)
+            loop.make_room(lake)
             arena.pour_new(live.pond, state.pond, poured, lake, {"frames": frames})
     return state, jax.tree.map(np.asarray, sums)
 

@@ -15,16 +15,9 @@ import jax.numpy as jnp
 from lakepond.agents import market_network as network
 from lakepond.agents.market_network import Array, Params
 from lakepond.envs.market import functional
-from lakepond.envs.market.functional import Prices, Result, State
+from lakepond.envs.market.functional import Result, State
+from lakepond.envs.market.world import World
 from lakepond.envs.market_rules import Rules
-
-
-class World(NamedTuple):
-    """What all episodes share, on the device."""
-
-    prices: Prices
-    summaries: Array
-    """(days, instruments, inputs)"""
 
 
 class Episodes(NamedTuple):
@@ -86,9 +79,15 @@ def _scan(
     return jax.lax.scan(one, functional.reset(world.prices, rules, start), (embedding, noise))
 
 
+@partial(jax.jit, static_argnums=1)
+def noise(key: Array, shape: tuple[int, ...]) -> Array:
+    """Standard normal noise for the actions of (agents, first days, trading days, instruments, 2)."""
+    return jax.random.normal(key, shape)
+
+
 @partial(jax.jit, static_argnames="player")
-def play(agents: Params, starts: Array, key: Array, world: World, player: Player) -> Episodes:
-    """All that happens, to be recorded or looked at."""
+def play(agents: Params, starts: Array, noise: Array | None, world: World, player: Player) -> Episodes:
+    """All that happens, for recording or inspection; an agent acts the same beside any other agents."""
 
     def one(agent: Params, embedding: Array, start: Array, noise: Array | None) -> Episodes:
         last, (day, next_day, position, action, result) = _scan(agent, embedding, start, noise, world, player)
@@ -96,19 +95,28 @@ def play(agents: Params, starts: Array, key: Array, world: World, player: Player
         return Episodes(day, next_day, jnp.concatenate([position, end[None]]), action, result)
 
     embeddings = _embeddings(agents, starts, world, player)
-    noise = jax.random.normal(key, (*embeddings.shape[:-1], 2)) if player.noise else None
     over_starts = jax.vmap(one, in_axes=(None, 0, 0, 0))
     return jax.vmap(over_starts, in_axes=(0, 0, None, 0))(agents, embeddings, starts, noise)
 
 
 @partial(jax.jit, static_argnames="player")
-def score(agents: Params, starts: Array, world: World, player: Player) -> Array:
-    """The sum of rewards of each agent from each first day on, without noise, (agents, first days)."""
+def rewards(agents: Params, starts: Array, world: World, player: Player) -> Array:
+    """The rewards of each agent from each first day on, without noise, (trading days, agents, first days)."""
 
     def one(agent: Params, embedding: Array, start: Array) -> Array:
         _, (*_, result) = _scan(agent, embedding, start, None, world, player)
-        return result.reward.sum()
+        return result.reward
 
-    over_starts = jax.vmap(one, in_axes=(None, 0, 0))
+    over_starts = jax.vmap(one, in_axes=(None, 0, 0), out_axes=1)
     embeddings = _embeddings(agents, starts, world, player)
-    return jax.vmap(over_starts, in_axes=(0, 0, None))(agents, embeddings, starts)
+    return jax.vmap(over_starts, in_axes=(0, 0, None), out_axes=1)(agents, embeddings, starts)
+
+
+@jax.jit
+def totals(rewards: Array) -> Array:
+    """Sums over the trading days, (agents, first days).
+
+    A program of its own: the order in which XLA adds depends on the number of agents, so the rewards of a
+    population are added in one call, wherever its agents played.
+    """
+    return rewards.sum(axis=0)

@@ -46,7 +46,8 @@ from lakepond.runs.resume import Resume
 from lakepond.trainers import arena, big_agent, game_settings, ponds
 from lakepond.trainers.game_settings import MixtureConfig
 from lakepond.trainers.limits import check_limits
-from lakepond.trainers.saving import LAKE, LOG, Saver, Unsaved
+from lakepond.trainers.loop import Loop
+from lakepond.trainers.saving import LAKE, Unsaved
 
 PRESETS = game_settings.MIXTURE
 
@@ -177,7 +178,6 @@ class _Training:
     def __init__(self, mixture: Mixture, kept: Run, how: Resume, tell: Callable[[str], None]) -> None:
         config, pqn = mixture.config, mixture.pqn
         self.mixture, self.kept, self.tell = mixture, kept, tell
-        self.guard = Guard(kept.folder, unit="evaluation")
         frames = mixture.update_frames
         self.ends = Ends(
             config.pond // config.pqn.frames,
@@ -211,7 +211,7 @@ class _Training:
         self.ponds: ponds.Ponds | None = None
         if self.lake is not None:
             self.ponds = ponds.Ponds(mixture.pond, self.agents.env.obs, self.lake)
-        self.saver = Saver(kept, lambda: 0 if self.lake is None else self.lake.uncommitted)
+        self.loop = Loop(kept, self.lake, Guard(kept.folder, unit="evaluation"))
         self._unsaved: Unsaved | None = None
 
     def _open_lake(self, commit: int | Start) -> DeviceLake | None:
@@ -240,9 +240,8 @@ class _Training:
         told: dict[str, Any] = {}
         sums, since = None, self.updates
         config = self.mixture.config
-        with self.saver.closing(self.lake):
-            while self.updates < self.ends.total:
-                stopping.check()
+        with self.loop:
+            while self.updates < self.ends.total and self.loop.goes_on():
                 new = self._train(self.ends.next(self.updates))
                 sums = new if sums is None else jax.tree.map(np.add, sums, new)
                 at_end = self.updates == self.ends.total
@@ -255,11 +254,8 @@ class _Training:
                         self._reset(samples)
                     number = -(-self.updates // self.ends.evaluation)
                     if resets or at_end or number % config.checkpoint_every == 0:
-                        self._save(number)
-                    else:
-                        self._save_again()
-                    self.saver.report()
-            self.saver.finish(self._save_again)
+                        self._take(number)
+                    self.loop.save(self._save)
         return told
 
     def _train(self, count: int) -> PQNMetrics:
@@ -273,7 +269,7 @@ class _Training:
             self.ponds.state = held
             if self.updates % self.ends.pond == 0:
                 began = time.perf_counter()
-                self.saver.make_room(self.ponds.lake)
+                self.loop.make_room(self.ponds.lake)
                 self.ponds.pour({"frames": self.frames})
                 self.seconds["pour"] += time.perf_counter() - began
         return found
@@ -297,8 +293,7 @@ class _Training:
             "big_samples": self.big.samples,
             **{f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()},
         }
-        line = told | self.guard.check(-(-self.updates // self.ends.evaluation))
-        self.saver.attempt(LOG, partial(self.kept.log, self.frames, line))
+        self.loop.log(self.frames, told, -(-self.updates // self.ends.evaluation))
         self.tell(
             f"{self.frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}"
             f"  best {told['evaluation_best']:6.2f}"
@@ -321,7 +316,7 @@ class _Training:
         assert self.ponds is not None
         began = time.perf_counter()
         durable = partial(self.ponds.durable, {"frames": self.frames})
-        commit = self.saver.require(LAKE, durable, "because a reset reads all steps from the lake")
+        commit = self.loop.require(LAKE, durable, "because a reset reads all steps from the lake")
         assert commit is not None
         self.seconds["pour"] += time.perf_counter() - began
         best = pick(self.agents.params, int(self.scores.argmax()))
@@ -341,38 +336,37 @@ class _Training:
             "lake_steps": self.ponds.lake.recorded,
             **found.metrics,
         }
-        self.saver.attempt(LOG, partial(self.kept.log, self.frames, line))
+        self.loop.log(self.frames, line)
         self.tell(
             f"{self.frames:>10,} frames  reset {self.big.resets}: {before:.2f} before, {after:.2f} after"
         )
 
-    def _save(self, number: int) -> None:
-        """A checkpoint of this moment; what cannot be written is kept, and tried again at each evaluation.
+    def _take(self, number: int) -> None:
+        """Note a checkpoint of this moment, which `_save` writes, now or at a later evaluation.
 
         A later moment would not do: the ponds are poured at a checkpoint, and where steps are in the lake
         decides what the BigAgent learns from.
         """
         if self.ponds is not None:
             self.ponds.pour({"frames": self.frames})
-        arrays, recorded = self._arrays(), 0 if self.lake is None else self.lake.recorded
         state = self._state() | {"metrics_bytes": self.kept.metrics_bytes}
-        self._unsaved = Unsaved(number, arrays, state, recorded)
-        self._save_again()
-        if self._unsaved is not None:
-            self._unsaved = self._unsaved._replace(arrays=jax.tree.map(np.array, arrays))
+        recorded = 0 if self.lake is None else self.lake.recorded
+        self._unsaved = Unsaved(number, self._arrays(), state, recorded)
 
-    def _save_again(self) -> None:
+    def _save(self) -> None:
+        """Write the checkpoint that is not on disk yet, if there is one."""
         if self._unsaved is None:
             return
         number, arrays, state, recorded = self._unsaved
         commit = None
         if self.lake is not None:
-            commit = self.saver.attempt(LAKE, partial(self.lake.commit_at, recorded))
-            if LAKE in self.saver.failing:
-                return
+            commit = self.loop.attempt(LAKE, partial(self.lake.commit_at, recorded))
         state = {**state, "lake_commit": None if commit is None else commit.number}
-        if self.saver.checkpoint(partial(self.kept.save, number, arrays, state)):
+        save = partial(self.kept.save, number, arrays, state)
+        if LAKE not in self.loop.failing and self.loop.checkpoint(save):
             self._unsaved = None
+        else:  # the next portion reuses the memory of the arrays
+            self._unsaved = self._unsaved._replace(arrays=jax.tree.map(np.array, arrays))
 
     def _arrays(self) -> dict[str, Any]:
         """What a checkpoint holds of the agents; the policy is the best one's."""

@@ -1,12 +1,9 @@
 """Saving that may fail: training continues without it, retries, and reports what is only in memory.
 
-    saver = Saver(run, uncommitted=lambda: lake.uncommitted)
-    with saver.closing(lake):
-        for ...:
-            saver.attempt(LOG, partial(run.log, step, metrics))     # retried by the next line
-            saver.checkpoint(save)                                  # again at the next evaluation
-            saver.report()                                          # one sentence when something changes
-        saver.finish(save)                                          # retries for ten minutes, then raises
+    saver.attempt(LOG, partial(run.log, step, metrics))     # retried by the next line
+    saver.checkpoint(save)                                  # again with the next one
+    saver.report()                                          # one sentence when something changes
+    saver.finish(save)                                      # retries for ten minutes, then raises
 
 A full disk, a quota, a disk that fails: nothing of this ends training. Steps stay in the queue of the lake's
 writer and lines in the log's, in order, and are written when there is space again.
@@ -17,8 +14,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from lakepond import stopping
@@ -140,16 +136,11 @@ class Saver:
             parts.append(f"{lines} line{'s' * (lines > 1)} of {LOG}")
         return ", ".join(parts)
 
-    @contextmanager
-    def closing(self, lake: T) -> Iterator[T]:
-        """Close a lake or a replay at the end, None too; what the disk does not take is reported as lost."""
-        try:
-            yield lake
-        finally:
-            self.close(lake)
-
     def close(self, lake: Any) -> None:
-        """`closing` without a block. It does not raise for want of space: `finish` has done that."""
+        """Close a lake or a replay, None too; what the disk does not take is lost, and reported as that.
+
+        It does not raise for want of space: `finish` has done that.
+        """
         if lake is None:
             return
         try:

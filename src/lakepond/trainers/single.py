@@ -26,7 +26,7 @@ from lakepond.runs.resume import Resume
 from lakepond.trainers import arena, game_settings
 from lakepond.trainers.game_settings import SingleConfig
 from lakepond.trainers.limits import check_limits
-from lakepond.trainers.saving import LOG, Saver
+from lakepond.trainers.loop import Loop
 
 PRESETS = game_settings.SINGLE
 
@@ -81,40 +81,35 @@ def run(
         most_steps=config.evaluation_steps,
     )
     state = pqn.init(jax.random.PRNGKey(config.seed))
-    told: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     with Run.create(
         folder, "single", config, loggers=loggers, keep_every=config.keep_every, prepare=how.prepare
     ) as kept:
         arrays = {"agent": state, "policy": state.params}
         checkpoint, _ = how.take_up(kept, arrays, {"frames": 0}, lambda _: None)
-        guard = Guard(kept.folder, unit="evaluation")
         if checkpoint is not None:
             state = arena.restored(state, checkpoint.arrays["agent"], pqn.env)
             tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
         step = config.portion // config.pqn.frames
-        saver = Saver(kept)
-        while (done := int(state.updates)) < pqn.total_updates:
-            stopping.check()
-            count = min(step, pqn.total_updates - done)
-            began = time.perf_counter()
-            state, sums = train(pqn, state, count)
-            told = arena.means(sums, count)  # waits until it is done
-            seconds = time.perf_counter() - began
-            frames = int(state.updates) * config.pqn.frames
-            told |= arena.evaluated(evaluate, state.params, frames, greedy=config.evaluation_greedy)
-            told |= {
-                "samples": frames * config.pqn.epochs,
-                "frames_per_second": count * config.pqn.frames / seconds,
-            }
-            number = -(-int(state.updates) // step)
-            saver.attempt(LOG, partial(kept.log, frames, told | guard.check(number)))
-            tell(f"{frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}")
-            arrays = {"agent": state, "policy": state.params}
-            save = partial(saver.checkpoint, partial(kept.save, number, arrays, {"frames": frames}))
-            at_end = int(state.updates) == pqn.total_updates
-            if number % config.checkpoint_every == 0 or at_end or saver.failing:
-                save()
-            saver.report()
-        if told:
-            saver.finish(save)
-    return told
+        with Loop(kept, None, Guard(kept.folder, unit="evaluation")) as loop:
+            while (done := int(state.updates)) < pqn.total_updates and loop.goes_on():
+                count = min(step, pqn.total_updates - done)
+                began = time.perf_counter()
+                state, sums = train(pqn, state, count)
+                metrics = arena.means(sums, count)  # waits until it is done
+                seconds = time.perf_counter() - began
+                frames = int(state.updates) * config.pqn.frames
+                metrics |= arena.evaluated(evaluate, state.params, frames, greedy=config.evaluation_greedy)
+                metrics |= {
+                    "samples": frames * config.pqn.epochs,
+                    "frames_per_second": count * config.pqn.frames / seconds,
+                }
+                number = -(-int(state.updates) // step)
+                loop.log(frames, metrics, number)
+                score = f"score {metrics['score']:6.2f}  evaluation {metrics['evaluation']:6.2f}"
+                tell(f"{frames:>10,} frames  {score}")
+                arrays = {"agent": state, "policy": state.params}
+                save = partial(loop.checkpoint, partial(kept.save, number, arrays, {"frames": frames}))
+                at_end = int(state.updates) == pqn.total_updates
+                loop.save(save, due=number % config.checkpoint_every == 0 or at_end)
+    return metrics

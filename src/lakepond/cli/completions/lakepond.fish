@@ -117,6 +117,9 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l resume-from -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l start-over
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l log -x -a 'tensorboard wandb'
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l ray -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l workers -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l cloud -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l evaluate -x -a 'holdout validation nothing'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l generations -r

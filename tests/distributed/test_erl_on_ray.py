@@ -1,0 +1,149 @@
+"""ERL on real Ray: any number of workers, killed workers and a killed driver end with the same bits."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from faults import training
+from lakepond.cli import main
+from lakepond.lake.read.lake import Lake
+from lakepond.runs import copies
+
+GENERATIONS, STEPS = 5, 8 * 15
+SIZES = {"generations": GENERATIONS, "children": 4, "capacity": 400}  # 8 agents: 4 tasks of two
+TESTS = Path(__file__).parents[1]
+TWO_WORKERS = """
+import os, signal, sys, threading, warnings
+import psutil
+sys.path.insert(0, {tests!r})
+from faults import training
+from lakepond.cli import main
+from lakepond.distributed import ray_cluster
+from lakepond.distributed.workers import Workers
+from lakepond.errors import SpecError
+from lakepond.trainers import erl
+
+class Counts:
+    def __init__(self, name):
+        self.done = 0
+    def square(self, number):
+        self.done += 1
+        if number < 0:
+            raise SpecError(f"{{number}} is negative")
+        return number * number
+    def die_once(self, file, number):
+        try:
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return number
+        os.kill(os.getpid(), signal.SIGKILL)
+    def close(self):
+        pass
+
+with ray_cluster.connect("local", workers=2) as cluster:
+    with Workers(cluster, Counts) as workers:
+        assert workers.map("square", [(i,) for i in range(20)]) == [i * i for i in range(20)]
+        assert workers.map("die_once", [({folder!r} + "/died", i) for i in range(6)]) == list(range(6))
+        try:
+            workers.map("square", [(3,), (-1,)])
+        except SpecError as error:
+            assert "-1 is negative" in str(error)
+        else:
+            raise AssertionError("no error")
+
+    def kill_a_worker(metrics):  # while it plays the next generation
+        if metrics["generation"] == 2:
+            actors = [each for each in psutil.Process().children(recursive=True) if "_Worker" in each.name()]
+            assert len(actors) == 2, actors
+            threading.Timer(0.02, actors[0].kill).start()
+
+    train = erl.train
+    erl.train = lambda *args, **options: train(*args, **options | {{"on_generation": kill_a_worker}})
+    sys.exit(main({words!r}))
+"""
+
+
+def interrupted(*_, **__) -> None:
+    raise KeyboardInterrupt
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    return training.words("erl", folder, *more, **SIZES)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("erl") / "one"
+    assert main(words(folder)) == 0
+    return folder
+
+
+def test_two_workers_one_of_them_killed_end_as_one_process_does(undisturbed, tmp_path):
+    command = words(tmp_path / "run", "--ray", "local", "--workers", "2")
+    code = TWO_WORKERS.format(tests=str(TESTS), folder=str(tmp_path), words=command)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=training.environment(), check=False
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    assert "died" in done.stderr
+    assert (
+        training.differences(training.fingerprint(tmp_path / "run"), training.fingerprint(undisturbed)) == []
+    )
+    with Lake.open(tmp_path / "run" / "lake") as lake:
+        assert lake.commit.recorded == GENERATIONS * STEPS  # nothing lost, nothing twice
+    assert not (tmp_path / "run" / "workers").exists()
+
+
+def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_alone(
+    undisturbed, cluster, tmp_path
+):
+    bucket, here = tmp_path / "bucket", tmp_path / "here"
+    cloud = ["--cloud", f"file://{bucket}"]
+    on_cluster = ["--ray", cluster.address, "--workers", "4", *cloud]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lakepond", *words(here, *on_cluster)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=training.environment(),
+    )
+
+    def wait_for(checkpoint: Path) -> None:
+        until = time.monotonic() + 300
+        while not (checkpoint / "state.json").exists():
+            assert process.poll() is None, process.stderr.read()[-3_000:]
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+    try:
+        wait_for(here / "checkpoints" / "00000001")
+        cluster.remove(cluster.nodes.pop())
+        wait_for(bucket / "checkpoints" / "00000003")
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+        cluster.add()
+    assert len(list((bucket / "workers" / "writers").iterdir())) >= 4
+    shutil.rmtree(here)
+    again = tmp_path / "again"
+    with pytest.MonkeyPatch.context() as patch:  # killed while the run is fetched
+        patch.setattr(copies, "pull", interrupted)
+        assert main(["train", "erl", "--resume", "--out", str(again), *cloud]) == 130
+    assert main(["train", "erl", "--resume", "--out", str(again), *cloud, "--evaluate", "nothing"]) == 0
+    assert training.differences(training.fingerprint(again), training.fingerprint(undisturbed)) == []
+    pushed = json.loads((bucket / "checkpoints" / f"{GENERATIONS:08}" / "state.json").read_text())["state"]
+    assert pushed["counters"]["generation"] == GENERATIONS
+    assert not (again / "workers").exists()  # the run's lake has all of it
+
+
+def test_no_cluster_is_one_sentence_before_anything_is_written(tmp_path, capsys):
+    assert main(words(tmp_path / "run", "--ray", "127.0.0.1:1")) == 1
+    assert "there is no Ray cluster at 127.0.0.1:1" in capsys.readouterr().err
+    assert main(words(tmp_path / "run", "--ray", "local", "--workers", "0")) == 2
+    assert "--workers must be at least 1" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
