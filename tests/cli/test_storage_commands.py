@@ -80,6 +80,13 @@ def test_show_tells_what_a_commit_holds(lake, make_run, told, capsys):
     assert "150 live: [0, 150)" in capsys.readouterr().out
 
 
+def test_show_of_a_lake_without_an_intact_commit_is_one_sentence(lake, capsys):
+    for file in (lake / "commits").glob("*.json"):
+        file.write_bytes(b"{")
+    assert main(["show", str(lake)]) == 1
+    assert "has no intact commit; `lakepond verify` says what is damaged." in capsys.readouterr().err
+
+
 def test_verify_of_a_whole_lake(lake, told, capsys):
     checked = told("verify", lake, "--all")
     assert checked["intact"]

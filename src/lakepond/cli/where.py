@@ -95,8 +95,10 @@ def heads(chains: Chains, writer: str | None, commit: int | None) -> dict[str, C
     if commit is not None:
         name = only(chains, known)
         return {name: chains.commit(name, commit)}
-    found = {name: chains.next(name, None) for name in known}
-    return {name: each for name, each in found.items() if each is not None}
+    found = {name: each for name in known if (each := chains.next(name, None)) is not None}
+    if not found:
+        raise LakeNotFound(f"{chains} has no intact commit; `lakepond verify` says what is damaged.")
+    return found
 
 
 def is_run(path: Path) -> bool:
