@@ -1,9 +1,11 @@
 """ERL on real Ray: any number of workers, killed workers and a killed driver end with the same bits."""
 
+import hashlib
 import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -129,6 +131,11 @@ def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_
         process.stderr.close()
         cluster.add()
     assert len(list((bucket / "workers" / "writers").iterdir())) >= 4
+    digest = hashlib.blake2b(f"file://{bucket}/workers".encode(), digest_size=6).hexdigest()
+    left = list(Path(tempfile.gettempdir()).glob(f"lakepond-worker-{digest}-*"))
+    assert len(left) <= 4  # one for each worker, however often it was started
+    for folder in left:
+        shutil.rmtree(folder)
     shutil.rmtree(here)
     again = tmp_path / "again"
     with pytest.MonkeyPatch.context() as patch:  # killed while the run is fetched

@@ -13,6 +13,7 @@ be resumed either way. A task that is lost with its worker is done again by anot
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -61,11 +62,14 @@ class Worker:
     def __init__(self, config: Config, prices: tuple[Any, Any], place: str, name: str) -> None:
         programs.prepare_jax()
         self._config, self._market = config, erl.market_of(config, *prices)
-        self._writer, self._temporary = f"{name}-{os.urandom(4).hex()}", None
-        cloud = place if "://" in place else None
-        if cloud is not None:
-            self._temporary = tempfile.mkdtemp(prefix="lakepond-worker-")
-        self._folder = Path(self._temporary or place)
+        self._writer = f"{name}-{os.urandom(4).hex()}"
+        self._folder, cloud = Path(place), None
+        if "://" in place:  # of a fixed name, so that the next worker deletes what a killed one left
+            digest = hashlib.blake2b(place.encode(), digest_size=6).hexdigest()
+            self._folder, cloud = Path(tempfile.gettempdir(), f"lakepond-worker-{digest}-{name}"), place
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.mkdir(mode=0o700)
+        self._pushes = cloud is not None
         self._replay = Replay.open(
             self._folder,
             config.spec(self._market),
@@ -84,7 +88,7 @@ class Worker:
         erl.record(self._market, replay, erl.explore(self._config, self._market, group, chance, first), first)
         commit = replay.commit({"generation": number, "agents": [first, stop]})
         chain = self._writer
-        if self._temporary is not None:
+        if self._pushes:
             status = replay.push(wait=True, timeout=PUSH_SECONDS)
             if not status.done:
                 raise CloudError(f"the steps of {chain} could not be uploaded: {status}")
@@ -99,8 +103,8 @@ class Worker:
     def close(self) -> None:
         """Release the lake; what was not uploaded then is not needed."""
         self._replay.close()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._pushes:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class OnWorkers:
