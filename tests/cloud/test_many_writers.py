@@ -79,6 +79,29 @@ def test_machines_with_names_write_one_lake_and_it_is_read_together(
             assert lake.path == tmp_path / "own"
 
 
+@pytest.mark.parametrize("kind", ["gcs", "azurite", "seaweed"])
+def test_writers_a_follower_a_snapshot_and_gc_on_every_kind_of_server(request, kind, name, tmp_path):
+    cloud = request.getfixturevalue(kind).cloud(name)
+    for k in (1, 2):
+        collect(tmp_path / f"machine-{k}", cloud, f"collector-{k}", 1000 * k)
+    expected = [*range(1000, 1010), *range(2000, 2010)]
+    with lp.Replay.follow(cloud, 64, poll_every="0.1s", min_steps=20) as replay:
+        assert replay.sample(8).reward.shape == (8,)
+        number = replay.snapshot().number
+        collect(tmp_path / "machine-1", cloud, "collector-1", 1010)
+        while replay.recorded < 30:
+            time.sleep(0.05)
+        found = replay.steps(np.arange(30)).reward
+        assert sorted(found[:20].tolist()) == expected
+        assert found[20:].tolist() == [*range(1010, 1020)]
+    deleted = [lp.gc(cloud, keep_last=1, older_than=0, dry_run=False).commits for _ in range(2)]
+    assert sum(map(len, deleted)) == 3  # of six: two are the newest, and the snapshot names a third one
+    with lp.Replay.follow(cloud, 64, snapshot=number) as replay:
+        assert sorted(replay.steps(np.arange(20)).reward.tolist()) == expected
+    with lp.pull(tmp_path / "there", cloud) as lake:
+        assert all_rewards(lake) == [*range(1000, 1020), *range(2000, 2010)]
+
+
 def test_a_machine_continues_its_chain_and_one_with_a_new_disk_starts_another(name, tmp_path):
     cloud = f"memory://{name}"
     collect(tmp_path / "a", cloud, "collector-3", 0)
