@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,13 @@ FAST = {
 }
 """a node that is gone is noticed in seconds, not in half a minute"""
 NODE = {"num_cpus": 2, "object_store_memory": 80 << 20, "node_ip_address": "127.0.0.1"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ray starts processes with a fork, of which JAX warns if an earlier test of the process imported it."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning"))
 
 
 @pytest.fixture(scope="session", autouse=True)

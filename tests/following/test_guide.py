@@ -51,7 +51,8 @@ def collectors(tmp_path: Path) -> list[str]:
 
 
 def test_plain_processes_and_one_more_from_a_job(shell, tmp_path):
-    (lines,) = re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)
+    blocks = re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)
+    (lines,) = [block for block in blocks if "python collector.py" in block]
     out = shell("\n".join(line.removeprefix("$ ") for line in lines.splitlines()) + "\nwait")
     assert re.search(r"collector-1\S*.* alive", out)
     assert collectors(tmp_path) == ["collector-0", "collector-1"]

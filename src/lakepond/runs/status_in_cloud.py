@@ -1,7 +1,7 @@
 """What there is to tell of a run, or of a lake, in a bucket; see `status.py`.
 
-A look LISTs the writers and the commits of each. Those in the next `DISCOVER_SECONDS` only ask each one for
-its next commit, one GET.
+A look LISTs the learners, the writers and the commits of each. Those in the next `DISCOVER_SECONDS` only ask
+each writer for its next commit, one GET.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit
 from lakepond.runs.checkpoints import STATE
 from lakepond.runs.run import CONFIG
-from lakepond.runs.status import BACK, LakeStatus, Status, judge, lake_status, learners, parse_log, together
+from lakepond.runs.status import (
+    BACK,
+    LakeStatus,
+    LearnerStatus,
+    Status,
+    judge,
+    lake_status,
+    learners,
+    parse_log,
+    together,
+)
 
 DISCOVER_SECONDS = 30.0
 ASKED_AT_A_TIME = 16
@@ -40,10 +50,8 @@ def watch_in_cloud(url: str) -> Callable[[], Status]:
     def look() -> Status:
         nonlocal lake
         if lake is None and Store(place).head(description.NAME) is not None:
-            lake = LakeInCloud(chains_at(place))
+            lake = LakeInCloud(chains_at(place), Store(place))
         status = None if lake is None else lake.look()
-        if status is not None:
-            status = replace(status, learners=learners(Store(place)))
         return judge(
             path=str(store.cloud),
             trainer=config.get("trainer"),
@@ -64,15 +72,17 @@ def watch_in_cloud(url: str) -> Callable[[], Status]:
 class LakeInCloud:
     """The newest commits of the writers of a lake, read again at each look."""
 
-    def __init__(self, chains: Chains) -> None:
-        self._chains = chains
+    def __init__(self, chains: Chains, store: Store) -> None:
+        self._chains, self._store = chains, store
         self._writers: dict[str, _Writer] = {}
+        self._learners: tuple[LearnerStatus, ...] = ()
         self._discovered = -DISCOVER_SECONDS
 
     def look(self) -> LakeStatus | None:
         """The lake now; None if it has no commit."""
         if time.monotonic() - self._discovered >= DISCOVER_SECONDS:
             self._writers = {name: _Writer() for name in self._chains.names()}
+            self._learners = learners(self._store)
             self._discovered = time.monotonic()
         with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-status") as pool:
             list(pool.map(self._update, self._writers))
@@ -89,6 +99,7 @@ class LakeInCloud:
         shared = {(source.digest, source.bytes): source for source in listed}
         return replace(
             status,
+            learners=self._learners,
             rows=status.rows - sum(s.rows for s in listed) + sum(s.rows for s in shared.values()),
             bytes_on_disk=status.bytes_on_disk
             - sum(s.bytes for s in listed)
