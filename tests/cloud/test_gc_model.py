@@ -43,7 +43,7 @@ from lakepond.lake.format.snapshots import commits_named
 
 RUNS = int(os.environ.get("LAKEPOND_GC_RUNS", "0"))
 """how many orders; 0: as many as there is time for, at least `LEAST_RUNS`"""
-LEAST_RUNS, SECONDS = 40, 20.0
+LEAST_RUNS, SECONDS = 40, 10.0
 CLOUD = lp.Cloud("memory://simulated/run", patience=HOUR)
 NAMED, LATE = "worker.6553f100abcd", "late.6553f100abce"
 ORPHAN = f"run/{SOURCES}/{'7' * 40}.source"
