@@ -29,6 +29,7 @@ from torch.nn.functional import gelu
 from lakepond.agents.market_network import SOFTNESS
 from lakepond.envs.market import MarketEnv
 from lakepond.envs.market.observe import spans
+from lakepond.replay import Replay
 from lakepond.trainers import erl
 
 CONFIG = replace(erl.PRESETS["eigen2"], gradient_steps=32, learn_from=0, min_free="0")
@@ -59,7 +60,7 @@ def lakepond_generations(count: int) -> tuple[list[Cost], erl.Evolving]:
     costs = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        erl.open_replay(CONFIG, market, Path(folder) / "lake", None) as replay,
+        Replay.open(Path(folder) / "lake", CONFIG.spec(market), CONFIG.capacity, min_free="0") as replay,
     ):
         learner = now.learner
         for number in range(count + 1):

@@ -18,10 +18,11 @@ from worlds import Constant, Counting, all_obs, each_once, wait_until
 
 import lakepond as lp
 from lakepond.cli import collect, main
+from lakepond.cloud.store import Store
 from lakepond.distributed.collector import Collector
 from lakepond.distributed.weights import SavedWeights, save_weights
 from lakepond.errors import ConfigError
-from lakepond.flow.following.positions import Learners, store_of
+from lakepond.flow.following.positions import Learners
 
 ENVIRONMENT = ["--env", "worlds:Counting", "--policy", "worlds:Constant"]
 
@@ -95,7 +96,7 @@ def test_collectors_learn_of_a_slow_learner_through_the_lake(tmp_path, monkeypat
     monkeypatch.setattr("lakepond.flow.following.positions.PUBLISH_SECONDS", 0.05)
     lake = tmp_path / "lake"
     with Collector(lambda: Counting(0), Constant, lake, "c0", commit_every=0.05) as collector:
-        learners = Learners(store_of(lake))
+        learners = Learners(Store.at(lake))
         assert not learners.are_behind()
         with lp.Replay.follow(lake, 10_000, samples_per_insert=2.0, poll_every="0.02s") as replay:
             wait_until(lambda: bool(list((lake / "followers").glob("*.json"))))
@@ -151,7 +152,7 @@ def test_a_dead_learner_holds_nobody(tmp_path, monkeypatch):
     (tmp_path / "followers" / f"{0:016x}.json").write_text(json.dumps(position))
     (tmp_path / "followers" / f"{1:016x}.json").write_text("[")
     (tmp_path / "followers" / "notes.txt").write_text("not ours")
-    learners = Learners(store_of(tmp_path))
+    learners = Learners(Store.at(tmp_path))
     assert learners.are_behind()
     monkeypatch.setattr("lakepond.flow.following.positions.SILENT_SECONDS", 0.0)
     assert not learners.are_behind()

@@ -85,11 +85,12 @@ class Collect:
 
     def _look(self, collector: Collector, ended: threading.Event) -> None:
         """Give the collector new weights, and have it wait while the learner is behind."""
+        from lakepond.cloud.store import Store
         from lakepond.distributed.weights import SavedWeights
-        from lakepond.flow.following.positions import Learners, store_of
+        from lakepond.flow.following.positions import Learners
 
         saved = None if self.weights is None else SavedWeights(self.weights)
-        learners = Learners(store_of(self.lake))
+        learners = Learners(Store.at(self.lake))
         while True:
             try:
                 params = None if saved is None else saved.newest()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,6 +68,14 @@ class Store:
         self.server = Server(cloud, bucket)
         self._least = least_timeout
         self._ignored, self._unlistable = 0, False
+
+    @classmethod
+    def at(cls, place: str | os.PathLike[str] | Cloud) -> Store:
+        """The objects in a folder or at a URL."""
+        if isinstance(place, Cloud):
+            return cls(place)
+        text = os.fspath(place)
+        return cls(Cloud(text if "://" in text else f"file://{os.path.abspath(text)}"))
 
     def under(self, folder: str) -> Store:
         """The place of a folder below this one, on the same server."""

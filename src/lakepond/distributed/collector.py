@@ -28,6 +28,7 @@ import numpy as np
 from lakepond.errors import ConfigError, LakeLocked, LakepondError, UnknownStream
 from lakepond.lake.format.commits import Commit
 from lakepond.replay import Replay
+from lakepond.runs.status import COLLECTOR_NOTE
 from lakepond.types import Array, Field, Spec, Tree, leaves, rebuild
 
 log = logging.getLogger("lakepond")
@@ -43,8 +44,6 @@ WAIT_SECONDS = 0.05
 RETRY_SECONDS, MOST_RETRY_SECONDS = 1.0, 60.0
 """pause after an error of an environment or of the policy; doubled each time"""
 UPLOAD_SECONDS = 30.0
-NOTE = "collector"
-"""key of a commit's note"""
 
 
 class Environment(Protocol):
@@ -141,7 +140,7 @@ class Collector:
             stack.callback(self._replay.close)
             self._has_cloud = "://" in str(lake)
             last = self._replay.flush()
-            before = {} if last is None else last.note.get(NOTE, {})
+            before = {} if last is None else last.note.get(COLLECTOR_NOTE, {})
             self._set(starts=int(before.get("starts", 0)) + 1)
             self._cut_streams()
             self._first, self._committed, self._committed_at = self._replay.recorded, -1, 0.0
@@ -305,7 +304,7 @@ class Collector:
         passed, made = now - self._recent[0][0], steps - self._recent[0][1]
         rate = made / passed if passed else 0.0
         self._set(steps=steps, steps_per_second=round(rate, 3), waiting=self.waiting)
-        commit = self._replay.commit({NOTE: asdict(self.status)})
+        commit = self._replay.commit({COLLECTOR_NOTE: asdict(self.status)})
         self._committed, self._committed_at = commit.recorded, now
         self._unpushed.append((commit.number, commit.recorded))
         return commit

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from lakepond.cloud.store import Store
 from lakepond.distributed import ray_cluster
 from lakepond.distributed.collector import (
     RETRY_SECONDS,
@@ -27,7 +28,7 @@ from lakepond.distributed.collector import (
     MakePolicy,
 )
 from lakepond.errors import CloudError, ClusterError
-from lakepond.flow.following.positions import Learners, store_of
+from lakepond.flow.following.positions import Learners
 from lakepond.formats import parse_seconds
 from lakepond.types import Spec
 
@@ -133,7 +134,7 @@ class Collectors:
                 for i in range(num)
             ]
             stack.callback(self._stop_actors)
-            self._learners = Learners(store_of(place))
+            self._learners = Learners(Store.at(place))
             self._thread = threading.Thread(target=self._watch, name="lakepond-collectors", daemon=True)
             self._thread.start()
             stack.callback(self._stop_watching)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from lakepond.cloud.place import Cloud
+from lakepond.cloud.store import Store
 from lakepond.errors import CloudNotFound, ConfigError
-from lakepond.flow.following.positions import store_of
 from lakepond.types import Array
 
 NAME = "weights.npz"
@@ -30,14 +30,14 @@ def save_weights(place: str | os.PathLike[str] | Cloud, params: Mapping[str, Any
     """
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **_flat(params, ""))
-    store_of(place).replace(NAME, buffer.getvalue())
+    Store.at(place).replace(NAME, buffer.getvalue())
 
 
 class SavedWeights:
     """The weights at a place, as a collector reads them."""
 
     def __init__(self, place: str | os.PathLike[str] | Cloud) -> None:
-        self._store = store_of(place)
+        self._store = Store.at(place)
         self._last: object = None
         self.version = 0
         """how often new ones were found"""

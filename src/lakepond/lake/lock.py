@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,19 +35,6 @@ class FileLock:
     def lock(self, how: int) -> None:
         """Lock the file as `fcntl.flock` does: LOCK_SH or LOCK_EX, with LOCK_NB to not wait."""
         fcntl.flock(self.descriptor, how)
-
-    def try_lock(self, how: int, wait: float = 0.0) -> bool:
-        """`lock` within `wait` seconds; returns whether the file was free."""
-        until, pause = time.monotonic() + wait, 0.0005
-        while True:
-            try:
-                self.lock(how | fcntl.LOCK_NB)
-                return True
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    return False
-            time.sleep(pause)
-            pause = min(2 * pause, 0.004)
 
     def close(self) -> None:
         """Unlock and close the file."""

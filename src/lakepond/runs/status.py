@@ -36,8 +36,6 @@ UPLOAD = "upload.json"
 """in a run's folder: how its last push ended"""
 COLLECTOR_NOTE = "collector"
 """what a collector stores with its commits"""
-COLLECTING_SECONDS = 90.0
-"""a collector commits at least every 30 s"""
 BACK = 8
 """commits back to which the lake's growth is measured"""
 
@@ -199,10 +197,7 @@ def judge(
     done = last.get("step")
     if trainer is None and lake is not None:
         unit, done = "step", lake.recorded
-    collecting = lake is not None and any(
-        each.collector is not None and time.time() - each.committed < COLLECTING_SECONDS
-        for each in lake.writers
-    )
+    collecting = lake is not None and any(each.collector and each.alive for each in lake.writers)
     finished = total is not None and done is not None and done >= total
     running = pid is not None or (alive and not finished) or (trainer is None and collecting)
     per_second = _rate(lines) if trainer else None
@@ -295,7 +290,7 @@ def _lake(lake: Lake) -> LakeStatus:
                 before = commits.read(folder, older[0])
         found[name] = lake_status(lake.spec, newest, before, len(numbers))
     stats = lake.stats()
-    said = learners(positions.store_of(lake.path))
+    said = learners(Store.at(lake.path))
     return replace(together(found), rows=stats.rows, bytes_on_disk=stats.bytes_on_disk, learners=said)
 
 

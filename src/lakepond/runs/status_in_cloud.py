@@ -63,7 +63,7 @@ def watch_in_cloud(url: str) -> Callable[[], Status]:
             upload=None,
             disk_free=None,
             problems=[],
-            alive=status is not None and any(each.alive for each in status.writers or [status]),
+            alive=status is not None and status.alive,
         )
 
     return look

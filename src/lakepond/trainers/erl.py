@@ -38,14 +38,13 @@ from lakepond.envs.market.observe import spans
 from lakepond.envs.market_rules import Rules
 from lakepond.errors import ConfigError, RunCorrupt
 from lakepond.flow.pond_and_lake import MOST_WAITING
-from lakepond.formats import size
 from lakepond.guards import AtFloor, Guard
-from lakepond.lake.format.commits import Commit, Start
+from lakepond.lake.format.commits import Commit
 from lakepond.replay import Replay
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers.limits import Limits, check_limits
+from lakepond.trainers.limits import Limits, check_limits, check_memory
 from lakepond.trainers.loop import Loop
 from lakepond.trainers.pushing import Pushing
 from lakepond.trainers.saving import LAKE
@@ -242,6 +241,8 @@ LIMITS: Limits = {
     for name in names.split()
 }
 """of every number; `Rules` checks its own"""
+LARGE = "capacity, instruments, episodes or batch_size"
+"""settings that decide how much memory a run needs"""
 
 
 def check(config: Config) -> None:
@@ -251,19 +252,6 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"a generation records {config.new_steps:,} steps, but the replay holds {config.capacity:,}; "
             "raise capacity."
-        )
-
-
-def check_memory(config: Config, shape: tuple[int, int, int]) -> None:
-    """Raise `ConfigError` before the first generation if the machine has too little memory."""
-    parts = memory_needed(config, shape)
-    needed, free = sum(parts.values()), machine.memory().available
-    if needed > free:
-        largest = max(parts, key=lambda name: parts[name])
-        raise ConfigError(
-            f"this run needs about {size(needed)} of memory, most of it for {largest} "
-            f"({size(parts[largest])}), but {size(free)} is available; lower capacity, "
-            "instruments, episodes or batch_size."
         )
 
 
@@ -294,10 +282,11 @@ def open_market(config: Config) -> world.Market:
 def read_prices(config: Config) -> tuple[Panel, Any]:
     """The panel of prices, and the features that came with it, None if there were none."""
     if config.panel is None:
-        check_memory(config, (config.days, config.instruments, len(FEATURES)))
+        check_memory(memory_needed(config, (config.days, config.instruments, len(FEATURES))), LARGE)
         return synthetic(config.days, config.instruments, seed=config.market_seed, signal=config.signal), None
     panel, table = read_market(config.panel, days=config.days, instruments=config.instruments)
-    check_memory(config, (*panel.shape, len(FEATURES) if table is None else table.shape[-1]))
+    width = len(FEATURES) if table is None else table.shape[-1]
+    check_memory(memory_needed(config, (*panel.shape, width)), LARGE)
     return panel, table
 
 
@@ -438,12 +427,6 @@ def learn(
     return learner, {"gradient_steps": chunks * CHUNK, **metrics}
 
 
-def judge(config: Config, market: world.Market, agents: Params, days: Array) -> Array:
-    """The rewards of each agent on these days, without noise: (trading days, agents, first days)."""
-    rewards: Array = market_rollout.rewards(agents, days, market.world, config.player())
-    return rewards
-
-
 class InProcess:
     """Plays the population in this process; `erl_workers.OnWorkers` does the same on many machines."""
 
@@ -456,8 +439,9 @@ class InProcess:
         yield 0, explore(self._config, self._market, agents, chance)
 
     def judge(self, agents: Params, days: Array) -> Array:
-        """The rewards of all agents on these days: (trading days, agents, first days)."""
-        return judge(self._config, self._market, agents, days)
+        """The rewards of agents on these days, without noise: (trading days, agents, first days)."""
+        rewards: Array = market_rollout.rewards(agents, days, self._market.world, self._config.player())
+        return rewards
 
 
 def validate(
@@ -467,7 +451,8 @@ def validate(
     elites = population.take(now.population, population.ranking(fitness)[: config.elites])
     judged = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), elites, actor)
     days = market.history.splits.slices("validation", config.rules, config.validation_slices)
-    scores = market_rollout.totals(judge(config, market, judged, jnp.asarray(days))).mean(axis=1)
+    rewards = InProcess(config, market).judge(judged, jnp.asarray(days))
+    scores = market_rollout.totals(rewards).mean(axis=1)
     winner = int(jnp.argmax(scores))
     counters = counters._replace(stalled=counters.stalled + 1)
     best = now.best
@@ -530,8 +515,7 @@ def learner_rank(config: Config, number: int, fitness: Array) -> int | None:
     """The rank that the injected learner had among its population, 1 the best; None where there was none."""
     if number == 1 or (number - 1) % config.inject_every:
         return None
-    ranked: list[int] = np.asarray(population.ranking(fitness)).tolist()
-    return 1 + ranked.index(config.sizes.total - 1)
+    return 1 + list(np.asarray(population.ranking(fitness))).index(config.sizes.total - 1)
 
 
 # --- the run -------------------------------------------------------------------------------------------
@@ -682,7 +666,9 @@ def begin(config: Config, run: Run, market: world.Market, how: Resume) -> tuple[
         run,
         jax.device_get(now)._asdict(),
         state_of(config, counters, None),
-        partial(open_replay, config, market, run.lake_folder),
+        lambda commit: Replay.open(
+            run.lake_folder, config.spec(market), config.capacity, commit=commit, min_free=config.min_free
+        ),
     )
     if checkpoint is None:
         return now, counters, replay
@@ -692,12 +678,6 @@ def begin(config: Config, run: Run, market: world.Market, how: Resume) -> tuple[
         counters = Counters(**{name: saved[name] for name in Counters._fields})
     best = -math.inf if counters.best_score is None else counters.best_score
     return now, counters._replace(best_score=best), replay
-
-
-def open_replay(config: Config, market: world.Market, folder: Path, commit: int | Start) -> Replay:
-    """The replay at a commit of its lake, or empty."""
-    spec = config.spec(market)
-    return Replay.open(folder, spec, config.capacity, commit=commit, min_free=config.min_free)
 
 
 def hand_over(replay: Replay, generation: int) -> Future[Commit]:

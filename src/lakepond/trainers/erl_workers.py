@@ -33,8 +33,7 @@ from lakepond.distributed import ray_cluster
 from lakepond.distributed.ray_cluster import Cluster
 from lakepond.distributed.workers import Workers
 from lakepond.errors import CloudError, ConfigError
-from lakepond.flow.following.chains import Chains, LocalChains
-from lakepond.flow.following.cloud_chains import CloudChains
+from lakepond.flow.following.chains import Chains, chains_at
 from lakepond.lake import writers
 from lakepond.replay import Replay
 from lakepond.runs.run import WORKERS
@@ -98,7 +97,7 @@ class Worker:
     def judge(self, agents: Params, days: Any, first: int, stop: int) -> Any:
         """The rewards of agents [first, stop) on these days."""
         group = population.take(agents, slice(first, stop))
-        return np.asarray(erl.judge(self._config, self._market, group, jnp.asarray(days)))
+        return np.asarray(erl.InProcess(self._config, self._market).judge(group, jnp.asarray(days)))
 
     def close(self) -> None:
         """Release the lake; what was not uploaded then is not needed."""
@@ -127,7 +126,7 @@ class OnWorkers:
         ref = self._put(jax.device_get(agents))
         stored = self._workers.map("explore", [(ref, number, *group) for group in self._groups])
         if self._chains is None:
-            self._chains = LocalChains(self._folder) if self._place is None else CloudChains(self._place)
+            self._chains = chains_at(self._place or self._folder)
         for (first, _), each in zip(self._groups, stored, strict=True):
             head = {each.chain: self._chains.commit(each.chain, each.commit)}
             with self._chains.lake(head) as lake:

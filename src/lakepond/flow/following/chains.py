@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from lakepond import machine
 from lakepond.cloud.place import Cloud
@@ -26,9 +26,6 @@ from lakepond.lake.format.commits import Commit
 from lakepond.lake.lock import CommitLock
 from lakepond.lake.read.lake import Lake, check_files, newest_intact
 from lakepond.types import Spec
-
-if TYPE_CHECKING:
-    from lakepond.cloud.place import Cloud
 
 log = logging.getLogger("lakepond")
 NEW_SECONDS = 0.5
@@ -107,8 +104,6 @@ def chains_at(place: str | Path | Cloud, cache: str | Path | None = None) -> Cha
     cache: folder for the files of a lake in a bucket, by default a temporary one.
     Raises `LakeNotFound` if there is none, `SpecError` if the URL is not valid.
     """
-    from lakepond.cloud.place import Cloud
-
     if not isinstance(place, Cloud) and "://" not in str(place):
         return LocalChains(Path(place))
     from lakepond.flow.following.cloud_chains import CloudChains
@@ -139,7 +134,7 @@ class LocalChains:
     @property
     def store(self) -> Store:
         """The files of the lake."""
-        return Store(Cloud(f"file://{self.path.absolute()}"))
+        return Store.at(self.path)
 
     def names(self) -> list[str]:
         """All writers."""

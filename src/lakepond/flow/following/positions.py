@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from lakepond import untrusted
-from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudError
 from lakepond.flow.following.limits import Limits
@@ -31,14 +30,6 @@ PUBLISH_SECONDS = 2.0
 SILENT_SECONDS = 60.0
 FORGET_SECONDS = 86_400.0
 """objects that learners which were killed have left behind are deleted after this time"""
-
-
-def store_of(place: str | os.PathLike[str] | Cloud) -> Store:
-    """The objects of a lake in a bucket, or on a disk."""
-    if isinstance(place, Cloud):
-        return Store(place)
-    text = os.fspath(place)
-    return Store(Cloud(text if "://" in text else f"file://{os.path.abspath(text)}"))
 
 
 class Position:

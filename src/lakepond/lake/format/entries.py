@@ -9,7 +9,7 @@ Entries of one list are sorted by `first` and do not overlap.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,8 +232,3 @@ def _ranges(needs: Any) -> tuple[Ranges, ...]:
 
 def _fields(info: StepsInfo | ShardInfo) -> dict[str, Any]:
     return {name: getattr(info, name) for name in info.__dataclass_fields__}
-
-
-def files_in(entries: Sequence[Entry]) -> Iterator[File]:
-    """The files among some entries, manifests left out."""
-    return (entry for entry in entries if not isinstance(entry, Manifest))
