@@ -4,8 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test lint bench results soak peers peers-torchrl peers-d3rlpy docs clean
+.PHONY: help train test lint bench results soak peers peers-torchrl peers-d3rlpy docs release clean
 .DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@sed -n 's/^\([a-z0-9-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -19,7 +23,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e .
 	@touch $@
 
-train: $(VENV)/.installed-train
+train: $(VENV)/.installed-train  ## install and train ERL on embedded data, about a minute
 	$(BIN)/lakepond train erl --preset demo
 
 # What pip cannot bring: a browser and an Azure server. Their tests are skipped, saying so, where it fails.
@@ -27,11 +31,11 @@ $(VENV)/.tools: tests/tools.sh
 	sh tests/tools.sh
 	@mkdir -p $(VENV) && touch $@
 
-test: $(VENV)/.installed-test $(VENV)/.installed-lint $(VENV)/.installed-docs $(VENV)/.tools
+test: $(VENV)/.installed-test $(VENV)/.installed-lint $(VENV)/.installed-docs $(VENV)/.tools  ## all that CI runs; ARGS='tests/rows -x' runs a part
 	$(MAKE) --no-print-directory lint docs
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)  # a file at a time, on two cores
 
-lint: $(VENV)/.installed-lint
+lint: $(VENV)/.installed-lint  ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -44,24 +48,24 @@ lint: $(VENV)/.installed-lint
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c benchmarks/constraints.txt -e '.[bench]'
 	@touch $@
 
-bench: .venv-bench/.installed
+bench: .venv-bench/.installed  ## speed beside other libraries, in a venv of its own
 	.venv-bench/bin/python -m benchmarks $(ARGS)
 
 # The long ones. Each goes on where it was stopped; their pages under docs/results name the command and the machine.
-results: $(VENV)/.installed-test
+results: $(VENV)/.installed-test  ## the long experiments of docs/results; resumable
 	$(BIN)/lakepond train erl --preset eigen2 --out runs/eigen2 $(if $(wildcard runs/eigen2/config.json),--resume)
 	$(BIN)/lakepond compare --folder runs/mixture --report docs/results/mixture.md
 
 # Every fault drill at length, about 40 minutes; started again it skips what is done. Writes docs/results/faults.md.
-soak: $(VENV)/.installed-test $(VENV)/.tools
+soak: $(VENV)/.installed-test $(VENV)/.tools  ## every fault drill at length; ARGS='--only signals' runs a part
 	PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
 
 # The tests of other libraries with lakepond's classes in the place of theirs. Writes docs/results/peers.md.
-peers: $(VENV)/.installed-test
+peers: $(VENV)/.installed-test  ## other libraries' test suites with lakepond's classes
 	PYTHONPATH=tests $(BIN)/python -m peers $(ARGS)
 
 # With SOURCE=CHECKOUT, a checkout of TorchRL: its source distribution has no tests. Needs a C++ compiler.
-peers-torchrl: $(VENV)/.installed-test
+peers-torchrl: $(VENV)/.installed-test  ## the same for TorchRL; SOURCE=CHECKOUT
 	PYTHONPATH=tests $(BIN)/python -m peers torchrl torchrl_storages --source $(SOURCE)
 
 # d3rlpy pins an older Gymnasium, so the tests of its adapter have a venv of their own. With SOURCE=CHECKOUT, a
@@ -72,13 +76,17 @@ peers-torchrl: $(VENV)/.installed-test
 	.venv-d3rlpy/bin/python -m pip install --quiet --disable-pip-version-check d3rlpy==2.8.1 pytest -e .
 	@touch $@
 
-peers-d3rlpy: .venv-d3rlpy/.installed
+peers-d3rlpy: .venv-d3rlpy/.installed  ## the same for d3rlpy; SOURCE=CHECKOUT
 	.venv-d3rlpy/bin/python -m pytest -q --noconftest -c /dev/null --rootdir . tests/peers/d3rlpy_adapter.py
 	$(if $(SOURCE),PYTHONPATH=tests .venv-d3rlpy/bin/python -m peers d3rlpy --source $(SOURCE))
 
-docs: $(VENV)/.installed-docs
+docs: $(VENV)/.installed-docs  ## build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-clean:
+# Changelog section, version, wheel and sdist, each tried in a fresh venv; commits, tags and uploads nothing.
+release: $(VENV)/.installed-test  ## prepare a release; VERSION=0.2.0
+	$(BIN)/python .ci/release.py $(VERSION)
+
+clean:  ## remove everything that was built
 	rm -rf $(VENV) .venv-bench build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

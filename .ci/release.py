@@ -1,0 +1,85 @@
+"""Prepare a release: `make release VERSION=0.2.0`.
+
+1. `CHANGELOG.md`: what stands under "Unreleased" becomes the section of this version, with today's date.
+2. `_version.py` gets the version.
+3. Wheel and source distribution are built into `dist/`.
+4. Each is installed into a fresh venv, where a replay is recorded, committed, reopened and verified.
+
+Nothing is committed, tagged or uploaded; the commands for that are printed. If step 3 or 4 fails, the two
+files are as before.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CHANGELOG = ROOT / "CHANGELOG.md"
+VERSION = ROOT / "src" / "lakepond" / "_version.py"
+TRY = """
+import sys, numpy as np, lakepond as lp
+spec = lp.Spec(obs=lp.Field((4,), np.float32), action=lp.Field((), np.int64))
+with lp.Replay.open("lake", spec, capacity=100) as replay:
+    for i in range(10):
+        obs = np.full(4, i, np.float32)
+        replay.record(obs, action=i, reward=float(i), next_obs=obs + 1, terminated=i == 9)
+    replay.commit()
+with lp.Replay.open("lake") as replay:
+    assert sorted(replay.sample(64).reward.astype(int).tolist())[-1] <= 9
+    assert len(replay) == 10, len(replay)
+assert lp.__version__ == sys.argv[1], lp.__version__
+"""
+
+
+def dated(changelog: str, version: str, date: str) -> str:
+    """The changelog with its "Unreleased" part as the section of a version, or `SystemExit`."""
+    if f"\n## {version} " in changelog:
+        raise SystemExit(f"CHANGELOG.md already has a section {version}; choose the next version.")
+    before, heading, rest = changelog.partition("\n## Unreleased\n")
+    unreleased = rest.partition("\n## ")[0]
+    if not heading or not unreleased.strip():
+        raise SystemExit('CHANGELOG.md has nothing under "## Unreleased": there is nothing to release.')
+    return f"{before}{heading}\n## {version} ({date})\n{rest}"
+
+
+def build_and_try(version: str) -> None:
+    """Build both distributions, install each by itself and use it."""
+    out = ROOT / "dist"
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(out), "-c"], cwd=ROOT, check=True)
+    for file in sorted(out.glob(f"lakepond-{version}*")):
+        with tempfile.TemporaryDirectory() as folder:
+            venv.create(Path(folder) / "venv", with_pip=True)
+            programs = Path(folder) / "venv" / "bin"
+            pip = [str(programs / "pip"), "install", "--quiet", "--disable-pip-version-check"]
+            subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), str(file)], check=True)
+            subprocess.run([str(programs / "python"), "-c", TRY, version], cwd=folder, check=True)
+            subprocess.run([str(programs / "lakepond"), "verify", "lake"], cwd=folder, check=True)
+        print(f"installed and tried: dist/{file.name}")
+
+
+def main(version: str) -> None:
+    """Prepare this version."""
+    if not re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", version):
+        raise SystemExit("make release VERSION=0.2.0: the version has three numbers.")
+    if subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, check=True, capture_output=True).stdout:
+        raise SystemExit("There are changes that are not committed; commit them first.")
+    before = {path: path.read_text() for path in (CHANGELOG, VERSION)}
+    try:
+        CHANGELOG.write_text(dated(before[CHANGELOG], version, datetime.date.today().isoformat()))
+        VERSION.write_text(re.sub(r'(?<=__version__ = ").*(?=")', version, before[VERSION]))
+        build_and_try(version)
+    except BaseException:
+        for path, text in before.items():
+            path.write_text(text)
+        raise
+    print(f"Next: git commit -am 'Release {version}'; git tag v{version}; git push --tags; upload dist/")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "")
