@@ -145,4 +145,7 @@ def test_a_connection_of_the_program_is_used_and_stays(cluster, monkeypatch):
             ClusterError, match=r"has lakepond .*, but this program has 9.9.9; install the same"
         ):
             ray_cluster.connect(workers=1).__enter__()
+        monkeypatch.setattr(ray_cluster, "CHECK_SECONDS", 0)  # as if every node were too busy to answer
+        with pytest.raises(ClusterError, match=r"has started no process for 0 s; see `ray status`"):
+            ray_cluster.connect(workers=1).__enter__()
     assert not outer.ray.is_initialized()

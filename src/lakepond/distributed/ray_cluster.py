@@ -36,7 +36,7 @@ OBJECT_STORE_BYTES = 512 << 20
 """memory for the weights that travel between the processes of one machine; experience never does"""
 RELEASE_SECONDS = 5.0
 """how long actors that have just ended may take to release their share"""
-CHECK_SECONDS = 60.0
+CHECK_SECONDS = 300.0
 """how long a node may take to start a process that says which versions it has"""
 
 
@@ -300,6 +300,11 @@ def _check_lakepond(ray: ModuleType, nodes: list[dict[str, Any]]) -> None:
     for where, answer in asked.items():
         try:
             found = ray.get(answer, timeout=CHECK_SECONDS)
+        except ray.exceptions.GetTimeoutError as error:
+            raise ClusterError(
+                f"node {where} of the Ray cluster has started no process for {CHECK_SECONDS:g} s; "
+                "see `ray status` and try again when the cluster is less busy."
+            ) from error
         except ray.exceptions.RayError as error:
             raise ClusterError(
                 f"node {where} of the Ray cluster cannot import lakepond {__version__} ({one_line(error)}); "
