@@ -1,8 +1,10 @@
 """Signals while a trainer runs: the first is noted until a safe point, the second raises at once."""
 # ruff: noqa: PT012 (what happens between a signal and its exception is what is tested)
 
+import importlib
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -173,10 +175,41 @@ def test_an_error_that_a_signal_has_become_is_the_signal_again(signum):
     with pytest.raises(KeyboardInterrupt) as stopped, stopping.terminate_as_interrupt():
         try:
             send(signum)
-        except KeyboardInterrupt as error:  # as the import of a C extension does
+        except KeyboardInterrupt as error:
             raise ImportError("cannot import") from error
     assert isinstance(stopped.value.__cause__, ImportError)
     assert isinstance(stopped.value, Terminated) == (signum == signal.SIGTERM)
+
+
+MODULE = """
+import os, signal, time
+os.kill(os.getpid(), signal.{name})
+time.sleep(0.3)                        # while the signal is delivered again
+{more}
+finished = True
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_an_import_raises_after_it(signum, tmp_path, monkeypatch):
+    name = f"imported_while_{signum.name}"
+    (tmp_path / f"{name}.py").write_text(MODULE.format(name=signum.name, more=""))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt) as stopped, stopping.terminate_as_interrupt():
+        importlib.import_module(name)
+        time.sleep(5)
+    assert sys.modules[name].finished
+    assert isinstance(stopped.value, Terminated) == (signum == signal.SIGTERM)
+
+
+def test_a_second_signal_ends_an_import(tmp_path, monkeypatch):
+    again = "os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"
+    (tmp_path / "imported_long.py").write_text(MODULE.format(name="SIGINT", more=again))
+    monkeypatch.syspath_prepend(tmp_path)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), stopping.terminate_as_interrupt():
+        importlib.import_module("imported_long")
+    assert time.monotonic() - began < 5
 
 
 def test_a_trainer_inside_of_the_program_notes_signals_instead_of_raising():

@@ -13,6 +13,7 @@ A second signal raises at once, wherever the program is; should that exception b
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
 import signal
@@ -128,31 +129,57 @@ def sleep(seconds: float) -> None:
 
 
 class _Raised:
-    """Raises at a signal, and remembers it: its exception may be dropped or become another one."""
+    """Raises at a signal, and remembers it: its exception may be dropped or become another one.
+
+    During an import the signal is delivered again a moment later, until the import is done: a C extension
+    that is being initialised turns the exception into another one, or ends the process. A second signal
+    raises at once.
+    """
 
     def __init__(self, hook: Callable[[Any], object]) -> None:
         self.signum: int | None = None
-        self._hook = hook
+        self.active = True
+        self._hook, self._again = hook, False
 
-    def receive(self, signum: int, _: FrameType | None) -> None:
-        self.signum = signum
+    def receive(self, signum: int, frame: FrameType | None) -> None:
+        again, self._again = self._again, False
+        first, self.signum = again or self.signum is None, signum
+        if first and _imports(frame):
+            self._deliver_later()
+            return
         raise _interrupt(signum)
 
     def dropped(self, exception: Any) -> None:
         """Instead of `sys.unraisablehook`: deliver the signal again a moment later."""
         if issubclass(exception.exc_type, KeyboardInterrupt) and self.signum is not None:
-            threading.Timer(CHECK_SECONDS, os.kill, (os.getpid(), self.signum)).start()
+            self._deliver_later()
         else:
             self._hook(exception)
+
+    def _deliver_later(self) -> None:
+        _thread.start_new_thread(self._deliver, ())  # `threading` has a lock that a handler may not wait for
+
+    def _deliver(self) -> None:
+        time.sleep(CHECK_SECONDS)
+        if self.active and self.signum is not None:
+            self._again = True
+            os.kill(os.getpid(), self.signum)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a module is being imported on the stack of this frame."""
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
 
 
 @contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
     """Make SIGTERM raise Terminated at once, as SIGINT raises KeyboardInterrupt, wherever the program is.
 
-    Python drops an exception that is raised in a finalizer or a callback of its garbage collector, and the
-    import of a C extension turns it into another one. The signal is delivered again in the first case, and
-    in the second this raises what the signal should have raised.
+    Python drops an exception that is raised in a finalizer or a callback of its garbage collector, and an
+    import may turn it into another one. In both cases the signal is delivered again. If it has become another
+    exception elsewhere, this raises what the signal should have raised.
     """
     if threading.current_thread() is not threading.main_thread():  # the main thread decides
         yield
@@ -171,6 +198,7 @@ def terminate_as_interrupt() -> Iterator[None]:
             raise
         raise _interrupt(state.signum) from error
     finally:
+        state.active = False
         sys.unraisablehook = hook
         _restore(before)
 

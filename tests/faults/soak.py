@@ -68,9 +68,6 @@ def cases() -> dict[str, Run]:
     found["many machines: 16 writers, 1 follower"] = lambda scratch, chance, scale: many_machines.drill(
         scratch, chance, seconds=many_machines.SECONDS * scale
     )
-    found["many machines: train erl on Ray workers"] = lambda scratch, chance, scale: erl_on_ray.drill(
-        scratch, chance, faults=times(20, scale)
-    )
     found["gc beside writers and readers"] = lambda scratch, chance, scale: collectors.drill(
         scratch, chance, rounds=times(50, scale)
     )
@@ -78,6 +75,9 @@ def cases() -> dict[str, Run]:
         found[f"signals: train {trainer}"] = lambda scratch, chance, scale, trainer=trainer: (
             signals.drill_trainer(trainer, scratch, chance, rounds=times(5, scale))
         )
+    found["many machines: train erl on Ray workers"] = lambda scratch, chance, scale: erl_on_ray.drill(
+        scratch, chance, faults=times(20, scale)
+    )
     found["signals: compare"] = lambda scratch, chance, scale: signals.drill_compare(
         scratch, chance, rounds=times(3, scale)
     )
