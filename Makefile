@@ -54,6 +54,7 @@ bench: .venv-bench/.installed  ## speed beside other libraries, in a venv of its
 # The long ones. Each goes on where it was stopped; their pages under docs/results name the command and the machine.
 results: $(VENV)/.installed-test  ## the long experiments of docs/results; resumable
 	$(BIN)/lakepond train erl --preset eigen2 --out runs/eigen2 $(if $(wildcard runs/eigen2/config.json),--resume)
+	$(BIN)/python -m benchmarks.market_study --folder runs/market --page docs/results/erl.md
 	$(BIN)/lakepond compare --folder runs/mixture --report docs/results/mixture.md
 
 # Every fault drill at length, about 40 minutes; started again it skips what is done. Writes docs/results/faults.md.

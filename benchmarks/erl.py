@@ -207,8 +207,8 @@ def plain_generation(now: erl.Evolving, history: object, seed: int) -> tuple[Cos
             noise = rng.standard_normal(action.shape, np.float32) * CONFIG.noise * (high - low)
             free = obs["position"][:, 3] * (1 - obs["position"][:, 0])
             action = np.clip(action + noise, low, high) * np.stack([free, np.ones_like(free)], axis=-1)
-            after, reward, ended, _, _ = env.step(action)
-            buffer.append((obs, action, reward, after, ended))
+            after, reward, terminated, ended, _ = env.step(action)
+            buffer.append((obs, action, reward, after, terminated))
             obs = after
     acted = Cost.now()
     for _ in range(CONFIG.gradient_steps):

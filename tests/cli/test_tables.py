@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -143,32 +142,50 @@ def test_every_table_of_a_plan_fits(columns, run, monkeypatch, capsys):
             assert not re.match(r"^\s*(B|kB|MB|GB)\b", line) or "per step" in line
 
 
-ACCOUNT = SimpleNamespace(
-    total_return=123_456.7, sharpe=1.234, max_drawdown=99.9, trades=123_456, win_rate=51.0, exposure=100.0
-)
-EVALUATION = SimpleNamespace(
-    champion=ACCOUNT,
-    buy_and_hold=ACCOUNT,
-    random=ACCOUNT,
-    champion_beats_random=0.99,
-    random_returns=[0.0] * 100,
-    part="holdout",
-    first_day="2018-01-01",
-    last_day="2019-12-31",
-)
+ACCOUNT = {
+    "total_return": 123_456.7,
+    "sharpe": 1.234,
+    "max_drawdown": 99.9,
+    "trades": 123_456,
+    "win_rate": 51.0,
+    "exposure": 100.0,
+}
+EVALUATION = {
+    "champion": ACCOUNT,
+    "buy_and_hold": ACCOUNT,
+    "random": ACCOUNT,
+    "random_same_days": ACCOUNT,
+    "champion_beats_random": 0.99,
+    "champion_beats_random_same_days": 0.98,
+    "part": "validation",
+    "first_day": "2018-01-01",
+    "last_day": "2019-12-31",
+    "sweep": [
+        {
+            "cost": 0.25,
+            "slippage": 0.5,
+            "champion": 98_765.4,
+            "buy_and_hold": 1.0,
+            "random": -2.0,
+            "champion_beats_random": 0.5,
+        }
+    ],
+}
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_the_table_of_an_evaluation_fits(columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", columns)
-    words.console().print(evaluate.table(EVALUATION))
+    for table in evaluate.tables(EVALUATION):
+        words.console().print(table)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= int(columns)
-    assert out.count("+123456.7 %") == 3
-    assert out.count("123,456") == 3
+    assert out.count("+123456.7 %") == 4
+    assert out.count("123,456") == 4
+    assert out.count("+98765.4 %") == 1
 
 
-@pytest.mark.parametrize("found", [EVALUATION, None])
+@pytest.mark.parametrize("found", [{"evaluation": EVALUATION}, {}])
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_the_result_of_a_training_fits(columns, found, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", columns)
@@ -182,16 +199,16 @@ def test_the_result_of_a_training_fits(columns, found, monkeypatch, capsys):
         "bytes_held": 1_234_567_890,
         "bytes_on_disk": 999_999_999,
         "commits": 12_345,
-        "evaluation_folder": f"{folder}/evaluation/holdout",
+        "evaluation_folder": f"{folder}/evaluation/validation",
         "report": f"{folder}/report.html",
     }
-    for part in train.summary(told, found):
+    for part in train.summary(told | found):
         words.console().print(part)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= int(columns)
     for fact in ("187 GB uncompressed", "1.23 GB", "1 GB in the lake, 12,345 commits", "3.70 % of the time"):
         assert fact in out
-    assert out.count("+123456.7 %") == (3 if found else 0)
+    assert out.count("+123456.7 %") == (4 if found else 0)
     assert squeezed(f"{folder}/report.html") in squeezed(out)
 
 

@@ -68,11 +68,35 @@ def test_it_closes_at_the_close_after_max_holding_days():
     assert trade.profit == pytest.approx(-5.0, abs=1e-4)
 
 
+def test_on_its_last_day_a_position_may_still_reach_its_target_and_never_gets_more():
+    prices = flat()
+    prices["high"][13, 0] = prices["high"][14, 1] = 130.0
+    env = market(prices)
+    env.reset(options={"start": 10})
+    for instrument in (0, 1):  # each on its third day, which is also the last one
+        trade = env.step(buy(instrument, target=10.0))[-1]["trade"]
+        assert (trade.exit_day, trade.reason) == (13 + instrument, "target")
+        assert trade.exit_price == pytest.approx(110.0)  # the target, not the high of the day
+
+
 def test_costs_are_paid_at_both_ends():
     env = market(flat(), replace(RULES, cost=1.0))
     env.reset(options={"start": 10})
     _, reward, *_ = env.step(buy(0))
     assert reward == pytest.approx(100 * (0.99 / 1.01 - 1), abs=1e-4)
+
+
+def test_with_slippage_closes_are_missed_and_a_high_must_exceed_the_target():
+    prices = flat()
+    prices["high"][12, :2] = 111.5, 112.3  # the target is 101 x 1.1 = 111.1; with slippage 112.211
+    env = market(prices, replace(RULES, slippage=1.0))
+    env.reset(options={"start": 10})
+    missed, reached = (env.step(buy(instrument))[-1]["trade"] for instrument in (0, 1))
+    assert (missed.reason, missed.exit_day) == ("time", 13)
+    assert (missed.entry_price, missed.exit_price) == pytest.approx((101.0, 99.0))
+    assert missed.profit == pytest.approx(100 * (99 / 101 - 1), abs=1e-4)
+    assert (reached.reason, reached.exit_price) == ("target", pytest.approx(111.1))
+    assert reached.profit == pytest.approx(10.0, abs=1e-4)
 
 
 def test_only_the_highest_coefficient_above_the_threshold_buys_and_only_what_is_not_held():
@@ -122,9 +146,9 @@ def test_the_last_step_settles_and_an_episode_without_a_trade_is_punished_once()
     env.reset(options={"start": 10})
     rewards, ended = [], False
     while not ended:
-        _, reward, ended, cut, info = env.step(NOTHING)
+        _, reward, terminated, ended, info = env.step(NOTHING)
         rewards.append(reward)
-        assert not cut
+        assert not terminated
     np.testing.assert_allclose(rewards, [-0.5] * 5 + [-7.5])
     assert info["day"] == 10 + RULES.episode_days - 1
     with pytest.raises(MarketDataError, match="reset"):
@@ -140,18 +164,19 @@ def test_credit_at_exit_moves_rewards_in_time_and_keeps_their_sum():
         rng, rewards, ended = np.random.default_rng(0), [], False
         while not ended:
             action = rng.random((3, 2), np.float32) * np.float32([1, 40]) + np.float32([0, 10])
-            _, reward, ended, *_ = env.step(action)
+            _, reward, _, ended, _ = env.step(action)
             rewards.append(reward)
         total[credit] = rewards
     assert sum(total["entry"]) == pytest.approx(sum(total["exit"]), abs=1e-3)
     assert total["entry"] != total["exit"]
 
 
-@pytest.mark.parametrize("credit", ["entry", "exit"])
-def test_the_jax_twin_gives_the_same_numbers_step_by_step(credit):
+@pytest.mark.parametrize(("credit", "slippage"), [("entry", 0.0), ("exit", 0.5)])
+def test_the_jax_twin_gives_the_same_numbers_step_by_step(credit, slippage):
     rules = Rules(
-        context=30, trading_days=40, target_low=2.0, target_high=20.0, credit=credit, delisted_after=3
-    )
+        context=30, trading_days=40, target_low=2.0, target_high=20.0, credit=credit, delisted_after=3,
+        slippage=slippage,
+    )  # fmt: skip
     history = History.of(synthetic(700, 12, seed=3), rules)
     env, prices = MarketEnv(history, rules), functional.Prices.of(history)
     step = jax.jit(lambda state, action: functional.step(prices, rules, state, action))
@@ -167,10 +192,10 @@ def test_the_jax_twin_gives_the_same_numbers_step_by_step(credit):
             action = rng.random((12, 2), np.float32)
             action[:, 0] *= rng.choice([1.0, 0.5])  # on some days nothing passes the threshold
             action[:, 1] = 22 * action[:, 1]  # also below and above what is allowed
-            obs, reward, ended, _, info = env.step(action)
+            obs, reward, _, ended, info = env.step(action)
             state, result = step(state, action)
             assert float(result.reward) == pytest.approx(reward, rel=1e-5, abs=2e-5)
-            assert (int(state.day), bool(result.terminated)) == (info["day"], ended)
+            assert (int(state.day), bool(result.truncated)) == (info["day"], ended)
             assert (int(result.instrument) >= 0) == ("trade" in info)
             if "trade" in info:
                 trade = info["trade"]
@@ -206,14 +231,14 @@ def test_recorded_by_reference_or_by_value_the_replay_holds_the_same_windows():
     while not ended:
         action = rng.random((3, 2), np.float32) * np.float32([1, 40]) + np.float32([0, 10])
         day, before = info["day"], obs
-        obs, reward, ended, _, info = recorder.step(action)
+        obs, reward, _, ended, info = recorder.step(action)
         by_reference.record(
             obs={"window": env.window_ref(day), "position": before["position"]},
             action=action,
             reward=reward,
             next_obs={"window": env.window_ref(info["day"]), "position": obs["position"]},
-            terminated=ended,
-            truncated=False,
+            terminated=False,
+            truncated=ended,
         )
     one, other = by_value.recent(6), by_reference.recent(6)
     for name in ("window", "position"):
@@ -309,7 +334,7 @@ def test_summaries_are_those_of_the_window():
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
-    [({"context": 0}, "context"), ({"target_low": -1.0}, "sale targets"), ({"cost": 120.0}, "percent")],
+    [({"context": 0}, "context"), ({"target_low": -1.0}, "sale targets"), ({"slippage": 120.0}, "percent")],
 )
 def test_rules_that_cannot_be_are_refused(wrong, says):
     with pytest.raises(MarketDataError, match=says):

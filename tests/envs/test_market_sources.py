@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lakepond.envs.market import Panel, features, fetch_pse, fetch_sp500, sources
+from lakepond.envs.market import Panel, features, fetch_power, fetch_pse, fetch_sp500, sources
 from lakepond.envs.market.cleaning import Cleaned, clean
 from lakepond.errors import MarketDataError
 
@@ -99,6 +99,17 @@ def test_the_american_names_come_whole(tmp_path):
     assert panel.close[0, 0] == 0.264
     assert panel.traded.all()
     np.testing.assert_array_equal(panel.high, panel.low)  # closes only
+
+
+def test_the_dutch_power_prices_come_whole(tmp_path):
+    fetched = fetch_power(tmp_path / "power.npz")
+    panel = Panel.load(fetched.path)
+    assert panel.shape == (3660, 24)
+    assert (str(panel.dates[0]), str(panel.dates[-1])) == ("2015-01-01", "2025-01-07")
+    assert set(np.diff(panel.dates).astype(int).tolist()) == {1}
+    assert fetched.cleaned == Cleaned(zeros=1222, partial=0, contradictions=0, splits=0, jumps=12_925)
+    assert panel.close[0, :3].tolist() == [34.94, 32.19, 28.05]
+    assert panel.close[-1, -3:].tolist() == [82.2, 80.01, 66.19]  # from the second of its two tables
 
 
 @pytest.fixture

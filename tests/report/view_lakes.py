@@ -164,14 +164,14 @@ def traded(path: Path, episodes: int = 3, **rules: Any) -> tuple[Path, list[list
             ended = False
             while not ended:
                 action = np.stack([rng.random(8) * 0.65, rng.uniform(5, 20, 8)], axis=-1).astype(np.float32)
-                then, reward, ended, _, after = env.step(action)
+                then, reward, _, ended, after = env.step(action)
                 replay.record(
                     obs=obs,
                     action=action,
                     reward=reward,
                     next_obs=then,
-                    terminated=ended,
-                    truncated=False,
+                    terminated=False,
+                    truncated=ended,
                     stream=stream,
                     day=info["day"],
                     next_day=after["day"],

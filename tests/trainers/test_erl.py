@@ -3,14 +3,17 @@
 import contextlib
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+from benchmarks import market_study
 from tiny_market import TINY
 
+import lakepond as lp
 from faults.training import fingerprint
 from lakepond.cli import main
 from lakepond.cli.train import Erl, _line
@@ -19,7 +22,7 @@ from lakepond.envs.market import Panel, Rules, functional, synthetic
 from lakepond.envs.market.functional import Result
 from lakepond.envs.market.history import History
 from lakepond.envs.market_rules import REASONS
-from lakepond.errors import ConfigError, MarketDataError, RunMismatch
+from lakepond.errors import ConfigError, MarketDataError, RunCorrupt, RunMismatch
 from lakepond.lake.read.lake import Lake
 from lakepond.report.view.api import Api
 from lakepond.runs import Run
@@ -56,9 +59,28 @@ def test_the_lake_holds_the_true_windows_of_training_days_only(run):
     for k in range(0, 180, 7):
         for observed, day in ((batch.obs, days[k]), (batch.next_obs, batch.extras["next_day"][k])):
             np.testing.assert_array_equal(observed["window"][k], rows[day - 19 : day + 1])
-    assert batch.terminated.sum() == 12
-    assert (batch.extras["next_day"] - days)[batch.terminated].tolist() == [5] * 12  # settlement in one step
+    assert not batch.terminated.any()  # no observation tells the end, so the learner bootstraps there
+    assert batch.truncated.sum() == 12
+    assert (batch.extras["next_day"] - days)[batch.truncated].tolist() == [5] * 12  # settlement in one step
     assert set(batch.stream.tolist()) == set(range(6))
+
+
+def test_the_noise_is_a_share_of_the_range_of_coefficients_and_of_sale_targets(capsys, monkeypatch):
+    config = replace(
+        TINY, noise=0.05, episodes=8
+    )  # actions in the middle of their ranges: nothing is clipped
+    market = erl.open_market(config)
+    agents = jax.tree.map(np.zeros_like, erl.first_generation(config, market.inputs).population)
+    seen = erl.explore(config, market, agents, erl.Chance.of(config, market, 1))
+    may_buy = seen.position[:, :, :-1, :, 3] * (1 - seen.position[:, :, :-1, :, 0]) > 0
+    coefficient, target = (seen.action[..., k][may_buy] for k in (0, 1))
+    low, high = config.rules.target_low, config.rules.target_high
+    assert (coefficient - 0.5).std() == pytest.approx(0.05, rel=0.1)
+    assert (target - (low + high) / 2).std() == pytest.approx(0.05 * (high - low), rel=0.1)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["train", "erl", "--help"]) == 0
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "noise on actions while recording, as a share of the range of each" in words
 
 
 def test_prices_of_the_holdout_do_not_reach_training(run, tmp_path):
@@ -73,6 +95,28 @@ def test_prices_of_the_holdout_do_not_reach_training(run, tmp_path):
     keys = ("fitness_best", "fitness_mean", "validation", "critic_loss")
     for here, there in zip(history(run), history(tmp_path / "run"), strict=False):
         assert [here.get(key) for key in keys] == [there.get(key) for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("changed", "learns", "evolves"),
+    [
+        ({"gradient_steps": 0}, False, True),
+        ({"elites": 0, "children": 0, "mutants": 1, "episodes": 6}, True, False),
+    ],
+)
+def test_the_learner_and_the_population_can_be_left_out(run, changed, learns, evolves, tmp_path):
+    folder = tmp_path / "run"
+    erl.train(replace(TINY, generations=3, **changed), folder)
+    lines = history(folder)
+    assert [line["recorded"] for line in lines] == [90, 180, 270]  # as many steps as with all parts
+    assert [line["gradient_steps"] > 0 for line in lines] == [False, learns, learns]
+    assert [line.get("validation_learner") is not None for line in lines] == [learns] * 3
+    checkpoint = folder / "checkpoints" / "00000003"
+    population = safetensors.numpy.load_file(checkpoint / "population.safetensors")
+    learner = safetensors.numpy.load_file(checkpoint / "learner.safetensors")
+    assert len(population["out.w"]) == (6 if evolves else 1)
+    is_learner = [np.array_equal(one, learner["actor.out.w"]) for one in population["out.w"]]
+    assert is_learner == ([False] * 6 if evolves else [True])  # nor does an untrained one take a place
 
 
 def test_a_checkpoint_can_be_read_by_any_safetensors_reader_and_names_a_commit_of_the_lake(run):
@@ -166,6 +210,8 @@ def test_a_checkpoint_of_other_settings_is_refused_with_the_difference(run):
     ("wrong", "says"),
     [
         ({"mutants": 1}, "mutants must be at least 2"),
+        ({"elites": 0}, "elites must be at least 1"),
+        ({"elites": 0, "children": 0, "mutants": 1, "gradient_steps": 0}, "learner needs gradient_steps"),
         ({"capacity": 50}, r"records 90 steps.*holds 50"),
         ({"batch_size": 0}, "batch_size"),
         ({"generations": 0}, "generations must be at least 1"),
@@ -195,7 +241,7 @@ def test_the_full_size_fits_in_four_gigabytes():
 def test_evaluation_compares_the_champion_and_writes_pictures_and_trades(run, capsys):
     assert main(["evaluate", str(run), "--random-agents", "5", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["generation"] == 25
+    assert (told["part"], told["generation"]) == ("validation", 25)
     assert len(told["random_returns"]) == 5
     home = Path(told["report"])
     trades = (home / "trades.csv").read_text().splitlines()
@@ -205,24 +251,78 @@ def test_evaluation_compares_the_champion_and_writes_pictures_and_trades(run, ca
     }
     curve = np.loadtxt(home / "equity.csv", delimiter=",", skiprows=1, usecols=1)
     assert 100 * (curve[-1] - 1) == pytest.approx(told["champion"]["total_return"])
-    days = erl.open_market(TINY).history.splits.holdout
+    days = erl.open_market(TINY).history.splits.validation
     assert len(curve) == len(days)
 
 
-def account_of(closes: list[float], trades: list[tuple[int, int, float]]) -> evaluate_market.Account:
+def test_the_holdout_is_evaluated_once_and_recorded_in_the_run(run, capsys):
+    result = run / "evaluation" / "holdout" / "result.json"
+    assert not result.exists()  # nothing else has looked at it
+    words = ["evaluate", str(run), "--holdout", "--random-agents"]
+    assert main([*words, "5", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert (first["part"], first["version"], first["recorded_before"]) == ("holdout", lp.__version__, False)
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(first["evaluated"])) < timedelta(hours=1)
+    days = erl.open_market(TINY).history
+    assert first["first_day"] == str(days.dates[days.splits.holdout.start])
+    written = result.read_bytes()
+    assert main([*words, "7", "--checkpoint", "5", "--json"]) == 0  # whatever is asked for
+    again = json.loads(capsys.readouterr().out)
+    assert again == first | {"recorded_before": True}
+    assert result.read_bytes() == written
+    assert main([*words, "7"]) == 0
+    printed = capsys.readouterr()
+    assert f"recorded on {first['evaluated']} by lakepond {lp.__version__}" in " ".join(printed.err.split())
+    assert f"{first['champion']['total_return']:+.1f} %" in printed.out
+
+
+@pytest.mark.parametrize(
+    "content", ["[", "{}", '{"part": "holdout", "first_day": 1, "last_day": 2, "sweep": 3}']
+)
+def test_a_record_that_cannot_be_read_is_one_sentence(content, tmp_path):
+    file = tmp_path / "evaluation" / "holdout" / "result.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    with pytest.raises(RunCorrupt, match="move it away to evaluate again"):
+        evaluate_market.recorded(tmp_path, "holdout")
+
+
+def test_random_agents_trade_as_often_as_the_champion_and_with_its_sale_targets(run):
+    found = evaluate_market.evaluate(run, random_agents=20, sweep=[(0.1, 0.0), (2.0, 0.0), (0.1, 1.0)]).result
+    assert found["champion"]["trades"] > 10
+    for name in ("random", "random_same_days"):
+        for measure, off in (("trades", 0.1), ("exposure", 0.25)):  # on some days nothing can be bought
+            assert found[name][measure] == pytest.approx(found["champion"][measure], rel=off)
+    as_is, dear, slipping = found["sweep"]
+    assert as_is["champion"] == pytest.approx(found["champion"]["total_return"])
+    for name in ("champion", "buy_and_hold"):
+        assert max(dear[name], slipping[name]) < as_is[name]
+    market = erl.open_market(TINY)
+    rules = replace(TINY.rules, trading_days=40)
+    plans = np.zeros((3, 40), np.float32)
+    plans[:, [3, 4, 30]] = 10.0, 20.0, 30.0
+    start = market.history.splits.validation.start
+    seen = evaluate_market.random_play(jax.random.key(1), plans, start, market.world, rules)
+    bought = np.asarray(seen.instrument) >= 0
+    assert [np.flatnonzero(one).tolist() for one in bought] == [[3, 4, 30]] * 3
+    np.testing.assert_array_equal(np.asarray(seen.target)[bought].reshape(3, 3), [[10.0, 20.0, 30.0]] * 3)
+
+
+def account_of(
+    closes: list[float], trades: list[tuple[int, int, float]]
+) -> tuple[np.ndarray, evaluate_market.Account]:
     """One instrument; trades as (entry, exit, profit in percent)."""
     rules = Rules(context=2, trading_days=1, settlement_days=1, max_holding=2, cost=0.0)
     price = np.repeat(np.array(closes)[:, None], 1, axis=1)
     dates = np.datetime64("2020-01-01") + np.arange(len(closes))
     known = History.of(Panel(dates, ("A",), price, price, price, price), rules)
-    entry = np.array([t[0] for t in trades])
-    nothing = np.zeros(len(trades))
-    result = Result(
-        reward=nothing, terminated=nothing, instrument=np.zeros(len(trades), int),
-        exit_day=np.array([t[1] for t in trades]), exit_price=nothing, target=nothing,
-        profit=np.array([t[2] for t in trades]), reason=nothing,
-    )  # fmt: skip
-    return evaluate_market.keep_account(known, rules, range(len(closes)), entry, result)
+    size = len(closes)
+    fields = {name: np.zeros(size) for name in ("reward", "truncated", "exit_price", "target", "reason")}
+    exit_day, profit, instrument = np.zeros(size, int), np.zeros(size), np.full(size, -1)
+    for entry, leaves, percent in trades:
+        instrument[entry], exit_day[entry], profit[entry] = 0, leaves, percent
+    result = Result(instrument=instrument, exit_day=exit_day, profit=profit, **fields)
+    return evaluate_market.keep_account(known, rules, range(len(closes)), result)
 
 
 def test_an_account_by_hand():
@@ -258,7 +358,7 @@ def test_buy_and_hold_by_hand():
 
 
 def test_the_command_resumes_a_run_with_its_own_settings_and_ends_with_a_table(run, capsys):
-    assert main(["train", "erl", "--out", str(run), "--resume", "--evaluate", "holdout"]) == 0
+    assert main(["train", "erl", "--out", str(run), "--resume"]) == 0
     out = capsys.readouterr().out
     for told in ("uncompressed", "in memory", "on disk", "blocked on saving"):
         assert told in out
@@ -318,3 +418,45 @@ def test_a_wrong_setting_on_the_command_line_is_one_sentence(tmp_path, capsys):
     assert capsys.readouterr().err.splitlines()[-1].startswith("lakepond: mutants must be at least 2")
     assert main(["train", "erl", "--resume"]) == 2
     assert "--resume needs --out" in capsys.readouterr().err
+
+
+# --- the study of docs/results/erl.md, small ------------------------------------------------------------
+
+
+def test_the_study_runs_every_arm_once_and_writes_its_page(tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{market_study.BEGIN}\nformer\n{market_study.END}\nafter\n")
+    words = ["--quick", "--folder", str(tmp_path / "study"), "--page", str(page)]
+    market_study.main(words)
+    said = capsys.readouterr().out
+    assert [line.split(":")[0] for line in said.splitlines()[:4]] == [
+        f"synthetic {arm} 0" for arm in market_study.ARMS
+    ]
+    found = json.loads((tmp_path / "study" / "results.json").read_text())["synthetic"]
+    assert [by_seed["0"]["part"] for by_seed in found.values()] == ["holdout"] * 4
+    assert [by_seed["0"]["generation"] for by_seed in found.values()] == [2, 2, 2, 1]
+    assert [(one["cost"], one["slippage"]) for one in found["erl"]["0"]["sweep"]] == [(1.0, 0.5)]
+    assert found["erl"]["0"]["sweep"][0]["champion"] < found["erl"]["0"]["champion"]["total_return"]
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "former" not in text
+    assert "erl less no-gradient" in text
+    market_study.main(words)  # all is done: nothing is trained or evaluated again
+    assert "synthetic erl 0" not in capsys.readouterr().out
+    assert page.read_text() == text
+
+
+def test_the_study_compares_arms_seed_by_seed():
+    def runs(*returns: float) -> dict:
+        return {
+            str(seed): {"champion": {"total_return": value}, "random": {"total_return": 1.0}}
+            for seed, value in enumerate(returns)
+        }
+
+    results = {"pse": {"erl": runs(3.0, 5.0, 9.0), "no-gradient": runs(1.0, 5.0)}}
+    assert market_study.gap(results, "pse", "erl", "no-gradient") == [2.0, 0.0]  # the third is not there yet
+    assert market_study.gap(results, "pse", "erl", "random") == [2.0, 4.0, 8.0]
+    assert market_study.mean([2.0, 2.0]) == "+2.0 (+2.0 to +2.0)"
+    low, high = (float(x) for x in market_study.mean([0.0, 10.0] * 4).split("(")[1].rstrip(")").split(" to "))
+    assert 0 < low < 5 < high < 10

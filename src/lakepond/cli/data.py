@@ -25,8 +25,9 @@ class Fetch:
     Example: lakepond data fetch pse
     """
 
-    source: Positional[Literal["pse", "sp500"]]
-    """pse: Philippine Stock Exchange, 257 symbols, 2010-2021; sp500: 20 names, closes only, 1990-2022"""
+    source: Positional[Literal["pse", "sp500", "power"]]
+    """pse: Philippine Stock Exchange, 257 symbols, 2010-2021; sp500: 20 names, closes only, 1990-2022; power:
+    Dutch day-ahead prices by hour, 2015-2024"""
     out: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: data/<source>.npz)")] = None
     """file to write"""
     wheel: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: download with pip)")] = (
@@ -38,9 +39,9 @@ class Fetch:
 
     def run(self) -> None:
         """Download, clean, save, print a summary."""
-        from lakepond.envs.market import fetch_pse, fetch_sp500
+        from lakepond.envs.market import fetch_power, fetch_pse, fetch_sp500
 
-        fetch = {"pse": fetch_pse, "sp500": fetch_sp500}[self.source]
+        fetch = {"pse": fetch_pse, "sp500": fetch_sp500, "power": fetch_power}[self.source]
         out = self.out or Path("data") / f"{self.source}.npz"
         if self.wheel is None:
             print("Downloading the wheel with pip ...", file=sys.stderr)

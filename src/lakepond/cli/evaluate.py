@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -15,82 +16,103 @@ from lakepond.cli.limits import at_least
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from lakepond.trainers.evaluate_market import Evaluation
+FILES = "equity.png, profits.png, equity.csv, trades.csv, result.json"
+FORMATS = {
+    "total_return": "{:+.1f} %",
+    "sharpe": "{:.2f}",
+    "max_drawdown": "{:.1f} %",
+    "trades": "{:,.0f}",
+    "win_rate": "{:.0f} %",
+    "exposure": "{:.0f} %",
+}
+ACCOUNTS = {
+    "champion": "champion",
+    "buy_and_hold": "buy and hold",
+    "random": "random",
+    "random_same_days": "random, same days",
+}
 
 
 @dataclass(frozen=True)
 class Evaluate:
     """Compare a market run's champion with buy-and-hold and random agents on days it was not trained on.
 
-    Example: lakepond evaluate runs/erl-demo-1
+    Validation days selected the champion, so its result there is too good. The holdout is evaluated once per
+    run, and the result is recorded: choosing between runs or settings by it would make it a validation set.
 
-    Example: lakepond evaluate runs/erl-demo-1 --part validation --json
+    Example: lakepond evaluate runs/erl-demo-1 --sweep
+
+    Example: lakepond evaluate runs/erl-demo-1 --holdout --json
     """
 
     folder: Annotated[Positional[Path], arg(metavar="RUN")]
     """folder of the run"""
-    part: Literal["holdout", "validation"] = "holdout"
-    """holdout: days that training never used; validation: days that selected the champion"""
+    holdout: Flag = False
+    """the holdout instead of the validation days; if it was evaluated before, show the recorded result"""
     checkpoint: Annotated[
         int | None, arg(metavar="GENERATION", help_behavior_hint="(default: the newest)")
     ] = None
     """checkpoint whose champion is evaluated"""
     random_agents: int = 100
     """number of random agents to compare with"""
+    sweep: Flag = False
+    """also at costs of 0 to 1 % and slippage of 0.25 and 1 %"""
     json: Flag = False
     """print JSON instead of a table"""
 
     def run(self) -> None:
-        """Evaluate, write the files, print the table."""
+        """Evaluate or read the record, print the tables."""
         at_least(1, random_agents=self.random_agents)
-        found = comparison(self.folder, self.part, self.checkpoint, self.random_agents)
+        from lakepond.trainers import evaluate_market
+
+        home = evaluate_market.folder_of(self.folder, "holdout" if self.holdout else "validation")
+        before = evaluate_market.recorded(self.folder, "holdout") if self.holdout else None
+        result = before or evaluated(
+            self.folder,
+            "holdout" if self.holdout else "validation",
+            checkpoint=self.checkpoint,
+            random_agents=self.random_agents,
+            sweep=evaluate_market.SWEEP if self.sweep else (),
+        )
         if self.json:
-            words.print_json(compared(found) | {"report": str(self.folder / "evaluation" / self.part)})
+            words.print_json(result | {"report": str(home), "recorded_before": before is not None})
             return
         show = words.console()
-        show.print(table(found))
-        files = "equity.png, profits.png, equity.csv, trades.csv, result.json"
-        show.print(words.facts([("written to", f"{self.folder / 'evaluation' / self.part}: {files}")]))
+        for each in tables(result):
+            show.print(each)
+        if before is not None:
+            when, version = before.get("evaluated", "an unknown day"), before.get("version", "unknown")
+            words.talk(
+                f"This is the result recorded on {when} by lakepond {version}, of generation "
+                f"{before.get('generation')}; the holdout was not evaluated again."
+            )
+        show.print(words.facts([("written to", f"{home}: {FILES}")]))
 
 
-def comparison(
-    folder: Path, part: Literal["holdout", "validation"], checkpoint: int | None, random_agents: int
-) -> Evaluation:
-    """Evaluate, and write the figures and lists into the run's folder."""
+def evaluated(folder: Path, part: Any, **how: Any) -> dict[str, Any]:
+    """Evaluate a run as `evaluate_market.evaluate` does, and record it in the run's folder."""
     from lakepond.trainers import evaluate_market, programs
 
     programs.prepare_jax()
-    found = evaluate_market.evaluate(folder, part, checkpoint=checkpoint, random_agents=random_agents)
-    evaluate_market.write(found, folder / "evaluation" / part)
-    return found
+    return evaluate_market.record(evaluate_market.evaluate(folder, part, **how), folder)
 
 
-def compared(found: Evaluation) -> dict[str, Any]:
-    """The figures, as JSON has them."""
-    told = {
-        name: value
-        for name, value in vars(found).items()
-        if name not in ("curves", "dates", "list_of_trades")
-    }
-    return {name: asdict(value) if hasattr(value, "sharpe") else value for name, value in told.items()}
-
-
-def table(found: Evaluation) -> RenderableType:
-    """The champion and the baselines side by side."""
-    accounts = (found.champion, found.buy_and_hold, found.random)
-    form = {
-        "total_return": "{:+.1f} %",
-        "sharpe": "{:.2f}",
-        "max_drawdown": "{:.1f} %",
-        "trades": "{:,}",
-        "win_rate": "{:.0f} %",
-        "exposure": "{:.0f} %",
-    }
+def tables(result: dict[str, Any]) -> Iterator[RenderableType]:
+    """The champion and the baselines side by side; the same at other costs, if that was evaluated."""
+    names = [name for name in ACCOUNTS if name in result]
     rows = [
-        (name.replace("_", " "), *(how.format(getattr(account, name)) for account in accounts))
-        for name, how in form.items()
+        (measure.replace("_", " "), *(how.format(result[name][measure]) for name in names))
+        for measure, how in FORMATS.items()
     ]
-    beaten = f"{100 * found.champion_beats_random:.0f} % of {len(found.random_returns)}"
-    rows.append(("random agents beaten", beaten, "", ""))
-    title = f"{found.part} days, {found.first_day} to {found.last_day}"
-    return words.table(title, ("", "champion", "buy and hold", "random"), rows)
+    beaten = [f"{100 * result[key]:.0f} %" if (key := f"champion_beats_{n}") in result else "" for n in names]
+    rows.append(("beaten by champion", *beaten))
+    title = f"{result['part']} days, {result['first_day']} to {result['last_day']}"
+    yield words.table(title, ("", *(ACCOUNTS[name] for name in names)), rows)
+    if sweep := result.get("sweep"):
+        heads = ("cost", "slippage", "champion", "buy and hold", "random", "random beaten")
+        forms = ("{:g} %", "{:g} %", "{:+.1f} %", "{:+.1f} %", "{:+.1f} %", "{:.0%}")
+        swept = [
+            tuple(form.format(value) for form, value in zip(forms, each.values(), strict=True))
+            for each in sweep
+        ]
+        yield words.table("total return by cost and slippage", heads, swept)

@@ -25,8 +25,6 @@ from lakepond.trainers.erl import PRESETS, Config
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from lakepond.trainers.evaluate_market import Evaluation
-
 HEADINGS: dict[str, tuple[str, ...]] = {
     heading: tuple(names.split())
     for heading, names in {
@@ -88,7 +86,7 @@ class Erl:
     """Ray workers; the result does not depend on their number"""
     cloud: Annotated[str | None, arg(metavar="URL", help_behavior_hint="(default: none)")] = None
     """push the run there after every generation; with --resume, fetch it from there if --out is empty"""
-    evaluate: Literal["holdout", "validation", "nothing"] = "holdout"
+    evaluate: Literal["validation", "nothing"] = "validation"
     """days on which the champion is compared with buy-and-hold and random agents at the end"""
     json: Flag = False
     """print JSON instead of tables"""
@@ -203,7 +201,7 @@ def _line(told: dict[str, Any], generations: int, width: int) -> str:
 
 def _tell(folder: Path, last: dict[str, Any], seconds: float, part: str, *, as_json: bool) -> None:
     """Print memory, disk and time of the run, and the champion with its baselines."""
-    from lakepond.cli.evaluate import compared, comparison
+    from lakepond.cli.evaluate import evaluated
     from lakepond.lake.format import commits
     from lakepond.lake.read.lake import Lake
     from lakepond.report.page import write_report
@@ -221,22 +219,23 @@ def _tell(folder: Path, last: dict[str, Any], seconds: float, part: str, *, as_j
         "bytes_on_disk": stats.bytes_on_disk,
         "commits": len(commits.numbers(folder / "lake" / "commits")),
     }
-    found = None
     if part != "nothing":
-        found = comparison(folder, part, None, 100)  # type: ignore[arg-type]
-        told |= {"evaluation": compared(found), "evaluation_folder": str(folder / "evaluation" / part)}
+        told |= {
+            "evaluation": evaluated(folder, part),
+            "evaluation_folder": str(folder / "evaluation" / part),
+        }
     told["report"] = str(write_report([folder], folder / "report.html")[0])
     if as_json:
         words.print_json(told)
         return
     show = words.console()
-    for each in summary(told, found):
+    for each in summary(told):
         show.print(each)
 
 
-def summary(told: dict[str, Any], found: Evaluation | None) -> Iterator[RenderableType]:
+def summary(told: dict[str, Any]) -> Iterator[RenderableType]:
     """The result of a run for people: the facts and the table of its evaluation."""
-    from lakepond.cli.evaluate import table
+    from lakepond.cli.evaluate import FILES, tables
 
     share = told["blocked_on_saving_seconds"] / max(told["training_seconds"], 1e-9)
     blocked = f"{formats.duration(told['blocked_on_saving_seconds'])}, {100 * share:.2f} % of the time"
@@ -252,8 +251,7 @@ def summary(told: dict[str, Any], found: Evaluation | None) -> Iterator[Renderab
         ]
     )
     files = []
-    if found is not None:
-        yield table(found)
-        names = "equity.png, profits.png, trades.csv, result.json"
-        files = [("evaluation", f"{told['evaluation_folder']}: {names}")]
+    if "evaluation" in told:
+        yield from tables(told["evaluation"])
+        files = [("evaluation", f"{told['evaluation_folder']}: {FILES}")]
     yield words.facts([*files, ("run", told["folder"]), ("report", told["report"])])

@@ -4,13 +4,16 @@
     ── context ──┤ one decision a day, entry at the close ├── settlement: no entries ─┤
 
 Of all instruments the one with the highest coefficient is bought at the close, if that coefficient is above
-`threshold`, the instrument traded that day and is not held already. A position closes
+`threshold`, the instrument traded that day and is not held already. A position closes on the first day on
+which one of these applies; of several, the first in this list:
 
-    at its sale target       on the first day whose high reaches it
-    at the close             after `max_holding` days, or on the first day after that on which it trades
-    at the last close less   once it has not traded for `delisted_after` days: it is taken for delisted
-      `delisting_loss`
-    at the last close        on the episode's last day
+    target      the day's high reaches the sale target: sold at the target, never above it
+    time        `max_holding` days have passed and the instrument trades: sold at the close
+    delisted    it has not traded for `delisted_after` days: sold at its last close less `delisting_loss`
+    end         the last day of the episode: sold at its last close
+
+With `slippage`, orders at a close are filled that much worse, and a sale target, which is a limit order, only
+if the high is that much above it.
 
 Nothing that is done later changes how a position ends, so its profit may be credited to the day that opened
 it (`credit="entry"`): the sum over an episode is the same as with `credit="exit"`, and what an action was
@@ -25,7 +28,7 @@ from typing import Literal
 from lakepond.errors import MarketDataError
 
 REASONS = ("target", "time", "delisted", "end")
-"""why a position closes, in the order of the table above"""
+"""why a position closes, in the order of the list above"""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Rules:
     """highest sale target, in percent above the purchase price"""
     cost: float = 0.1
     """transaction cost in percent of the price, paid when buying and when selling"""
+    slippage: float = 0.0
+    """percent by which closing prices are missed, and by which a high must exceed a sale target"""
     inaction_penalty: float = 0.05
     """penalty in percent for each trading day without a purchase"""
     zero_trade_penalty: float = 10.0
@@ -67,10 +72,9 @@ class Rules:
             raise MarketDataError(
                 f"sale targets must be above 0 and in order, not {self.target_low}..{self.target_high}."
             )
-        if not 0 <= self.cost < 100 or not 0 <= self.delisting_loss <= 100:
-            raise MarketDataError(
-                f"cost and delisting_loss are percent, but are {self.cost} and {self.delisting_loss}."
-            )
+        for name, most in (("cost", 99), ("slippage", 99), ("delisting_loss", 100)):
+            if not 0 <= getattr(self, name) <= most:
+                raise MarketDataError(f"{name} is {getattr(self, name)}, but must be 0 to {most} percent.")
 
     @property
     def episode_days(self) -> int:

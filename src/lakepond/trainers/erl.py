@@ -92,7 +92,7 @@ class Config:
     rules: Rules = field(default_factory=Rules)
 
     elites: int = 6
-    """agents that continue unchanged"""
+    """agents that continue unchanged; 0, with 0 children and 1 mutant: no population, the learner alone"""
     children: int = 6
     """agents blended from the winners of two tournaments"""
     mutants: int = 4
@@ -117,7 +117,7 @@ class Config:
     episodes: int = 1
     """recorded episodes per agent and generation"""
     noise: float = 0.1
-    """standard deviation of the noise on coefficients while recording; a tenth of it on sale targets"""
+    """standard deviation of the noise on actions while recording, as a share of the range of each"""
     fitness_episodes: int = 8
     """episodes per agent and generation that determine its fitness"""
     validation_slices: int = 4
@@ -128,7 +128,7 @@ class Config:
     learn_from: int = 10_000
     """steps in the replay at which the learner starts"""
     gradient_steps: int = 256
-    """gradient steps of the learner per generation"""
+    """gradient steps of the learner per generation; 0: evolution alone, without a learner"""
     batch_size: int = 32
     """transitions per gradient step"""
     critics: int = 2
@@ -230,17 +230,18 @@ PRESETS: dict[str, Config] = {
 LIMITS: Limits = {
     name: limits
     for limits, names in {
-        (1, inf): "generations elites tournament patience inject_every episodes fitness_episodes capacity "
+        (1, inf): "generations mutants tournament patience inject_every episodes fitness_episodes capacity "
         "validation_slices learn_from batch_size width together push_every",
         (0, 1): "signal validation holdout blend_low blend_high mutation_rate gamma tau",
-        (0, inf): "seed days instruments market_seed children mutation_std mutation_std_max noise "
+        (0, inf): "seed days instruments market_seed elites children mutation_std mutation_std_max noise "
         "gradient_steps actor_rate critic_rate reward_scale keep_last keep_every",
-        (2, inf): "mutants",
         (1, 2): "critics",
     }.items()
     for name in names.split()
 }
 """of every number; `Rules` checks its own"""
+ALONE = (0, 0, 1)
+"""elites, children and mutants of a run without a population: the one agent is the learner"""
 LARGE = "capacity, instruments, episodes or batch_size"
 """settings that decide how much memory a run needs"""
 
@@ -248,6 +249,10 @@ LARGE = "capacity, instruments, episodes or batch_size"
 def check(config: Config) -> None:
     """Raise `ConfigError` for invalid settings."""
     check_limits(config, LIMITS)
+    if config.sizes != ALONE:
+        check_limits(config, {"elites": (1, inf), "mutants": (2, inf)})
+    elif not config.gradient_steps:
+        raise ConfigError("without a population the learner needs gradient_steps of at least 1.")
     if config.new_steps > config.capacity:
         raise ConfigError(
             f"a generation records {config.new_steps:,} steps, but the replay holds {config.capacity:,}; "
@@ -348,8 +353,10 @@ def first_generation(config: Config, inputs: int) -> Evolving:
     keys = jax.random.split(key_agents, config.sizes.total)
     actor = partial(market_network.init_actor, inputs=inputs, width=config.width)
     learner = partial(ddpg.init, inputs=inputs, width=config.width, settings=config.learner)
-    agents = jax.jit(jax.vmap(actor))(keys)
-    return Evolving(agents, population.take(agents, 0), jax.jit(learner)(key_learner))
+    agents, first = jax.jit(jax.vmap(actor))(keys), jax.jit(learner)(key_learner)
+    if config.sizes == ALONE:
+        agents = population.put(agents, 0, first.actor)
+    return Evolving(agents, population.take(agents, 0), first)
 
 
 # --- the parts of a generation -------------------------------------------------------------------------
@@ -369,7 +376,6 @@ class Explored(NamedTuple):
     """before each step, and after the last: one more than trading days"""
     action: Any
     reward: Any
-    terminated: Any
 
 
 def explore(config: Config, market: world.Market, agents: Params, chance: Chance, first: int = 0) -> Explored:
@@ -381,22 +387,21 @@ def explore(config: Config, market: world.Market, agents: Params, chance: Chance
         noise = market_rollout.noise(chance.key_explore, shape)[first : first + count]
     player = config.player(config.noise)
     seen = jax.device_get(market_rollout.play(agents, chance.explored_days, noise, market.world, player))
-    result = seen.result
-    return Explored(seen.day, seen.next_day, seen.position, seen.action, result.reward, result.terminated)
+    return Explored(seen.day, seen.next_day, seen.position, seen.action, seen.result.reward)
 
 
 def record(market: world.Market, replay: Replay, seen: Explored, first: int = 0) -> None:
     """Record every step of some episodes, of agents from number `first` on; windows by reference."""
     source = market.source
     for agent, episode in np.ndindex(*seen.day.shape[:2]):
-        day, next_day, position, action, reward, terminated = (x[agent, episode] for x in seen)
+        day, next_day, position, action, reward = (x[agent, episode] for x in seen)
         replay.record(
             obs={"window": WindowRef(source, np.asarray(day + 1)), "position": position[:-1]},
             action=action,
             reward=reward,
             next_obs={"window": WindowRef(source, np.asarray(next_day + 1)), "position": position[1:]},
-            terminated=terminated,
-            truncated=np.zeros(len(day), np.bool_),
+            terminated=np.zeros(len(day), np.bool_),
+            truncated=np.arange(len(day)) == len(day) - 1,
             stream=first + agent,
             day=day,
             next_day=next_day,
@@ -447,9 +452,10 @@ class InProcess:
 def validate(
     config: Config, market: world.Market, now: Evolving, actor: Params, fitness: Array, counters: Counters
 ) -> tuple[Params, Counters, Array]:
-    """Elites and, last, learner on validation days; the best score ever makes the champion."""
-    elites = population.take(now.population, population.ranking(fitness)[: config.elites])
-    judged = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), elites, actor)
+    """Elites and, last, learner, if it learns, on validation days; the best score ever makes the champion."""
+    judged = population.take(now.population, population.ranking(fitness)[: config.elites])
+    if config.gradient_steps:
+        judged = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), judged, actor)
     days = market.history.splits.slices("validation", config.rules, config.validation_slices)
     rewards = InProcess(config, market).judge(judged, jnp.asarray(days))
     scores = market_rollout.totals(rewards).mean(axis=1)
@@ -488,14 +494,17 @@ def generation(
     agents = population.evolve(
         chance.key_evolve, now.population, fitness, config.sizes, *mutation, k=config.tournament, alpha=alpha
     )
-    if number % config.inject_every == 0:
+    if config.sizes == ALONE:
+        agents = population.put(agents, 0, learner.actor)
+    elif number % config.inject_every == 0:
         agents = population.put(agents, config.sizes.total - 2, best)
-        agents = population.put(agents, config.sizes.total - 1, learner.actor)
+        if config.gradient_steps:
+            agents = population.put(agents, config.sizes.total - 1, learner.actor)
     known = np.asarray(fitness)
     metrics = {name: np.asarray(value).item() for name, value in metrics.items()} | {
         "generation": number,
         "validation": float(scores.max()),
-        "validation_learner": float(scores[-1]),
+        "validation_learner": float(scores[-1]) if config.gradient_steps else None,
         "fitness_best": float(known.max()),
         "fitness_mean": float(known.mean()),
         "fitness_std": float(known.std()),
@@ -513,7 +522,7 @@ def generation(
 
 def learner_rank(config: Config, number: int, fitness: Array) -> int | None:
     """The rank that the injected learner had among its population, 1 the best; None where there was none."""
-    if number == 1 or (number - 1) % config.inject_every:
+    if number == 1 or (number - 1) % config.inject_every or not config.gradient_steps:
         return None
     return 1 + list(np.asarray(population.ranking(fitness))).index(config.sizes.total - 1)
 

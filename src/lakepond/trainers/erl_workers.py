@@ -183,4 +183,4 @@ def _explored(config: Config, batch: Batch) -> Explored:
     last = fold(batch.next_obs["position"])[:, :, -1:]
     position = np.concatenate([fold(batch.obs["position"]), last], axis=2)
     days = fold(batch.extras["day"]), fold(batch.extras["next_day"])
-    return Explored(*days, position, fold(batch.action), fold(batch.reward), fold(batch.terminated))
+    return Explored(*days, position, fold(batch.action), fold(batch.reward))

@@ -1,19 +1,29 @@
-"""How a run's champion does on days it was not trained on, beside buy-and-hold and agents picking at random.
+"""A run's champion on days it was not trained on, beside buy-and-hold and random agents that trade as often.
 
-    evaluate("runs/demo", "holdout")   one account from the first to the last of those days
+    evaluate("runs/demo")              validation days, one account from the first to the last
+    evaluate("runs/demo", "holdout")   computed on every call; `lakepond evaluate --holdout` calls it once
+    record(found, "runs/demo")         writes it to runs/demo/evaluation/<part>
 
-The account: a stake is 1 / max_holding of the capital at the start, so that one entry a day invests it all;
-profits are not invested again. A day's equity marks open positions at the close, after the cost of entry.
-Buy-and-hold puts equal parts of the capital into every instrument that trades on the first day, pays the same
-costs and loses the same by delistings. A random agent buys, every day, an instrument drawn at random, with a
-random sale target.
+The account: a stake is 1 / max_holding of the capital at the start, so one entry per day invests it all;
+profits are not reinvested. A day's equity marks open positions at the close, after the costs of entry.
+
+    buy_and_hold      equal parts in every instrument that trades on the first day, with the same costs and
+                      losses by delistings
+    random            as many entries as the champion, with its sale targets, on random days, each of a random
+                      instrument that can be bought: is there any skill?
+    random_same_days  the same on the days on which the champion bought: is there skill in what it buys?
+
+The random agents thus match the champion in the number of trades and, since sale targets and the longest
+holding time decide how long positions last, nearly in exposure.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,13 +33,15 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from lakepond.agents.market_network import Array, init_actor, may_buy
+from lakepond import untrusted
+from lakepond._version import __version__
+from lakepond.agents.market_network import Array, Params, init_actor, may_buy
 from lakepond.envs.market import functional
 from lakepond.envs.market.functional import Result, State
 from lakepond.envs.market.history import History, Part
-from lakepond.envs.market.world import World
+from lakepond.envs.market.world import Market, World
 from lakepond.envs.market_rules import REASONS, Rules
-from lakepond.errors import RunMismatch
+from lakepond.errors import RunCorrupt, RunMismatch
 from lakepond.lake.files import write_bytes
 from lakepond.runs import Run, settings
 from lakepond.trainers.erl import Config, open_market
@@ -37,6 +49,10 @@ from lakepond.trainers.market_rollout import play
 
 YEAR = 252
 """trading days"""
+SWEEP = ((0.0, 0.0), (0.25, 0.0), (0.5, 0.0), (1.0, 0.0), (0.1, 0.25), (0.1, 1.0))
+"""cost and slippage, in percent, of `lakepond evaluate --sweep`"""
+SWEPT = ("cost", "slippage", "champion", "buy_and_hold", "random", "champion_beats_random")
+"""of a line of the sweep"""
 Curve = npt.NDArray[np.float64]
 
 
@@ -56,7 +72,7 @@ class Trade(NamedTuple):
 
 @dataclass(frozen=True)
 class Account:
-    """The result of an account."""
+    """The result of an account; of several, the mean of each number."""
 
     total_return: float
     """percent of the capital"""
@@ -64,40 +80,36 @@ class Account:
     """mean over standard deviation of daily returns, times the root of 252; no interest is subtracted"""
     max_drawdown: float
     """percent, the largest fall from a high before it"""
-    trades: int
+    trades: float
     win_rate: float
     """percent of trades with a profit after costs"""
     exposure: float
     """percent of the capital that was invested, on average over the days"""
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """A champion beside its baselines, over the same days."""
 
-    part: Part
-    first_day: str
-    last_day: str
-    generation: int
-    """the checkpoint's"""
-    champion: Account
-    buy_and_hold: Account
-    random: Account
-    """means over the random agents"""
-    random_returns: tuple[float, ...]
-    """total return of each, in order"""
-    champion_beats_random: float
-    """share of the random agents that the champion beats, 0..1"""
+    result: dict[str, Any]
+    """`part`, `first_day`, `last_day`, `generation`, and what `Played.result` and `Played.swept` return"""
+    dates: npt.NDArray[np.datetime64]
     curves: dict[str, Curve]
     """equity by day, capital 1 at the start"""
-    dates: npt.NDArray[np.datetime64]
-    list_of_trades: tuple[Trade, ...]
+    trades: list[Trade]
 
 
 def evaluate(
-    folder: str | Path, part: Part = "holdout", *, checkpoint: int | None = None, random_agents: int = 100
+    folder: str | Path,
+    part: Part = "validation",
+    *,
+    checkpoint: int | None = None,
+    random_agents: int = 100,
+    sweep: Sequence[tuple[float, float]] = (),
 ) -> Evaluation:
-    """Play a run's champion over all days of a part, in one account."""
+    """Play a run's champion over all days of a part, in one account. Writes nothing.
+
+    sweep: repeat it at these costs and slippages, in percent.
+    """
     run = Run.open(folder)
     if run.trainer != "erl":
         raise RunMismatch(
@@ -107,42 +119,24 @@ def evaluate(
     market = open_market(config)
     like = jax.eval_shape(partial(init_actor, inputs=market.inputs, width=config.width), jax.random.key(0))
     loaded = run.load(checkpoint, like={"best": like})
-    champion = jax.tree.map(lambda x: jnp.asarray(x)[None], loaded.arrays["best"])
+    champion = jax.tree.map(jnp.asarray, loaded.arrays["best"])
 
-    history, days = market.history, market.history.splits[part]
-    rules = replace(config.rules, trading_days=len(days) - config.rules.settlement_days)
-    start = jnp.asarray([days.start])
-    played = play(champion, start, None, market.world, replace(config, rules=rules).player())
-    entry = np.asarray(played.day[0, 0])
-    mine = jax.tree.map(lambda x: np.asarray(x)[0, 0], played.result)
-    others = jax.device_get(random_play(jax.random.key(0), random_agents, days.start, market.world, rules))
+    def played(rules: Rules) -> Played:
+        return Played.of(replace(config, rules=rules), market, champion, part, random_agents)
 
-    curve, account = keep_account(history, rules, days, entry, mine)
-    by_random = [
-        keep_account(history, rules, days, entry, jax.tree.map(lambda x, i=i: x[i], others))
-        for i in range(random_agents)
+    found = played(config.rules)
+    swept = [
+        played(replace(config.rules, cost=cost, slippage=slip)).swept(cost, slip) for cost, slip in sweep
     ]
-    held_curve, held = buy_and_hold(history, rules, days)
-    returns = tuple(each.total_return for _, each in by_random)
-    means = {name: float(np.mean([getattr(each, name) for _, each in by_random])) for name in asdict(account)}
-    return Evaluation(
-        part=part,
-        first_day=str(history.dates[days.start]),
-        last_day=str(history.dates[days.stop - 1]),
-        generation=loaded.number,
-        champion=account,
-        buy_and_hold=held,
-        random=replace(Account(0, 0, 0, round(means.pop("trades")), 0, 0), **means),  # type: ignore[arg-type]
-        random_returns=returns,
-        champion_beats_random=float(np.mean([account.total_return > r for r in returns])),
-        curves={
-            "champion": curve,
-            "buy and hold": held_curve,
-            "random": np.mean([each for each, _ in by_random], axis=0),
-        },
-        dates=history.dates[days.start : days.stop],
-        list_of_trades=tuple(_trades(history, entry, mine)),
-    )
+    days = market.history.splits[part]
+    dates = market.history.dates[days.start : days.stop]
+    about = {
+        "part": part,
+        "first_day": str(dates[0]),
+        "last_day": str(dates[-1]),
+        "generation": loaded.number,
+    }
+    return Evaluation(about | found.result() | {"sweep": swept}, dates, found.curves, found.trades)
 
 
 def config_of(run: Run, *, warn: bool = True) -> Config:
@@ -155,61 +149,115 @@ def config_of(run: Run, *, warn: bool = True) -> Config:
     return replace(config, push_to=None)
 
 
-@partial(jax.jit, static_argnames=("count", "rules"))
-def random_play(key: Array, count: int, start: int, world: World, rules: Rules) -> Result:
-    """Agents that pick at random among what can be bought, (agents, trading days)."""
+class Played(NamedTuple):
+    """The accounts of a champion and of its baselines under one set of rules."""
+
+    champion: Account
+    buy_and_hold: Account
+    random: list[Account]
+    random_same_days: list[Account]
+    curves: dict[str, Curve]
+    trades: list[Trade]
+
+    @classmethod
+    def of(cls, config: Config, market: Market, champion: Params, part: Part, random_agents: int) -> Played:
+        """Play all of them on the days of a part."""
+        history, days = market.history, market.history.splits[part]
+        rules = replace(config.rules, trading_days=len(days) - config.rules.settlement_days)
+        one = jax.tree.map(lambda x: x[None], champion)
+        player = replace(config, rules=rules).player()
+        episode = play(one, jnp.asarray([days.start]), None, market.world, player)
+        mine = jax.tree.map(lambda x: np.asarray(x)[0, 0], episode.result)
+        same_days = np.tile(np.where(mine.instrument >= 0, mine.target, 0), (random_agents, 1))
+        plans = np.concatenate([np.random.default_rng(0).permuted(same_days, axis=1), same_days])
+        others = jax.device_get(random_play(jax.random.key(0), plans, days.start, market.world, rules))
+        curve, account = keep_account(history, rules, days, mine)
+        held_curve, held = buy_and_hold(history, rules, days)
+        each = [
+            keep_account(history, rules, days, jax.tree.map(lambda x, i=i: x[i], others))
+            for i in range(len(plans))
+        ]
+        curves = {"champion": curve, "buy and hold": held_curve}
+        curves["random"] = np.mean([curve for curve, _ in each[:random_agents]], axis=0)
+        accounts = [account for _, account in each]
+        trades = _trades(history, rules, days, mine)
+        return cls(account, held, accounts[:random_agents], accounts[random_agents:], curves, trades)
+
+    def beats(self, others: list[Account]) -> float:
+        """Share of others with a lower total return than the champion, 0..1."""
+        return float(np.mean([self.champion.total_return > other.total_return for other in others]))
+
+    def result(self) -> dict[str, Any]:
+        """All but curves and trades, as JSON has it; of random agents the means, and each total return."""
+        accounts = {"champion": self.champion, "buy_and_hold": self.buy_and_hold}
+        accounts |= {"random": _mean(self.random), "random_same_days": _mean(self.random_same_days)}
+        return {name: asdict(account) for name, account in accounts.items()} | {
+            "champion_beats_random": self.beats(self.random),
+            "champion_beats_random_same_days": self.beats(self.random_same_days),
+            "random_returns": [each.total_return for each in self.random],
+        }
+
+    def swept(self, cost: float, slippage: float) -> dict[str, float]:
+        """A line of the sweep: total returns at this cost and slippage."""
+        accounts = (self.champion, self.buy_and_hold, _mean(self.random))
+        returns = (account.total_return for account in accounts)
+        return dict(zip(SWEPT, (cost, slippage, *returns, self.beats(self.random)), strict=True))
+
+
+@partial(jax.jit, static_argnames="rules")
+def random_play(key: Array, plans: Array, start: int, world: World, rules: Rules) -> Result:
+    """Agents that buy at random, (agents, trading days).
+
+    plans: (agents, trading days) sale targets in percent; 0 on days without an entry.
+    """
     instruments = world.prices.close.shape[1]
 
-    def one(state: State, key: Array) -> tuple[State, Result]:
-        key_pick, key_target = jax.random.split(key)
-        coefficient = jax.random.uniform(key_pick, (instruments,), minval=rules.threshold, maxval=1.0)
-        target = jax.random.uniform(
-            key_target, (instruments,), minval=rules.target_low, maxval=rules.target_high
-        )
-        free = may_buy(functional.position(world.prices, rules, state))
-        return functional.step(world.prices, rules, state, jnp.stack([coefficient * free, target], axis=-1))
+    def one(state: State, plan: tuple[Array, Array]) -> tuple[State, Result]:
+        key, target = plan
+        free = may_buy(functional.position(world.prices, rules, state)) * (target > 0)
+        drawn = jax.random.uniform(key, (instruments,), minval=rules.threshold, maxval=1.0)
+        action = jnp.stack([drawn * free, jnp.full(instruments, target)], axis=-1)
+        return functional.step(world.prices, rules, state, action)
 
-    def episode(key: Array) -> Result:
+    def episode(key: Array, targets: Array) -> Result:
         first = functional.reset(world.prices, rules, start)
-        return jax.lax.scan(one, first, jax.random.split(key, rules.trading_days))[1]
+        return jax.lax.scan(one, first, (jax.random.split(key, len(targets)), targets))[1]
 
-    return jax.vmap(episode)(jax.random.split(key, count))
+    return jax.vmap(episode)(jax.random.split(key, len(plans)), jnp.asarray(plans))
 
 
-def keep_account(
-    history: History, rules: Rules, days: range, entry: npt.NDArray[Any], result: Result
-) -> tuple[Curve, Account]:
-    """The equity of each day, and the result."""
-    stake, cost = 1 / rules.max_holding, rules.cost / 100
+def keep_account(history: History, rules: Rules, days: range, result: Result) -> tuple[Curve, Account]:
+    """The equity of each day, and the result; `result`: of each trading day from the first of `days` on."""
+    stake = 1 / rules.max_holding
     curve, invested = np.ones(len(days)), np.zeros(len(days))
     bought = np.flatnonzero(np.asarray(result.instrument) >= 0)
-    for k in bought:
-        instrument = int(result.instrument[k])
-        here, there = int(entry[k]) - days.start, int(result.exit_day[k]) - days.start
-        marks = history.close[entry[k] : result.exit_day[k], instrument].astype(np.float64)
-        curve[here:there] += stake * (marks / (marks[0] * (1 + cost)) - 1)
-        curve[there:] += stake * float(result.profit[k]) / 100
+    for here in bought:
+        there = int(result.exit_day[here]) - days.start
+        marks = history.close[days.start + here : days.start + there, int(result.instrument[here])]
+        curve[here:there] += stake * (marks.astype(np.float64) / _paid(rules, float(marks[0])) - 1)
+        curve[there:] += stake * float(result.profit[here]) / 100
         invested[here:there] += stake
-    profits = np.asarray(result.profit)[bought]
-    return curve, _account(
-        curve, len(bought), 100 * float((profits > 0).mean()) if len(bought) else 0.0, invested
-    )
+    won = np.asarray(result.profit)[bought] > 0
+    return curve, _account(curve, len(bought), float(won.mean()) if len(won) else 0.0, invested)
 
 
 def buy_and_hold(history: History, rules: Rules, days: range) -> tuple[Curve, Account]:
     """Everything that trades on the first day, in equal parts, to the last."""
-    cost = rules.cost / 100
     chosen = np.flatnonzero(history.traded[days.start])
     close = history.close[days.start : days.stop, chosen].astype(np.float64)
     gone = np.maximum.accumulate(history.idle[days.start : days.stop, chosen] >= rules.delisted_after, axis=0)
-    value = close / (close[0] * (1 + cost)) * np.where(gone, 1 - rules.delisting_loss / 100, 1)
-    value[-1] *= 1 - cost
-    return value.mean(axis=1), _account(
-        value.mean(axis=1), len(chosen), 100 * float((value[-1] > 1).mean()), np.ones(len(days))
-    )
+    value = close / _paid(rules, close[0]) * np.where(gone, 1 - rules.delisting_loss / 100, 1)
+    value[-1] *= (1 - rules.slippage / 100) * (1 - rules.cost / 100)
+    won = float((value[-1] > 1).mean())
+    return value.mean(axis=1), _account(value.mean(axis=1), len(chosen), won, np.ones(len(days)))
 
 
-def _account(curve: Curve, trades: int, win_rate: float, invested: Curve) -> Account:
+def _paid(rules: Rules, close: Any) -> Any:
+    """What a purchase at this close takes."""
+    return close * (1 + rules.slippage / 100) * (1 + rules.cost / 100)
+
+
+def _account(curve: Curve, trades: int, won: float, invested: Curve) -> Account:
     change = np.diff(curve) / curve[:-1]
     spread = change.std()
     return Account(
@@ -217,18 +265,22 @@ def _account(curve: Curve, trades: int, win_rate: float, invested: Curve) -> Acc
         sharpe=float(change.mean() / spread * np.sqrt(YEAR)) if spread > 0 else 0.0,
         max_drawdown=100 * float((1 - curve / np.maximum.accumulate(curve)).max()),
         trades=trades,
-        win_rate=win_rate,
+        win_rate=100 * won,
         exposure=100 * float(invested.mean()),
     )
 
 
-def _trades(history: History, entry: npt.NDArray[Any], result: Result) -> list[Trade]:
+def _mean(accounts: list[Account]) -> Account:
+    return Account(*(float(np.mean([getattr(a, f.name) for a in accounts])) for f in fields(Account)))
+
+
+def _trades(history: History, rules: Rules, days: range, result: Result) -> list[Trade]:
     return [
         Trade(
             history.symbols[int(result.instrument[k])],
-            str(history.dates[entry[k]]),
+            str(history.dates[days.start + k]),
             str(history.dates[int(result.exit_day[k])]),
-            float(history.close[entry[k], int(result.instrument[k])]),
+            float(history.close[days.start + k, int(result.instrument[k])]) * (1 + rules.slippage / 100),
             float(result.exit_price[k]),
             float(result.target[k]),
             float(result.profit[k]),
@@ -238,47 +290,70 @@ def _trades(history: History, entry: npt.NDArray[Any], result: Result) -> list[T
     ]
 
 
-def write(found: Evaluation, folder: str | Path) -> list[Path]:
-    """`result.json`, `trades.csv`, `equity.csv` and two pictures, each whole or absent."""
-    home = Path(folder)
+# --- files ---------------------------------------------------------------------------------------------
+
+RESULT = "result.json"
+
+
+def folder_of(run: str | Path, part: Part) -> Path:
+    """Where an evaluation is recorded."""
+    return Path(run) / "evaluation" / part
+
+
+def recorded(run: str | Path, part: Part) -> dict[str, Any] | None:
+    """The recorded result of an evaluation; None if there is none."""
+    file = folder_of(run, part) / RESULT
+    with untrusted.blaming(file, RunCorrupt, "move it away to evaluate again"):
+        if not file.exists():
+            return None
+        found = untrusted.read_json(file)
+        names = [field.name for field in fields(Account)]
+        checked: dict[str, Any] = {name: str(found[name]) for name in ("part", "first_day", "last_day")}
+        for name, value in found.items():
+            if isinstance(value, dict):
+                checked[name] = {each: float(value[each]) for each in names}
+            elif name.startswith("champion_beats"):
+                checked[name] = float(value)
+        checked["sweep"] = [{name: float(line[name]) for name in SWEPT} for line in found.get("sweep", ())]
+        return found | checked
+
+
+def record(found: Evaluation, run: str | Path) -> dict[str, Any]:
+    """Write two pictures, `trades.csv`, `equity.csv` and, last, `result.json`, which is returned."""
+    home = folder_of(run, found.result["part"])
     home.mkdir(parents=True, exist_ok=True)
-    told = {
-        name: value
-        for name, value in asdict(replace(found, curves={}, list_of_trades=())).items()
-        if name not in ("curves", "dates", "list_of_trades")
-    }
-    write_bytes(home, "result.json", json.dumps(told, indent=1).encode())
+    _draw(found, home)
     with (home / "trades.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(Trade._fields)
-        table.writerows(found.list_of_trades)
+        table.writerows(found.trades)
     with (home / "equity.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(["date", *found.curves])
         table.writerows(zip(found.dates.tolist(), *(c.tolist() for c in found.curves.values()), strict=True))
-    return [home / "result.json", home / "trades.csv", home / "equity.csv", *_draw(found, home)]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    result = {"evaluated": now, "version": __version__} | found.result
+    write_bytes(home, RESULT, json.dumps(result, indent=1).encode())
+    return result
 
 
-def _draw(found: Evaluation, home: Path) -> list[Path]:
+def _draw(found: Evaluation, home: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figures = [Figure(figsize=(8, 4.5), layout="constrained") for _ in range(2)]
+    for figure in figures:
+        FigureCanvasAgg(figure)
+    axes = figures[0].subplots()
     for name, curve in found.curves.items():
         axes.plot(found.dates, 100 * (curve - 1), label=name)
     axes.set_ylabel("return, percent of the capital")
-    axes.set_title(f"{found.part} days {found.first_day} to {found.last_day}")
+    axes.set_title(f"{found.result['part']} days {found.dates[0]} to {found.dates[-1]}")
     axes.legend()
-    figure.savefig(home / "equity.png", dpi=120)
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    axes.hist([trade.profit_percent for trade in found.list_of_trades], bins=40)
+    axes = figures[1].subplots()
+    axes.hist([trade.profit_percent for trade in found.trades], bins=40)
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_xlabel("profit of a trade, percent of its stake, after costs")
     axes.set_ylabel("trades of the champion")
-    figure.savefig(home / "profits.png", dpi=120)
-    return [home / "equity.png", home / "profits.png"]
+    for figure, name in zip(figures, ("equity.png", "profits.png"), strict=True):
+        figure.savefig(home / name, dpi=120)

@@ -36,7 +36,7 @@ class Player(NamedTuple):
 
     rules: Rules
     noise: float = 0.0
-    """std of what is added to coefficients, and, as a share of their range, to sale targets"""
+    """standard deviation of the noise on coefficients and sale targets, as a share of the range of each"""
     together: int = 1
     """episodes embedded at once: 1 is fastest on a CPU, many on an accelerator"""
     dtype: str = "float32"

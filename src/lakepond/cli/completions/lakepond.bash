@@ -45,7 +45,7 @@ _lakepond() {
     "export --compress") words="yes no";;
     "train erl --preset") words="demo eigen2 gpu";;
     "train erl --log") words="tensorboard wandb";;
-    "train erl --evaluate") words="holdout validation nothing";;
+    "train erl --evaluate") words="validation nothing";;
     "train erl --dtype") words="float32 bfloat16";;
     "train erl --at-floor") words="warn stop_saving stop";;
     "train erl --credit") words="entry exit";;
@@ -77,7 +77,6 @@ _lakepond() {
     "train live --lake") words="True False";;
     "train live --dueling") words="True False";;
     "train live --big-double") words="True False";;
-    "evaluate --part") words="holdout validation";;
     "compare --preset") words="minatar tiny";;
     "compare --network") words="mlp cnn nature";;
     "compare --suite") words="minatar atari gymnasium";;
@@ -104,11 +103,11 @@ _lakepond() {
         "gc") words="--keep-last --keep-every --snapshots --older-than --lake --delete --json --help";;
         "import") words="--form --json --help";;
         "export") words="--form --commit --next-obs --compress --json --help";;
-        "train erl") words="--preset --out --resume --resume-from --start-over --log --ray --workers --cloud --evaluate --json --generations --seed --panel --days --instruments --capacity --gradient-steps --batch-size --min-free --push-to --signal --market-seed --validation --holdout --elites --children --mutants --tournament --blend-low --blend-high --mutation-rate --mutation-std --mutation-std-max --patience --inject-every --episodes --noise --fitness-episodes --validation-slices --learn-from --critics --gamma --tau --actor-rate --critic-rate --reward-scale --width --dtype --together --keep-last --keep-every --warn-free --at-floor --push-every --context --trading-days --settlement-days --max-holding --threshold --target-low --target-high --cost --inaction-penalty --zero-trade-penalty --delisted-after --delisting-loss --credit --help";;
+        "train erl") words="--preset --out --resume --resume-from --start-over --log --ray --workers --cloud --evaluate --json --generations --seed --panel --days --instruments --capacity --gradient-steps --batch-size --min-free --push-to --signal --market-seed --validation --holdout --elites --children --mutants --tournament --blend-low --blend-high --mutation-rate --mutation-std --mutation-std-max --patience --inject-every --episodes --noise --fitness-episodes --validation-slices --learn-from --critics --gamma --tau --actor-rate --critic-rate --reward-scale --width --dtype --together --keep-last --keep-every --warn-free --at-floor --push-every --context --trading-days --settlement-days --max-holding --threshold --target-low --target-high --cost --slippage --inaction-penalty --zero-trade-penalty --delisted-after --delisting-loss --credit --help";;
         "train single") words="--preset --out --start-over --log --json --game --suite --frames --portion --seed --network --hidden --envs --learning-rate --rollout --epochs --minibatches --gamma --trace --max-gradient --epsilon-kind --epsilon-start --epsilon-end --epsilon-share --evaluation-episodes --evaluation-epsilon --evaluation-greedy --evaluation-steps --checkpoint-every --keep-every --help";;
         "train mixture") words="--preset --out --start-over --log --json --game --suite --frames --portion --evaluate-every --seed --network --hidden --agents --envs --learning-rate --big-samples --rollout --epochs --minibatches --gamma --trace --max-gradient --epsilon-kind --epsilon-start --epsilon-end --epsilon-share --epsilon-reset --epsilon-offsets --evaluation-episodes --evaluation-epsilon --evaluation-greedy --evaluation-steps --checkpoint-every --keep-every --share --pond --clone-to --clone-optimiser --dueling --big-pond --big-batch --big-learning-rate --big-target-every --big-double --big-start --big-shrink --big-new-layers --big-n-step --big-gamma --big-rate-end --big-distill --big-last --help";;
         "train live") words="--preset --out --start-over --log --json --game --suite --frames --portion --seed --network --hidden --agents --envs --learning-rate --big-samples --rollout --epochs --minibatches --gamma --trace --max-gradient --epsilon-kind --epsilon-start --epsilon-end --epsilon-share --evaluation-episodes --evaluation-epsilon --evaluation-greedy --evaluation-steps --checkpoint-every --keep-every --lake --dueling --big-envs --big-pond --big-batch --big-learning-rate --big-target-every --big-double --big-n-step --big-alpha --big-epsilon-start --help";;
-        "evaluate") words="--part --checkpoint --random-agents --json --help";;
+        "evaluate") words="--holdout --checkpoint --random-agents --sweep --json --help";;
         "compare") words="--folder --preset --report --only-report --json --games --arms --seeds --frames --portions --evaluations --evaluation-episodes --network --hidden --big-samples --suite --help";;
         "play") words="--video --checkpoint --seed --epsilon --trust-module --json --help";;
         "collect") words="--writer --lake --env --policy --envs --weights --folder --every --steps --json --help";;

@@ -120,7 +120,7 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l ray -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l workers -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l cloud -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l evaluate -x -a 'holdout validation nothing'
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l evaluate -x -a 'validation nothing'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l generations -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l seed -r
@@ -174,6 +174,7 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l target-low -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l target-high -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l cost -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l slippage -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l inaction-penalty -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l zero-trade-penalty -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l delisted-after -r
@@ -309,9 +310,10 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l big-alpha -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l big-epsilon-start -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l help
-complete -c lakepond -n '__fish_seen_subcommand_from evaluate' -l part -x -a 'holdout validation'
+complete -c lakepond -n '__fish_seen_subcommand_from evaluate' -l holdout
 complete -c lakepond -n '__fish_seen_subcommand_from evaluate' -l checkpoint -r
 complete -c lakepond -n '__fish_seen_subcommand_from evaluate' -l random-agents -r
+complete -c lakepond -n '__fish_seen_subcommand_from evaluate' -l sweep
 complete -c lakepond -n '__fish_seen_subcommand_from evaluate' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from evaluate' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l folder -r

@@ -3,6 +3,7 @@
     synthetic(days, instruments)  ─┐
     fetch_pse(out)                 ├──▶ Panel ──features──▶ (days, instruments, 9) float32
     fetch_sp500(out)               │      │
+    fetch_power(out)               │      │
     read_market(file)             ─┘      └──▶ History.of(panel, rules) ──▶ MarketEnv, functional (JAX)
 
 The synthetic panel is the default: it needs no network and is exact by seed. Real prices are
@@ -16,7 +17,7 @@ from lakepond.envs.market.features import FEATURES, features
 from lakepond.envs.market.files import inspect, read_market
 from lakepond.envs.market.history import History, Splits
 from lakepond.envs.market.panel import Panel
-from lakepond.envs.market.sources import fetch_pse, fetch_sp500
+from lakepond.envs.market.sources import fetch_power, fetch_pse, fetch_sp500
 from lakepond.envs.market.synthetic import synthetic
 from lakepond.envs.market_rules import Rules
 
@@ -30,6 +31,7 @@ __all__ = [
     "FEATURES",
     "fetch_pse",
     "fetch_sp500",
+    "fetch_power",
     "read_market",
     "inspect",
     "History",

@@ -5,6 +5,8 @@
     reward    percent of the stake of one position
     info      {"day": index, "date": ..., "trade": Trade, if a position was opened}
 
+An episode ends after a number of days that the observation does not contain, so its end is `truncated`, never
+`terminated`: the market goes on, and a learner bootstraps from the last observation.
 `position` holds, for each instrument: whether it is held, its unrealised profit in tens of percent, the share
 of `max_holding` that has passed, and whether it trades today. `functional.py` is the same in JAX.
 """
@@ -111,7 +113,7 @@ class MarketEnv(gymnasium.Env[dict[str, Array], Array]):
         observed = self._obs()
         if last:
             self._day = -1
-        return observed, float(reward), last, False, info
+        return observed, float(reward), False, last, info
 
     @property
     def trades(self) -> list[Trade]:
@@ -126,25 +128,24 @@ class MarketEnv(gymnasium.Env[dict[str, Array], Array]):
         """Buy at today's close and look up, day by day, how that ends."""
         rules, known, entry = self.rules, self.history, self._day
         percent = np.clip(np.float32(target), np.float32(rules.target_low), np.float32(rules.target_high))
-        price = known.close[entry, instrument]
-        goal = price * (np.float32(1) + percent / np.float32(100))
-        exit_price, reason = known.close[self._last_day, instrument], "end"
-        exit_day = self._last_day
+        one, hundred = np.float32(1), np.float32(100)
+        cost, slip = np.float32(rules.cost) / hundred, np.float32(rules.slippage) / hundred
+        price = known.close[entry, instrument] * (one + slip)
+        goal = price * (one + percent / hundred)
+        exit_day, reason, left = self._last_day, "end", one - slip
         for day in range(entry + 1, self._last_day + 1):
             if known.traded[day, instrument]:
-                if known.high[day, instrument] >= goal:
-                    exit_day, exit_price, reason = day, goal, "target"
+                if known.high[day, instrument] >= goal * (one + slip):
+                    exit_day, reason = day, "target"
                     break
                 if day - entry >= rules.max_holding:
-                    exit_day, exit_price, reason = day, known.close[day, instrument], "time"
+                    exit_day, reason = day, "time"
                     break
             elif known.idle[day, instrument] >= rules.delisted_after:
-                left = np.float32(1) - np.float32(rules.delisting_loss) / np.float32(100)
-                exit_day, exit_price, reason = day, known.close[day, instrument] * left, "delisted"
+                exit_day, reason, left = day, "delisted", one - np.float32(rules.delisting_loss) / hundred
                 break
-        cost = np.float32(rules.cost) / np.float32(100)
-        one = np.float32(1)
-        profit = (exit_price * (one - cost) / (price * (one + cost)) - one) * np.float32(100)
+        exit_price = goal if reason == "target" else known.close[exit_day, instrument] * left
+        profit = (exit_price * (one - cost) / (price * (one + cost)) - one) * hundred
         return Trade(
             instrument,
             entry,

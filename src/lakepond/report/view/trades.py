@@ -106,9 +106,9 @@ def tell_trades(lake: Lake, ids: Array, run: MarketRun) -> list[dict[str, Any]] 
         for at in range(0, len(ids), PIECE_STEPS)
     ]
     known = [name for name in ("day", "next_day") if name in lake.spec.extras]
-    columns = read_columns(lake, ids, ["action", "reward", "terminated", *known])
+    columns = read_columns(lake, ids, ["action", "reward", "terminated", "truncated", *known])
     seen = np.concatenate(pieces)
-    ended = bool(columns["terminated"][-1])
+    ended = bool(columns["terminated"][-1] or columns["truncated"][-1])
     trades = find_trades(columns["action"], columns["reward"], seen[:, :, 0], seen[:, :, 1], ended, run.rules)
     for trade in trades:
         column, exit_at = trade["column"], trade["exit_at"]

@@ -1,0 +1,269 @@
+"""`python -m benchmarks.market_study`: whether ERL finds anything on a market, and which of its parts does.
+
+    FOLDER/prices/<market>.npz               the panel of each real market
+    FOLDER/<market>/<arm>/<seed>/            a run of `erl`; resumed if it was stopped
+      evaluation/holdout/result.json         written once, when the run has ended; then the run is done
+    FOLDER/results.json                      all of it, rewritten after each run
+
+The markets: a synthetic one for each seed with a planted signal (a positive control), the
+Philippine Stock Exchange, twenty S&P 500 names, Dutch day-ahead power by hour of delivery. The arms, all but
+the last with equal numbers of recorded steps:
+
+    erl              the population and the learner
+    no-gradient      evolution alone
+    no-population    the learner alone
+    untrained        one generation: the best of random networks by validation
+
+The champion of every run is compared with buy-and-hold and with random agents that trade as often, on the
+holdout; those of `erl` also at other costs and slippage. docs/results/erl.md has the design and the answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lakepond.envs.market import Panel, Rules, fetch_power, fetch_pse, fetch_sp500
+from lakepond.envs.market.history import split
+from lakepond.report.statistics import interval
+from lakepond.trainers import erl, evaluate_market, programs
+
+SEEDS = 8
+BASE = replace(erl.PRESETS["demo"], keep_last=1, keep_every=0)
+ARMS: dict[str, Callable[[erl.Config], dict[str, Any]]] = {
+    "erl": lambda _: {},
+    "no-gradient": lambda _: {"gradient_steps": 0},
+    "no-population": lambda all_: {"elites": 0, "children": 0, "mutants": 1, "episodes": all_.sizes.total},
+    "untrained": lambda _: {"generations": 1},
+}
+"""changed settings"""
+Results = dict[str, dict[str, dict[str, Any]]]
+"""by market, arm and seed"""
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is run."""
+
+    config: erl.Config = BASE
+    markets: tuple[str, ...] = ("synthetic", "pse", "sp500", "power")
+    seeds: int = SEEDS
+    random_agents: int = 100
+    sweep: tuple[tuple[float, float], ...] = evaluate_market.SWEEP
+
+
+QUICK = Study(
+    replace(
+        BASE,
+        generations=2,
+        days=400,
+        instruments=6,
+        rules=Rules(context=20, trading_days=15, settlement_days=5, max_holding=5),
+        elites=2,
+        children=2,
+        mutants=2,
+        fitness_episodes=2,
+        validation_slices=2,
+        width=8,
+        capacity=300,
+        learn_from=90,
+        gradient_steps=32,
+        batch_size=8,
+        min_free="1MB",
+    ),
+    markets=("synthetic",),
+    seeds=1,
+    random_agents=5,
+    sweep=((1.0, 0.5),),
+)
+
+
+def prices(config: erl.Config, market: str, folder: Path) -> erl.Config:
+    """The settings with the prices of a market; a synthetic one differs with the seed."""
+    if market == "synthetic":
+        return replace(config, market_seed=config.seed)
+    file = folder / "prices" / f"{market}.npz"
+    if not file.exists():
+        fetch: Callable[..., Any] = {"pse": fetch_pse, "sp500": fetch_sp500, "power": fetch_power}[market]
+        panel = fetch(folder / "prices" / f"all-of-{market}.npz").panel.last(2500)
+        before_validation(panel, config, min(24, panel.shape[1])).save(file)
+    return replace(config, panel=file, days=0, instruments=0)
+
+
+def before_validation(panel: Panel, config: erl.Config, instruments: int) -> Panel:
+    """The instruments with the most trading days before validation: no choice by what survived later."""
+    stop = split(len(panel.dates), config.rules, config.validation, config.holdout).train.stop
+    order = np.argsort(-panel.traded[:stop].sum(axis=0), kind="stable")
+    kept = sorted(order[:instruments].tolist())
+    columns = (getattr(panel, name)[:, kept] for name in ("open", "high", "low", "close"))
+    return Panel(panel.dates, tuple(panel.symbols[i] for i in kept), *columns)
+
+
+def run(study: Study, folder: Path, say: Callable[[str], None] = print) -> Results:
+    """Train and evaluate what is not done yet, seed by seed; returns all results."""
+    programs.prepare_jax()
+    jobs = itertools.product(range(study.seeds), study.markets, ARMS)
+    for seed, market, arm in jobs:
+        home = folder / market / arm / str(seed)
+        if evaluate_market.recorded(home, "holdout") is not None:
+            continue
+        began = time.perf_counter()
+        config = prices(replace(study.config, seed=seed), market, folder)
+        config = replace(config, **ARMS[arm](config))
+        erl.train(config, home, resume=(home / "config.json").exists())
+        found = evaluate_market.evaluate(
+            home, "holdout", random_agents=study.random_agents, sweep=study.sweep if arm == "erl" else ()
+        )
+        result = evaluate_market.record(found, home)
+        (folder / "results.json").write_text(json.dumps(collect(study, folder), indent=1))
+        shutil.rmtree(home / "lake")  # its steps are not needed any more
+        champion, random = (result[name]["total_return"] for name in ("champion", "random"))
+        seconds = time.perf_counter() - began
+        say(f"{market} {arm} {seed}: {champion:+.1f} %, random {random:+.1f} %, {seconds:.0f} s")
+    return collect(study, folder)
+
+
+def collect(study: Study, folder: Path) -> Results:
+    """The recorded results by market, arm and seed."""
+    return {
+        market: {
+            arm: {
+                str(seed): {name: value for name, value in found.items() if name != "random_returns"}
+                for seed in range(study.seeds)
+                if (found := evaluate_market.recorded(folder / market / arm / str(seed), "holdout"))
+            }
+            for arm in ARMS
+        }
+        for market in study.markets
+    }
+
+
+# --- the page ------------------------------------------------------------------------------------------
+
+
+def gap(results: Results, market: str, arm: str, other: str) -> list[float]:
+    """Total return of an arm's champions less that of another arm's, or of a baseline's, seed by seed."""
+    here = results[market][arm]
+    there = results[market].get(other)
+    return [
+        found["champion"]["total_return"]
+        - (found[other] if there is None else there[seed]["champion"])["total_return"]
+        for seed, found in here.items()
+        if there is None or seed in there
+    ]
+
+
+def mean(values: list[float]) -> str:
+    """The mean with its 95 % bootstrap interval over seeds."""
+    if not values:
+        return "–"
+    found = interval(np.array(values)[:, None], lambda x: float(x.mean()), draws=10_000)
+    return f"{found.value:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows])
+
+
+def tables(results: Results) -> str:
+    """All results in Markdown; percent of the capital, means over the seeds, 95 % intervals."""
+    skill, arms, costs = [], [], []
+    for market, by_arm in results.items():
+        seeds = list(by_arm["erl"].values())
+        if not seeds:
+            continue
+
+        def over(name: str, key: str, seeds: Any = seeds) -> str:
+            return f"{np.mean([found[name][key] for found in seeds]):.0f}"
+
+        def beaten(other: str, seeds: Any = seeds) -> str:
+            return f"{100 * np.mean([found[f'champion_beats_{other}'] for found in seeds]):.0f} %"
+
+        skill.append(
+            [
+                f"{market}, {seeds[0]['first_day']} to {seeds[0]['last_day']}",
+                str(len(seeds)),
+                mean([found["champion"]["total_return"] for found in seeds]),
+                mean(gap(results, market, "erl", "buy_and_hold")),
+                mean(gap(results, market, "erl", "random")),
+                beaten("random"),
+                mean(gap(results, market, "erl", "random_same_days")),
+                beaten("random_same_days"),
+                f"{over('champion', 'trades')}, {over('random', 'trades')}",
+                f"{over('champion', 'exposure')} %, {over('random', 'exposure')} %",
+            ]
+        )
+        arms.append(
+            [
+                market,
+                *(
+                    mean([found["champion"]["total_return"] for found in by_arm[arm].values()])
+                    for arm in ARMS
+                ),
+                *(mean(gap(results, market, "erl", arm)) for arm in list(ARMS)[1:]),
+            ]
+        )
+        for each in zip(*(found["sweep"] for found in seeds), strict=True):
+            ours, random = ([one[name] for one in each] for name in ("champion", "random"))
+            costs.append(
+                [
+                    market,
+                    f"{each[0]['cost']:g} %",
+                    f"{each[0]['slippage']:g} %",
+                    mean(ours),
+                    f"{np.mean([one['buy_and_hold'] for one in each]):+.1f}",
+                    mean(list(np.subtract(ours, random))),
+                ]
+            )
+    heads = ["market, holdout", "seeds", "champion", "less buy and hold", "less random", "random beaten"]
+    heads += [
+        "less random on the same days",
+        "beaten",
+        "trades: champion, random",
+        "exposure: champion, random",
+    ]
+    versus = [f"erl less {arm}" for arm in list(ARMS)[1:]]
+    return "\n\n".join(
+        [
+            table(heads, skill),
+            table(["market", *ARMS, *versus], arms),
+            table(["market", "cost", "slippage", "champion", "buy and hold", "champion less random"], costs),
+        ]
+    )
+
+
+BEGIN, END = "<!-- market study -->", "<!-- end of market study -->"
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run, print the tables, write them to the page."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.market_study", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--folder", type=Path, default=Path("runs/market"), help="of the runs (runs/market)")
+    parser.add_argument("--page", type=Path, help="Markdown file whose marked part the tables replace")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small synthetic market: the results mean nothing"
+    )
+    asked = parser.parse_args(words)
+    results = run(QUICK if asked.quick else Study(), asked.folder, lambda line: print(line, flush=True))
+    print(tables(results))
+    if asked.page:
+        text = asked.page.read_text()
+        before, rest = text.split(BEGIN)
+        after = rest.split(END)[1]
+        asked.page.write_text(f"{before}{BEGIN}\n\n{tables(results)}\n\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()
