@@ -96,7 +96,7 @@ def ours(game: str, seed: int, frames: int) -> Iterator[Point]:
     state = pqn.init(jax.random.PRNGKey(seed))
     for start in range(0, frames // 4096, LINE):
         count = min(LINE, frames // 4096 - start)
-        state, sums = single.train(pqn, state, count)
+        state, sums, _ = single.train(pqn, state, count)
         episodes = int(sums.episodes)
         yield Point((start + count) * 4096, float(sums.score) / max(episodes, 1), episodes)
 

@@ -1,7 +1,12 @@
 """Modules that are imported at their first use: the settings of a trainer are read without importing JAX."""
 
+from collections.abc import Callable
+from functools import cache, wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Module:
@@ -12,3 +17,19 @@ class Module:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module(self._name), name)
+
+
+def jit(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function with `jax.jit(function, **options)`; JAX is imported at the first call."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        compiled = cache(lambda: import_module("jax").jit(function, **options))
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            result: R = compiled()(*args, **kwargs)
+            return result
+
+        return call
+
+    return decorate

@@ -52,6 +52,19 @@ def test_the_nature_network_takes_stacks_of_frames():
     assert values.shape == (2, 6)
 
 
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_products_in_bfloat16_give_about_the_same_values_and_float32_parameters(kind):
+    exact, rounded = (networks.make(kind, BOARD, 3, hidden=(8,), dtype=d) for d in ("float32", "bfloat16"))
+    params = exact.init(jax.random.PRNGKey(0))
+    obs = jax.random.bernoulli(jax.random.PRNGKey(1), 0.3, (64, *BOARD.shape)).astype(jnp.uint8)
+    values, other = (np.asarray(jax.jit(network.apply)(params, obs)) for network in (exact, rounded))
+    assert other.dtype == np.float32
+    assert other == pytest.approx(values, abs=0.05)
+    assert not (other == values).all()
+    gradient = jax.grad(lambda p: rounded.apply(p, obs).sum())(params)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(gradient)} == {"float32"}
+
+
 def test_networks_that_cannot_be_are_refused():
     with pytest.raises(ConfigError, match="not a valid network; choose from mlp, cnn, nature"):
         networks.make("resnet", BOARD, 3)

@@ -31,25 +31,25 @@ NO = [False] * 3
 
 def test_lambda_returns_by_hand():
     # backwards: 3 + .5*40 = 23; 2 + .5*(.5*23 + .5*30) = 15.25; 1 + .5*(.5*15.25 + .5*20) = 9.8125
-    assert returns([1, 2, 3], NO, NO, [20, 30, 40], gamma=0.5, trace=0.5) == pytest.approx(
+    assert returns([1, 2, 3], NO, NO, [20, 30, 40], gamma=0.5, lam=0.5) == pytest.approx(
         [9.8125, 15.25, 23.0]
     )
 
 
 def test_the_tail_of_a_rollout_is_estimated_with_its_own_next_value():
     """The published script takes the value of the step before it there."""
-    assert returns([0, 0, 0], NO, NO, [5, 6, 7], gamma=1.0, trace=1.0) == [7.0, 7.0, 7.0]
+    assert returns([0, 0, 0], NO, NO, [5, 6, 7], gamma=1.0, lam=1.0) == [7.0, 7.0, 7.0]
 
 
 def test_nothing_counts_behind_a_game_that_is_over():
     # step 1 is over: 2; step 0: 1 + .5*(.5*2 + .5*20) = 6.5
-    found = returns([1, 2, 3], [False, True, False], NO, [20, 30, 40], gamma=0.5, trace=0.5)
+    found = returns([1, 2, 3], [False, True, False], NO, [20, 30, 40], gamma=0.5, lam=0.5)
     assert found == pytest.approx([6.5, 2.0, 23.0])
 
 
 def test_behind_the_end_of_time_counts_the_value_of_what_truly_followed_alone():
     # step 1 is cut: 2 + .5*30 = 17, whatever the next episode brings; step 0: 1 + .5*(.5*17 + .5*20) = 10.25
-    found = returns([1, 2, 300], NO, [False, True, False], [20, 30, 40], gamma=0.5, trace=0.5)
+    found = returns([1, 2, 300], NO, [False, True, False], [20, 30, 40], gamma=0.5, lam=0.5)
     assert found == pytest.approx([10.25, 17.0, 320.0])
 
 

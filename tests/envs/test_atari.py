@@ -40,6 +40,11 @@ def test_frames_are_stacks_that_move_by_one(seen):
     assert (step.obs == step.next_obs)[~ended].all()
 
 
+def test_the_depth_of_a_stack_is_a_setting():
+    env = Atari("breakout", size=42, stack=3)
+    assert env.obs.shape == env.reset(jax.random.PRNGKey(0), 2).obs.shape[1:] == (3, 42, 42)
+
+
 def test_a_game_that_is_over_starts_anew_and_counts_once(seen):
     _, (_, step) = seen
     assert step.over.sum() >= 4

@@ -294,9 +294,9 @@ def drill_writer(scratch: Path, chance: random.Random, *, rounds: int) -> Outcom
 
 LONGER: dict[str, dict[str, Any]] = {
     "erl": {"generations": 40},
-    "single": {"frames": 16_384},
-    "mixture": {"frames": 12_288},
-    "live": {"frames": 12_800},
+    "single": {"env-steps": 16_384},
+    "mixture": {"env-steps": 12_288},
+    "live": {"env-steps": 12_800},
 }
 
 
@@ -365,7 +365,7 @@ SEEDS = 3
 
 
 def compare_words(folder: Path) -> list[str]:
-    options = {"games": "Breakout", "arms": "single", "seeds": SEEDS, "frames": 8_192, "evaluations": 8}
+    options = {"games": "Breakout", "arms": "single", "seeds": SEEDS, "env-steps": 8_192, "evaluations": 8}
     options |= {"evaluation-episodes": 4, "hidden": 8, "portions": 2}
     return ["compare", "--folder", str(folder), *(str(w) for k, v in options.items() for w in (f"--{k}", v))]
 

@@ -45,16 +45,16 @@ ERL = {
     "evaluate": "nothing",
 }
 GAME = {"hidden": 8, "rollout": 16, "minibatches": 2, "checkpoint-every": 1, "evaluation-episodes": 4}
-GAME |= {"evaluation-steps": 300}
+GAME |= {"evaluation-steps": 300, "min-free": "0"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "erl": ERL,
-    "single": {**GAME, "frames": 2_048, "portion": 512, "envs": 8},
+    "single": {**GAME, "env-steps": 2_048, "evaluate-every": 512, "envs": 8},
     "mixture": {
         **GAME,
-        **{"frames": 3_072, "portion": 1_024, "evaluate-every": 512, "envs": 4, "pond": 192},
+        **{"env-steps": 3_072, "reset-every": 1_024, "evaluate-every": 512, "envs": 4, "pond": 192},
         **{"big-pond": 2_000, "big-batch": 64},
     },
-    "live": {**GAME, "frames": 3_200, "portion": 640, "envs": 4, "big-envs": 4, "big-pond": 1_000},
+    "live": {**GAME, "env-steps": 3_200, "evaluate-every": 640, "envs": 4, "big-envs": 4, "big-pond": 1_000},
 }
 TRAINERS = tuple(SETTINGS)
 START_OVER = "--start-over"

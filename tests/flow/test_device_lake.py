@@ -1,6 +1,5 @@
 """From the device to the lake and back: it holds the added steps, and a fill delivers its steps."""
 
-import threading
 from functools import partial
 
 import jax
@@ -9,16 +8,15 @@ import numpy as np
 import pytest
 
 from lakepond import Replay
+from lakepond.agents import fleet
 from lakepond.errors import ConfigError, SpecError, TooFewSteps
 from lakepond.flow import lake_to_device
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
 from lakepond.flow.lake_to_device import BLOCK, plan
-from lakepond.lake.format.commits import Start
 from lakepond.lake.read.lake import Lake
-from lakepond.lake.write.writer import LakeWriter
 from lakepond.pond.device import Added, DevicePond
 from lakepond.pond.device_load import load
-from lakepond.trainers.ponds import Ponds, make_pond, open_lake
+from lakepond.trainers.arena import pour_new
 from lakepond.types import Field, Spec
 
 LANES, CHUNK = 3, 6
@@ -270,55 +268,67 @@ def test_a_pour_goes_on_from_the_commit_that_was_asked_for(tmp_path):
         plan(lake, 10_000, rng=np.random.default_rng(0))
 
 
-def test_ponds_use_the_memory_of_a_pour_again_but_not_while_it_is_written(tmp_path, monkeypatch):
-    """The first two pours wait in line together; the memory of the second is the third's."""
-    field, chunks = SHAPES["stack"], 4
+@pytest.mark.parametrize("accelerated", [False, True])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_new_steps_of_a_pond_are_poured_in_order_and_continue_those_poured_before(
+    tmp_path, kind, accelerated, monkeypatch
+):
+    """The rings of rows and of steps wrap, and what is poured does not leave the pond."""
+    monkeypatch.setattr(fleet, "accelerated", lambda: accelerated)
+    field, chunks = SHAPES[kind], 5
     begin, steps = rollouts(field, chunks)
-    shape = DevicePond(field, lanes=LANES, capacity=CHUNK, rows=5 * CHUNK)
-    written, commit = threading.Event(), LakeWriter.commit
-
-    def commit_later(*args):
-        written.wait(60)
-        return commit(*args)
-
-    monkeypatch.setattr(LakeWriter, "commit", commit_later)
-    some = Ponds(shape, jnp.asarray(begin)[None], open_lake(shape, tmp_path / "lake", Start.EMPTY))
-    add, memory = jax.jit(shape.add), []
-    for c in range(chunks):
-        part = steps[c * CHUNK : (c + 1) * CHUNK]
-        added = Added(**{n: jnp.stack([jnp.asarray(s[n]) for s in part]) for n in Added._fields})
-        some.state = add(some.state, added)
-        some.pour({})
-        memory.append(some._host.rows.ctypes.data)
-        if c == 1:
-            written.set()
-        if c >= 1:
-            some.durable({})
-    some.close()
-    assert memory[0] != memory[1]
-    assert memory[1] == memory[2] == memory[3]
+    shape = DevicePond(field, lanes=LANES, capacity=CHUNK + 1, rows=5 * CHUNK)
+    state, add = shape.begin(shape.init(), jnp.asarray(begin)), jax.jit(shape.add)
+    with DeviceLake(tmp_path / "lake", Spec(obs=field, action=Field((), "int32"))) as lake:
+        for c in range(chunks):
+            part = steps[c * CHUNK : (c + 1) * CHUNK]
+            added = Added(**{n: jnp.stack([jnp.asarray(s[n]) for s in part]) for n in Added._fields})
+            state = add(state, added)
+            for _ in range(2):  # the second pour has nothing new
+                pour_new(shape, state, lake.recorded // LANES, lake, {}, "")
+        assert lake.wait().recorded == chunks * CHUNK * LANES
     with Lake.open(tmp_path / "lake") as lake:
         lake.verify()
+        links = [part["follows_previous"] for *_, part in lake.reader.scan(["follows_previous"])]
         for lane in range(LANES):
             ids = lake.query(stream=lane)
-            assert [float(lake.steps(i, i + 1).reward[0]) for i in ids.tolist()] == [
-                float(step["reward"][lane]) for step in steps
-            ]
+            found = lake.steps(ids)
+            for name in ("obs", "reward", "next_obs", "terminated"):
+                assert (getattr(found, name) == np.stack([step[name][lane] for step in steps])).all()
+            ended = (found.terminated | found.truncated)[:-1]
+            assert np.concatenate(links)[ids].tolist() == [False, *~ended]
 
 
 def test_steps_that_were_evicted_before_a_pour_raise_even_if_every_lane_lost_as_many(tmp_path):
     """Episodes of one step need more rows than a pond of stacks has, in all lanes alike."""
     field = SHAPES["stack"]
-    shape = make_pond(field, LANES, 12 * LANES)
+    shape = DevicePond(field, LANES, 12, rows=24)
     begin, steps = rollouts(field, 2)
     ends = {"terminated": np.ones(LANES, bool), "truncated": np.zeros(LANES, bool)}
     added = Added(**{n: jnp.stack([jnp.asarray((s | ends)[n]) for s in steps]) for n in Added._fields})
-    some = Ponds(shape, jnp.asarray(begin)[None], open_lake(shape, tmp_path / "lake", Start.EMPTY))
-    some.state = jax.jit(shape.add)(some.state, added)
-    assert len(set(np.asarray(some.state.oldest).tolist())) == 1
-    with pytest.raises(ConfigError, match="evicted from the Pond before they were poured"):
-        some.pour({})
-    lost = lanes_of(some.state)._replace(oldest=np.zeros(LANES, np.int32))
-    with pytest.raises(SpecError, match="lane 0 no longer has its 12 steps and"):
-        some.lake.pour([lost])
-    some.close()
+    state = jax.jit(shape.add)(shape.begin(shape.init(), jnp.asarray(begin)), added)
+    assert len(set(np.asarray(state.oldest).tolist())) == 1
+    with DeviceLake(tmp_path / "lake", Spec(obs=field, action=Field((), "int32"))) as lake:
+        with pytest.raises(ConfigError, match="before they were poured; lower the setting `pond`"):
+            pour_new(shape, state, 0, lake, {}, "lower the setting `pond`")
+        lost = lanes_of(state)._replace(oldest=np.zeros(LANES, np.int32))
+        with pytest.raises(SpecError, match="lane 0 no longer has its 12 steps and"):
+            lake.pour([lost])
+
+
+def test_a_commit_that_was_not_kept_is_not_found_again(tmp_path):
+    field = SHAPES["board"]
+    begin, steps = rollouts(field, 4)
+    shape = DevicePond(field, lanes=LANES, capacity=CHUNK, rows=5 * CHUNK)
+    state, add = shape.begin(shape.init(), jnp.asarray(begin)), jax.jit(shape.add)
+    spec = Spec(obs=field, action=Field((), "int32"))
+    with DeviceLake(tmp_path / "lake", spec, keep_last=1, max_steps=2 * CHUNK * LANES) as lake:
+        for c in range(4):
+            part = steps[c * CHUNK : (c + 1) * CHUNK]
+            added = Added(**{n: jnp.stack([jnp.asarray(s[n]) for s in part]) for n in Added._fields})
+            state = add(state, added)
+            pour_new(shape, state, lake.recorded // LANES, lake, {})
+            assert lake.commit_at(lake.recorded).number == c
+        assert lake.commit_at(CHUNK * LANES) is None
+    with Lake.open(tmp_path / "lake") as lake:
+        assert len(lake) == 2 * CHUNK * LANES

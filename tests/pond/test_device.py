@@ -287,6 +287,39 @@ def test_sequences_are_consecutive_steps_and_padding_has_weight_zero():
     assert (batch.discount == np.where(batch.reward == 4, 0.0, 0.5)).all()
 
 
+@pytest.mark.parametrize("field", [STACK, COLOUR, BOARD], ids=["stack", "colour", "board"])
+def test_windows_are_adjacent_steps_of_a_lane_and_each_is_as_likely_as_any_other(field):
+    lanes, length = 3, 3
+    begin, rows = episode_steps(np.random.default_rng(6), lanes, 14, field)
+    pond = DevicePond(field, lanes=lanes, capacity=8, rows=10 if field is BOARD else 0)
+    state, add = pond.begin(pond.init(), jnp.asarray(begin)), jax.jit(pond.add)
+    for start in (0, 7):
+        state = add(state, as_added(rows[start : start + 7]))
+    oldest = np.asarray(state.oldest)
+    live = {(t, lane) for lane in range(lanes) for t in range(oldest[lane], 14)}
+    assert len(set(oldest.tolist())) > 1  # some lanes have lost steps for want of rows
+    sample = jax.jit(partial(pond.sample_windows, count=12_000, length=length))
+    found = jax.tree.map(np.asarray, sample(state, jax.random.PRNGKey(1)))
+    by_reward = {row[lane][2]: (t, lane) for t, row in enumerate(rows) for lane in range(lanes)}
+    first = [by_reward[float(reward)] for reward in found.reward[0]]
+    for i, (start, lane) in enumerate(first[:300]):
+        for k in range(length):
+            t = start + k if start + k < 14 else oldest[lane] + start + k - 14  # the newest, then the oldest
+            obs, action, reward, next_obs, over, cut, _ = rows[t][lane]
+            assert (found.obs[k, i] == obs).all()
+            assert (found.next_obs[k, i] == next_obs).all()
+            assert (found.action[k, i], found.reward[k, i]) == (action, reward)
+            assert found.terminated[k, i] == over
+            assert found.cut[k, i] == (over or cut or k == length - 1 or t == 13)
+    for position in range(length):
+        places, counts = np.unique(found.reward[position], return_counts=True)
+        assert {by_reward[float(place)] for place in places} == live
+        expected = 12_000 / len(live)
+        assert ((counts - expected) ** 2 / expected).sum() < len(live) + 4 * (2 * len(live)) ** 0.5
+    with pytest.raises(SampleError, match="windows need a count and length of at least 1, not 0 and 3"):
+        pond.sample_windows(state, jax.random.PRNGKey(0), 0, 3)
+
+
 @pytest.mark.parametrize("alpha", [None, 1.0])
 @pytest.mark.parametrize("sequences", [False, True])
 def test_each_step_is_drawn_with_its_exact_probability(alpha, sequences):

@@ -1,7 +1,7 @@
 """Takes the screenshots of docs/view.md and docs/report.md, from a few runs.
 
 lakepond train erl --preset demo --out runs/erl-demo
-lakepond train mixture --game breakout --frames 262144 --portion 65536 --out runs/mixture
+lakepond train mixture --game breakout --env-steps 262144 --reset-every 65536 --out runs/mixture
 lakepond train erl --preset demo --seed 0 --out runs/seed-0
 (and the same with --seed 1 and 2)
 python tests/report/screenshots.py docs/images --market runs/erl-demo --games runs/mixture --seeds runs/seed-*

@@ -42,7 +42,36 @@ def test_scores_are_told_over_those_of_the_best_arm(comparison):
     told = figures(read(comparison))["arms"]
     assert told["single"]["iqm"] == [1.0, 1.0, 1.0]
     assert told["mixture"]["iqm"] == [0.5, 0.5, 0.5]
+    assert told["mixture"]["mean"] == [0.5, 0.5, 0.5]
     assert told["mixture"]["beats_single"] == [0.0, 0.0, 0.0]
+
+
+def test_differences_on_each_game_come_first_and_are_of_the_seeds_that_both_arms_have(comparison, tmp_path):
+    for seed, level in enumerate((12.0, 14.0, 99.0)):
+        made_up(comparison, "live", "Breakout", seed + (seed == 2) * 7, level)  # no other arm has seed 9
+    arms = figures(read(comparison))["arms"]
+    assert arms["live"]["differences"]["Breakout"][0] == 3.0
+    low, high = arms["live"]["differences"]["Breakout"][1:]
+    assert (low, high) == (2.0, 4.0)
+    assert arms["mixture"]["differences"] == {"Asterix": [-1.0] * 3, "Breakout": [-5.0] * 3}
+    write(comparison, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert "| live |  | 3.00 [2.00, 4.00] |" in text
+    assert text.index("3.00 [2.00, 4.00]") < text.index("Scores: the mean over seeds") < text.index("IQM")
+
+
+def test_the_mean_of_all_games_is_not_the_interquartile_mean(comparison):
+    for seed in range(4):
+        made_up(comparison, "live", "Breakout", seed, 40.0)
+        made_up(comparison, "live", "Asterix", seed, 0.0)
+    arm = figures(read(comparison))["arms"]["live"]
+    assert arm["mean"][0] == 0.5 == arm["iqm"][0]
+    for seed in range(4):
+        made_up(comparison, "single", "Freeway", seed, 10.0)
+        made_up(comparison, "live", "Freeway", seed, 10.0)
+    arm = figures(read(comparison))["arms"]["live"]
+    assert arm["mean"][0] == pytest.approx(2 / 3)
+    assert arm["iqm"][0] > arm["mean"][0]
 
 
 def test_the_page_tells_all_and_keeps_what_was_written_by_hand(comparison, tmp_path):

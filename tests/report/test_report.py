@@ -83,7 +83,7 @@ def test_several_runs_share_a_chart_for_each_metric(runs):
     best = chart_of(found, "fitness-fitness_best-generation")
     assert [(one.name, one.colour) for one in best.lines] == [("erl-1", 0), ("erl-2", 1)]
     assert list(best.lines[1].y) == [11, 21, 31, 41]
-    evaluation = chart_of(found, "evaluation-evaluation-frames")  # another axis, another chart
+    evaluation = chart_of(found, "evaluation-evaluation-steps")  # another axis, another chart
     assert [(one.name, one.colour) for one in evaluation.lines] == [("mixture", 2)]
 
 

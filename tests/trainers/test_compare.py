@@ -1,16 +1,26 @@
 """The runner of comparisons; training itself is tested with the trainers."""
 
+import dataclasses
 import json
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import jax
 import pytest
 
+from lakepond.agents.settings import PQNSettings
 from lakepond.errors import ConfigError
-from lakepond.trainers import compare
+from lakepond.runs import Run
+from lakepond.trainers import arena, compare, mixture
 from lakepond.trainers.compare import ARMS, CompareConfig, Job
+
+
+@pytest.fixture(autouse=True)
+def no_policy(monkeypatch):
+    """The runs below have no policy to play with."""
+    monkeypatch.setattr(compare, "final_score", lambda config, folder: 7.0)
 
 
 def job(arm, folder):
@@ -18,23 +28,29 @@ def job(arm, folder):
 
 
 def test_every_arm_has_the_same_frames_and_its_own_difference(tmp_path):
-    config = CompareConfig(frames=100_000)
+    config = CompareConfig(env_steps=100_000)
     found = {arm: compare.arm_settings(config, job(arm, tmp_path))[0] for arm in ARMS}
-    assert {settings.frames for settings in found.values()} == {4 * 24_576}
+    assert {settings.env_steps for settings in found.values()} == {4 * 24_576}
     assert {settings.seed for settings in found.values()} == {3}
     assert found["mixture"].epsilon_reset == 0.3
     assert found["mixture-restart"].epsilon_reset == 1.0
     assert found["mixture-keep"].epsilon_reset == "keep"
     assert not found["apart"].share
+    assert found["single-lake"] == dataclasses.replace(found["single-epochs"], replay_share=0.5)
+    acts = found["mixture-acts"]
+    assert acts.big_steps == acts.agents_steps == found["single"].pqn.frames // 2
+    per_step = acts.pqn.epochs / 2 + acts.big_pqn.epochs / 2
+    assert per_step == found["single-epochs"].pqn.epochs
+    assert found["clone-best"] == dataclasses.replace(found["mixture"], big_replay_ratio=0.0)
     assert found["single-resets"].agents == 1
     assert found["single-resets"].pqn == found["single"].pqn
-    assert found["mixture-last"].big_last == found["mixture-last"].big_samples == 8.0
+    assert found["mixture-last"].big_last == found["mixture-last"].big_replay_ratio == 8.0
     assert found["mixture-last"].pqn.epochs == found["single-epochs"].pqn.epochs == 8
     mixed = found["mixture"]
     assert mixed.agents * mixed.pqn.frames == found["single"].pqn.frames
-    resets = sum(mixed.big_samples * mixed.portion * i for i in (1, 2, 3))  # of the Lake so far
-    samples = mixed.frames * mixed.pqn.epochs + resets
-    assert found["single-epochs"].frames * found["single-epochs"].pqn.epochs == samples
+    resets = sum(mixed.big_replay_ratio * mixed.reset_every * i for i in (1, 2, 3))  # of the Lake so far
+    samples = mixed.env_steps * mixed.pqn.epochs + resets
+    assert found["single-epochs"].env_steps * found["single-epochs"].pqn.epochs == samples
 
 
 def test_runs_are_ordered_so_that_what_is_done_is_fair(tmp_path):
@@ -53,8 +69,6 @@ def test_each_run_is_done_once_and_another_start_goes_on(tmp_path, monkeypatch):
     done = []
 
     def train(settings, folder):
-        from lakepond.runs import Run
-
         done.append(folder.parts[-3:])
         with Run.create(folder, "single", settings) as run:
             for step in (10, 20, 30, 40):
@@ -72,7 +86,8 @@ def test_each_run_is_done_once_and_another_start_goes_on(tmp_path, monkeypatch):
     assert len(done) == 4
     results = list(compare.results(tmp_path))
     assert [r["seed"] for r in results] == [0, 1, 2]
-    assert results[0]["score"] == pytest.approx(3.0)  # the last three of 1, 2, 3, 4
+    assert results[0]["score"] == 7.0
+    assert results[0]["curve"][-1] == [40, 4.0]
 
 
 TRAINED = CompareConfig(games=("Breakout",), arms=("single",), seeds=3)
@@ -86,8 +101,6 @@ test_compare.other_process({folder!r}, {at!r})
 
 def train(settings, folder):
     """As the trainers: without a checkpoint the log is cut; each run that is done adds a line to `done`."""
-    from lakepond.runs import Run
-
     with Run.create(folder, "single", settings) as run:
         run.rewind(run.load(like={}) if run.checkpoints() else None)
         for step in (10, 20, 30):
@@ -112,6 +125,7 @@ def other_process(folder, at):
         train(settings, run_folder)
 
     compare.single.run = training
+    compare.final_score = lambda config, folder: 7.0
     compare.programs.forget = wait if at == "trained" else lambda: None
     assert compare.run(TRAINED, folder) == 0
 
@@ -175,6 +189,13 @@ def test_checkpoints_that_a_crash_left_beside_a_result_are_removed_by_the_next_p
     assert log_of(arm / "0") == [10, 20, 30]
 
 
+def test_recovery_is_counted_from_the_reset_to_the_level_before_it():
+    frames, scores = [10, 20, 30, 40], [5.0, 3.0, 4.9, 5.5]
+    assert compare._recovery(frames, scores, 10, 5.0) == 30
+    assert compare._recovery(frames, scores, 10, 4.5) == 20
+    assert compare._recovery(frames, scores, 10, 9.0) is None
+
+
 def test_recovery_is_taken_from_the_curve():
     curve = [(10, 5.0), (20, 3.0), (30, 4.8), (40, 5.5)]
     reset = {"step": 10, "evaluation_before": 5.0, "evaluation_after": 2.0}
@@ -183,32 +204,38 @@ def test_recovery_is_taken_from_the_curve():
     assert compare._recovered({**reset, "evaluation_after": 5.1}, curve)["recovery"] == 0
 
 
-def test_a_run_that_ends_with_a_big_agent_is_scored_by_it(tmp_path):
-    from lakepond.runs import Run
-
-    with Run.create(tmp_path / "run", "mixture", CompareConfig()) as run:
-        for step in (10, 20, 30, 40):
-            run.log(step, {"evaluation": step / 10, "samples": 2 * step})
-            if step in (20, 40):
-                told = {"evaluation_before": 1.0, "evaluation_after": 7.0, "samples": 3 * step}
-                run.log(step, {"reset": step // 20, **told})
+def test_the_score_of_every_arm_is_that_of_the_policy_that_its_run_ends_with(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    game = {"hidden": (8,), "evaluation_episodes": 4, "env_steps": 2_048, "evaluate_every": 1_024}
+    pqn = PQNSettings(envs=4, rollout=16, minibatches=2)
+    config = mixture.MixtureConfig(**game, reset_every=2_048, pond=64, pqn=pqn, big_last=0.5, big_batch=64)
+    mixture.run(config, tmp_path / "run")
+    score = compare.final_score(config, tmp_path / "run")
+    env = arena.make_env(config)
+    network = arena.network_of(config, env)
+    big = Run.open(tmp_path / "run").load(like={"big": network.init(jax.random.PRNGKey(0))}).arrays["big"]
+    evaluate = arena.make_evaluate(env, network, 12, epsilon=config.evaluation_epsilon)
+    assert score == evaluate(big, arena.evaluation_key(0)).mean()
     found = compare.result_of(tmp_path / "run")
-    assert (found["score"], found["samples"], found["agents_score"]) == (7.0, 120, 3.0)
-    assert [reset["frames"] for reset in found["resets"]] == [20]  # nothing could recover after the last
+    (reset,) = [line for line in Run.open(tmp_path / "run").history() if "reset" in line]
+    assert found["samples"] == reset["samples"] > 2_048 * pqn.epochs
+    assert found["resets"] == []  # nothing could recover after the last step
 
 
 def test_a_folder_is_one_comparison(tmp_path):
     compare._settle(CompareConfig(), tmp_path)
     compare._settle(CompareConfig(seeds=9, arms=("single",)), tmp_path)  # these may change
+    file = tmp_path / "settings.json"
+    file.write_text(file.read_text().replace('"env_steps"', '"frames"'))  # as earlier versions wrote it
+    compare._settle(CompareConfig(), tmp_path)
     with pytest.raises(
-        ConfigError, match=r"comparison with frames=524288, not 1000000; choose another folder"
+        ConfigError, match=r"comparison with env_steps=524288, not 1000000; choose another folder"
     ):
-        compare._settle(CompareConfig(frames=1_000_000), tmp_path)
-    assert json.loads((tmp_path / "settings.json").read_text())["frames"] == 524_288
+        compare._settle(CompareConfig(env_steps=1_000_000), tmp_path)
 
 
 def test_what_cannot_be_is_told(tmp_path):
     with pytest.raises(ConfigError, match="there is no arm"):
         compare.jobs(CompareConfig(arms=("double",)), tmp_path)
     with pytest.raises(ConfigError, match="too few for 4 portions"):
-        compare.arm_settings(CompareConfig(frames=100), job("single", tmp_path))
+        compare.arm_settings(CompareConfig(env_steps=100), job("single", tmp_path))

@@ -192,13 +192,10 @@ def test_any_kept_checkpoint_can_be_gone_on_from_with_its_buffer(run, tmp_path):
     assert fingerprint(folder) == fingerprint(run)
 
 
-def test_a_folder_with_a_run_is_not_overwritten(run):
-    with pytest.raises(
-        ConfigError,
-        match=r"contains a run with checkpoints up to 25; resume it "
-        r"\(--resume\)",
-    ):
-        erl.train(TINY, run)
+def test_a_run_that_has_ended_is_not_changed_by_the_same_command(run):
+    before = fingerprint(run)
+    assert erl.train(TINY, run)["generation"] == 25
+    assert fingerprint(run) == before
 
 
 def test_a_checkpoint_of_other_settings_is_refused_with_the_difference(run):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,28 +17,39 @@ from tiny_market import TINY
 
 import lakepond as lp
 from faults.training import fingerprint
+from lakepond.agents import fleet
 from lakepond.agents.pqn import PQNSettings
-from lakepond.errors import ConfigError, RunMismatch, SpecError, UnknownStream
+from lakepond.cloud.place import Cloud
+from lakepond.errors import (
+    ConfigError,
+    RunMismatch,
+    RunNotFound,
+    RunNotSaved,
+    SpecError,
+    UnknownStream,
+)
 from lakepond.guards import METRICS
 from lakepond.lake.read.lake import Lake
 from lakepond.report.video import save_gif
 from lakepond.runs import Run
-from lakepond.trainers import arena, big_agent, erl, live, mixture, single
+from lakepond.runs.copies import pull_run
+from lakepond.trainers import arena, erl, live, mixture, saving, single
 from lakepond.trainers.play import play
 
 SINGLE = replace(
     single.PRESETS["tiny"],
-    frames=2_048,
-    portion=512,
+    env_steps=2_048,
+    evaluate_every=512,
     hidden=(8,),
     pqn=PQNSettings(envs=8, rollout=16, minibatches=2),
     checkpoint_every=1,
     evaluation_episodes=4,
 )
+REPLAYING = replace(SINGLE, replay_share=0.5, replay_pond=512, min_free="0")
 MIXTURE = replace(
     mixture.PRESETS["tiny"],
-    frames=3_072,
-    portion=1_024,
+    env_steps=3_072,
+    reset_every=1_024,
     evaluate_every=512,
     hidden=(8,),
     pqn=PQNSettings(envs=4, rollout=16, minibatches=2),
@@ -46,17 +58,19 @@ MIXTURE = replace(
     big_batch=64,
     checkpoint_every=1,
     evaluation_episodes=4,
+    min_free="0",
 )
 LIVE = replace(
     live.PRESETS["tiny"],
-    frames=3_200,
-    portion=640,
+    env_steps=3_200,
+    evaluate_every=640,
     hidden=(8,),
     pqn=PQNSettings(envs=4, rollout=16, minibatches=2),
     big_envs=4,
     big_pond=1_000,
     big_alpha=0.5,
     checkpoint_every=1,
+    min_free="0",
 )
 
 
@@ -73,6 +87,14 @@ def whole_live(tmp_path_factory):
     """A live run that nobody stopped."""
     folder = tmp_path_factory.mktemp("live") / "run"
     live.run(LIVE, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole_replaying(tmp_path_factory):
+    """A single agent with a lake that nobody stopped."""
+    folder = tmp_path_factory.mktemp("replaying") / "run"
+    single.run(REPLAYING, folder)
     return folder
 
 
@@ -133,11 +155,33 @@ def test_a_live_run_that_was_stopped_ends_with_the_same_bits_lake_included(tmp_p
     assert_same_lake(tmp_path / "stopped", whole_live)
 
 
+def test_a_big_agent_that_acts_and_replays_resumes_with_the_same_bits_and_is_cloned(tmp_path):
+    config = replace(
+        LIVE, big_learner="pqn", big_alpha=None, clone_every=640, big_replay_ratio=1.0, lake=False
+    )
+    live.run(config, tmp_path / "whole")
+    stop_and_go_on(live, config, tmp_path / "stopped", tmp_path / "whole")
+    made = live.build(config)
+    state = made.init(jax.random.PRNGKey(0))
+    found = Run.open(tmp_path / "whole").load(like={"all": state}).arrays["all"]
+    assert int(found.iterations) == 10  # the agents are cloned after every second one
+    for four, one in zip(*map(jax.tree.leaves, (found.agents.params, found.big.params)), strict=True):
+        assert (np.asarray(four) == np.asarray(one)).all()
+    last = list(Run.open(tmp_path / "whole").history())[-1]
+    own = config.big_pqn
+    assert (own.envs, own.minibatches, own.epochs) == (4, 2, 5)  # each of 5 x 64 steps once
+    assert last["big_updates"] == 10 * 2 * 5
+    assert last["samples"] == config.env_steps * 4 // 5 * 2 + config.env_steps
+    three, _ = live.train(made, state, 3)
+    pairs = zip(*map(jax.tree.leaves, (three.agents.params, three.big.params)), strict=True)
+    assert any((np.asarray(four) != np.asarray(one)).any() for four, one in pairs)  # in between they differ
+
+
 def test_the_lake_of_a_live_run_holds_the_steps_of_all_five_in_their_order(tmp_path, whole_live):
     with Lake.open(whole_live / "lake") as lake:
         lake.verify()
-        assert len(lake) == LIVE.frames
-        envs, each = LIVE.pqn.envs, LIVE.frames // 20
+        assert len(lake) == LIVE.env_steps
+        envs, each = LIVE.pqn.envs, LIVE.env_steps // 20
         for stream in (0, envs, 4 * envs, 4 * envs + LIVE.big_envs - 1):  # the last are the big agent's
             ids = lake.query(stream=stream)
             assert len(ids) == each
@@ -156,28 +200,72 @@ def test_the_lake_of_a_live_run_holds_the_steps_of_all_five_in_their_order(tmp_p
 TESTS = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 KILLED = """
 import os, signal, sys
-from dataclasses import replace
 sys.path[:0] = {tests!r}
-from test_games import MIXTURE
-from lakepond.trainers import mixture
-lines = []
-def tell(line):
-    lines.append(line)
-    if len(lines) == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-mixture.run(MIXTURE, {folder!r}, tell=tell)
+import test_games
+
+children = []
+for name, (trainer, config, lines) in test_games.KILLED_AFTER.items():
+    if (child := os.fork()) == 0:
+        seen = []
+        def tell(line):
+            seen.append(line)
+            if len(seen) == lines:
+                os.kill(os.getpid(), signal.SIGKILL)
+        trainer(config, os.path.join({folder!r}, name), tell=tell)
+        os._exit(0)
+    children.append(child)
+print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
 """
+KILLED_AFTER = {"mixture": (mixture.run, MIXTURE, 5), "single": (single.run, REPLAYING, 3)}
 
 
-def test_a_mixture_that_was_killed_ends_with_the_same_bits_lake_included(tmp_path, whole):
-    folder = tmp_path / "killed"
-    code = KILLED.format(tests=TESTS, folder=str(folder))
-    done = subprocess.run([sys.executable, "-c", code], timeout=240, env={**os.environ}, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert 0 < len(Run.open(folder).checkpoints()) < len(Run.open(whole).checkpoints())
-    mixture.run(MIXTURE, folder)
-    assert_same(folder, whole)
-    assert_same_lake(folder, whole)
+def test_killed_a_mixture_and_a_replaying_agent_end_with_the_same_bits_lake_included(
+    tmp_path, whole, whole_replaying
+):
+    code = KILLED.format(tests=TESTS, folder=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.stdout == f"{[-int(signal.SIGKILL)] * 2}\n", done.stderr[-2_000:]
+    for name, other in {"mixture": whole, "single": whole_replaying}.items():
+        folder = tmp_path / name
+        assert 0 < len(Run.open(folder).checkpoints()) < len(Run.open(other).checkpoints())
+        trainer, config, _ = KILLED_AFTER[name]
+        trainer(config, folder)
+        assert_same(folder, other)
+        assert_same_lake(folder, other)
+
+
+def test_a_replaying_agent_has_all_its_steps_in_the_lake_and_counts_the_same_samples(whole_replaying):
+    with Lake.open(whole_replaying / "lake") as lake:
+        lake.verify()
+        assert len(lake) == REPLAYING.env_steps
+        assert len(lake.query(stream=REPLAYING.pqn.envs - 1)) == REPLAYING.env_steps // REPLAYING.pqn.envs
+    lines = list(Run.open(whole_replaying).history())
+    assert lines[-1]["samples"] == REPLAYING.env_steps * REPLAYING.pqn.epochs
+    assert {"seconds_train", "seconds_pour", "seconds_fill"} <= lines[-1].keys()
+    assert all(np.isfinite(line["loss"]) for line in lines)
+
+
+def test_a_replaying_agent_s_lake_is_limited_and_pushed(tmp_path):
+    url = f"file://{tmp_path}/bucket/run"
+    config = replace(
+        REPLAYING, env_steps=1_024, evaluate_every=256, keep_every=0, push_to=url, max_steps=600, keep_last=1
+    )
+    single.run(config, tmp_path / "run")
+    with Lake.open(tmp_path / "run" / "lake") as lake:
+        assert len(lake) == 600
+        assert lake.commit.recorded == 1_024
+    run = Run.open(tmp_path / "run")
+    named = {run.state(number)["lake_commit"] for number in run.checkpoints()}
+    commits = {int(file.stem) for file in (tmp_path / "run" / "lake" / "commits").glob("*.json")}
+    assert commits == named - {None}
+    assert len(commits) < 4
+    pull_run(tmp_path / "pulled", Cloud.of(url))
+    assert_same(tmp_path / "run", tmp_path / "pulled")
+    full = replace(REPLAYING, min_free="1000TB")
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):  # it waits for space
+        single.run(full, tmp_path / "full", tell=lambda _: os.kill(os.getpid(), signal.SIGTERM))
 
 
 KILLED_EARLY = """
@@ -200,6 +288,7 @@ for name, (trainer, config) in test_games.WITH_A_LAKE.items():
 print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
 """
 WITH_A_LAKE = {
+    "single": (single.run, REPLAYING),
     "mixture": (mixture.run, MIXTURE),
     "live": (live.run, LIVE),
     "erl": (erl.train, replace(TINY, generations=2)),
@@ -207,7 +296,7 @@ WITH_A_LAKE = {
 
 
 def test_killed_between_the_first_commit_and_its_checkpoint_all_end_with_the_same_bits(
-    tmp_path, whole, whole_live
+    tmp_path, whole, whole_live, whole_replaying
 ):
     spec = lp.Spec(obs=lp.Field((2,), "float32"))
     for name in WITH_A_LAKE:  # in a folder in which somebody recorded, from which they start over
@@ -220,7 +309,7 @@ def test_killed_between_the_first_commit_and_its_checkpoint_all_end_with_the_sam
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=500, check=False
     )
-    assert done.stdout == f"{[-int(signal.SIGKILL)] * 3}\n", done.stderr[-2_000:]
+    assert done.stdout == f"{[-int(signal.SIGKILL)] * 4}\n", done.stderr[-2_000:]
     for name, (trainer, config) in WITH_A_LAKE.items():
         assert Run.open(tmp_path / name).checkpoints() == [0]
         assert (tmp_path / name / "lake" / "commits" / "0000000000.json").exists()
@@ -228,7 +317,7 @@ def test_killed_between_the_first_commit_and_its_checkpoint_all_end_with_the_sam
         (old,) = (tmp_path / name).glob("old-*")
         with Lake.open(old / "lake") as lake:
             assert lake.steps(0, 199).reward.tolist() == list(range(199))
-    for name, other in {"mixture": whole, "live": whole_live}.items():
+    for name, other in {"mixture": whole, "live": whole_live, "single": whole_replaying}.items():
         assert_same(tmp_path / name, other)
         assert_same_lake(tmp_path / name, other)
     erl.train(WITH_A_LAKE["erl"][1], tmp_path / "straight")
@@ -238,11 +327,11 @@ def test_killed_between_the_first_commit_and_its_checkpoint_all_end_with_the_sam
 def test_the_lake_of_a_mixture_is_an_ordinary_one_and_knows_its_agents(whole):
     with Lake.open(whole / "lake") as lake:
         lake.verify()
-        assert len(lake) == MIXTURE.frames
+        assert len(lake) == MIXTURE.env_steps
         envs = MIXTURE.pqn.envs
         for agent in range(MIXTURE.agents):
             ids = np.concatenate([lake.query(stream=agent * envs + env) for env in range(envs)])
-            assert len(ids) == MIXTURE.frames // MIXTURE.agents
+            assert len(ids) == MIXTURE.env_steps // MIXTURE.agents
         batch = lake.sample(64, rng=np.random.default_rng(0))
         assert batch.obs.shape == (64, 10, 10, 4)
         assert batch.obs.max() == 1
@@ -255,19 +344,23 @@ def test_resets_are_logged_with_what_was_before_and_after(whole):
     for number, line in enumerate(resets):
         assert line["lake_steps"] == line["step"]
         assert line["big_pond_steps"] == min(line["step"], MIXTURE.big_pond)
-        assert line["big_steps"] == round(MIXTURE.big_samples * line["big_pond_steps"] / MIXTURE.big_batch)
-        assert {"evaluation_before", "evaluation_after", "evaluation_greedy_after", "cloned"} <= line.keys()
+        assert line["big_steps"] == round(
+            MIXTURE.big_replay_ratio * line["big_pond_steps"] / MIXTURE.big_batch
+        )
+        assert {"evaluation_before", "evaluation_after", "evaluation_greedy_after"} <= line.keys()
         assert line["reset"] == number + 1
     curve = [line for line in lines if "reset" not in line]
     assert all({"evaluation", "evaluation_greedy"} <= line.keys() for line in curve)
     assert [line["step"] for line in curve] == list(range(512, 3_073, 512))
     learned = sum(line["big_steps"] for line in resets) * MIXTURE.big_batch
-    assert curve[-1]["samples"] == MIXTURE.frames * MIXTURE.pqn.epochs + learned
+    assert curve[-1]["samples"] == MIXTURE.env_steps * MIXTURE.pqn.epochs + learned
 
 
 def test_a_big_agent_after_the_last_frame_is_the_policy(tmp_path):
     folder = tmp_path / "run"
-    config = replace(MIXTURE, frames=2_048, portion=2_048, big_last=0.5, big_n_step=(4, 2), big_distill=0.1)
+    config = replace(
+        MIXTURE, env_steps=2_048, reset_every=2_048, big_last=0.5, big_n_step=(4, 2), big_distill=0.1
+    )
     mixture.run(config, folder)
     resets = [line for line in Run.open(folder).history() if "reset" in line]
     assert [line["step"] for line in resets] == [2_048]
@@ -283,10 +376,10 @@ def test_a_big_agent_after_the_last_frame_is_the_policy(tmp_path):
 def test_the_counters_of_the_four_and_of_the_one_are_apart(whole_live):
     told = list(Run.open(whole_live).history())[1]
     assert told["step"] == 1_280
-    assert told["agents_frames"] == 4 * 4 * 16 * 4
-    assert told["big_frames"] == 4 * 16 * 4
+    assert told["agents_env_steps"] == 4 * 4 * 16 * 4
+    assert told["big_env_steps"] == 4 * 16 * 4
     assert told["agents_updates"] == 4
-    assert told["big_updates"] == 4 * round(LIVE.big_samples * 320 / LIVE.big_batch)
+    assert told["big_updates"] == 4 * round(LIVE.big_replay_ratio * 320 / LIVE.big_batch)
 
 
 def test_every_checkpoint_opens_as_a_policy(whole):
@@ -298,72 +391,117 @@ def test_every_checkpoint_opens_as_a_policy(whole):
 
 
 def test_clones_are_the_big_agent_and_who_and_what_are_settings():
-    import jax
-    import jax.numpy as jnp
-
-    from lakepond.agents.fleet import over_agents
-
     for optimiser in ("fresh", "kept", "cloned"):
         settings = replace(MIXTURE, agents=4, clone_optimiser=optimiser, epsilon_reset=0.4)
         made = mixture.build(settings)
-        agents = over_agents(made.pqn.init, jax.random.split(jax.random.PRNGKey(0), 4))
+        agents = fleet.over_agents(made.pqn.init, jax.random.split(jax.random.PRNGKey(0), 4))
         agents = agents._replace(
             epsilon=jax.tree.map(lambda x: x + 5, agents.epsilon),
             optimiser=jax.tree.map(lambda x: x + 1, agents.optimiser),
         )
         big = made.dqn.init(made.pqn.network.init(jax.random.PRNGKey(9)))
         big = big._replace(optimiser=jax.tree.map(lambda x: x + 7, big.optimiser))
-        who = np.array([True, False, True, True])
-        after = big_agent.clone(made, agents, big, who)
-        for old, new, theirs in zip(
-            *map(jax.tree.leaves, (agents.params, after.params, big.params)), strict=True
-        ):
-            assert (new[1] == old[1]).all()
-            assert (new[jnp.asarray(who)] == theirs).all()
-        assert np.asarray(after.epsilon.start).tolist() == pytest.approx([0.4, 6.0, 0.4, 0.4])
+        after = mixture.clone_agents(made, agents, big)
+        for new, theirs in zip(*map(jax.tree.leaves, (after.params, big.params)), strict=True):
+            assert (new == theirs).all()
+        assert np.asarray(after.epsilon.start).tolist() == pytest.approx([0.4] * 4)
+        assert after.env is agents.env
+        adam = mixture._is_adam
+        moments = [s for s in jax.tree.leaves(after.optimiser, is_leaf=adam) if adam(s)]
         counts = {"fresh": 0, "kept": 1, "cloned": 7}[optimiser]
-        moments = [
-            s for s in jax.tree.leaves(after.optimiser, is_leaf=big_agent._is_adam) if big_agent._is_adam(s)
-        ]
-        assert np.asarray(moments[0].count).tolist() == [counts, 1, counts, counts]
+        assert np.asarray(moments[0].count).tolist() == [counts] * 4
 
 
-def test_recovery_is_counted_from_the_reset_to_the_level_before_it():
-    frames, scores = [10, 20, 30, 40], [5.0, 3.0, 4.9, 5.5]
-    assert arena.recovery(frames, scores, 10, 5.0) == 30
-    assert arena.recovery(frames, scores, 10, 4.5) == 20
-    assert arena.recovery(frames, scores, 10, 9.0) is None
+def test_the_agent_with_the_best_training_scores_can_be_cloned_without_learning(tmp_path, monkeypatch):
+    """The control `clone-best`."""
+    seen, clone_agents = [], mixture.clone_agents
+
+    def clone(made, agents, big):
+        seen.append(jax.tree.map(np.array, (agents.params, big.params)))
+        return clone_agents(made, agents, big)
+
+    monkeypatch.setattr(mixture, "clone_agents", clone)
+    monkeypatch.setattr(mixture, "fill_big_pond", None)  # nothing is read from the lake
+    mixture.run(replace(MIXTURE, env_steps=2_048, big_replay_ratio=0.0), tmp_path / "run")
+    lines = list(Run.open(tmp_path / "run").history())
+    (reset,) = [line for line in lines if "reset" in line]
+    before = next(line for line in lines if line["step"] == reset["step"] == 1_024)
+    assert reset["evaluation_before"] == before["evaluation"]
+    assert reset["samples"] == before["samples"]
+    assert "big_steps" not in reset
+    ((agents, big),) = seen
+    best = fleet.pick(agents, int(np.argmax(before["score_agents"])))
+    assert all((x == y).all() for x, y in zip(*map(jax.tree.leaves, (best, big)), strict=True))
+
+
+@pytest.mark.parametrize(("trainer", "config"), [(mixture, MIXTURE), (live, LIVE)])
+def test_limits_of_the_lake_and_the_place_to_push_to_are_settings(tmp_path, trainer, config, monkeypatch):
+    pushed = tmp_path / "pushed"
+    few = replace(config, max_steps=1_000, keep_last=1, keep_every=0, push_to=f"file://{pushed}")
+    trainer.run(few, tmp_path / "run")
+    with Lake.open(tmp_path / "run" / "lake") as lake:
+        lake.verify()
+        assert len(lake) == 1_000
+        assert lake.commit.recorded == config.env_steps
+    commits = list((tmp_path / "run" / "lake" / "commits").glob("*.json"))
+    assert len(commits) <= 5  # of 8 or more: the newest, and those of the last three checkpoints
+    assert Run.open(pushed).checkpoints()[-1] == Run.open(tmp_path / "run").checkpoints()[-1]
+    monkeypatch.setattr(saving, "FINAL_SECONDS", 0.0)
+    monkeypatch.setattr(saving, "RETRY_SECONDS", 0.0)
+    if trainer is live:  # a mixture waits for space before its first reset
+        with pytest.raises(RunNotSaved, match="could not be saved"):
+            live.run(replace(config, min_free="1000000TB"), tmp_path / "full")
+
+
+def test_a_mixture_resumes_from_the_checkpoint_that_is_named(tmp_path, whole):
+    shutil.copytree(whole, tmp_path / "run")
+    last = mixture.run(MIXTURE, tmp_path / "run")  # it has ended: nothing changes
+    assert last["evaluation"] == list(Run.open(whole).history())[-1]["evaluation"]
+    mixture.run(MIXTURE, tmp_path / "run", resume_from=2)
+    assert_same(tmp_path / "run", whole)
+    assert_same_lake(tmp_path / "run", whole)
+    with pytest.raises(RunNotFound, match="has no run to resume"):
+        mixture.run(MIXTURE, tmp_path / "nothing", resume=True)
+
+
+def test_on_atari_frames_of_the_emulator_are_reported_beside_steps():
+    config = live.PRESETS["atari"]
+    assert arena.emulator_frames(config, 1_000) == {"emulator_frames": 4_000}
+    assert arena.progress(config, 1_000) == "     1,000 steps (4,000 frames)"
+    assert arena.emulator_frames(LIVE, 1_000) == {}
+    assert arena.progress(LIVE, 1_000) == "     1,000 steps"
+    assert arena.make_env(replace(config, frame_stack=3)).obs.shape == (3, 84, 84)
 
 
 def test_what_cannot_be_is_told_in_a_sentence(tmp_path, whole):
-    with pytest.raises(ConfigError, match="100 frames are less than one portion"):
-        single.run(replace(SINGLE, frames=100), tmp_path / "a")
+    with pytest.raises(ConfigError, match="env_steps is 100, less than evaluate_every, which is 512"):
+        single.run(replace(SINGLE, env_steps=100), tmp_path / "a")
     with pytest.raises(ConfigError, match="less than one update"):
-        single.run(replace(SINGLE, portion=5), tmp_path / "b")
+        single.run(replace(SINGLE, evaluate_every=5), tmp_path / "b")
     with pytest.raises(ConfigError, match="did you mean Breakout"):
         single.run(replace(SINGLE, game="brakeout"), tmp_path / "c")
     with pytest.raises(ConfigError, match="not a multiple of an agent's update"):
         mixture.run(replace(MIXTURE, pond=100), tmp_path / "d")
-    with pytest.raises(ConfigError, match="cannot be divided evenly"):
-        mixture.run(replace(MIXTURE, evaluation_episodes=5), tmp_path / "e")
     with pytest.raises(ConfigError, match="less than a rollout"):
         live.run(replace(LIVE, big_pond=20), tmp_path / "f")
+    with pytest.raises(ConfigError, match="big_alpha needs big_learner dqn"):
+        live.run(replace(LIVE, big_learner="pqn"), tmp_path / "f")
     with pytest.raises(RunMismatch, match="run of the trainer 'mixture', not 'single'"):
         single.run(SINGLE, whole)
     with pytest.raises(SpecError, match="room for"):
-        live.run(replace(LIVE, big_pond=10**10, frames=3_200), tmp_path / "g")
+        live.run(replace(LIVE, big_pond=10**10, env_steps=3_200), tmp_path / "g")
     with pytest.raises(SpecError, match="room for"):  # the BigPond, which is needed only later
-        mixture.run(replace(MIXTURE, big_pond=10**10, frames=10**10), tmp_path / "h")
+        mixture.run(replace(MIXTURE, big_pond=10**10, env_steps=10**10), tmp_path / "h")
     with pytest.raises(ConfigError, match=r"of shape \(4,\) are not images"):
         save_gif(np.zeros((3, 4), np.float32), tmp_path / "out.gif")
-    assert not any((tmp_path / name / "config.json").exists() for name in "abcdefgh")
+    assert not any((tmp_path / name / "config.json").exists() for name in "abcdfgh")
 
 
 def test_an_evaluation_takes_the_epsilon_that_is_given():
     import jax
 
-    env = arena.make_env("minatar", "breakout")
-    network = arena.make_network("mlp", env, (8,))
+    env = arena.make_env(SINGLE)
+    network = arena.network_of(SINGLE, env)
     params, key = network.init(jax.random.PRNGKey(1)), jax.random.PRNGKey(2)
     evaluate = arena.make_evaluate(env, network, 32, epsilon=0.5)
     usual, half, greedy = (
@@ -389,7 +527,7 @@ def test_agents_learn_in_any_gymnasium_environment(tmp_path):
 
 
 def test_a_mixture_on_a_host_s_environment_goes_on_with_new_episodes(tmp_path):
-    settings = replace(MIXTURE, suite="gymnasium", game="cartpole-v1", frames=2_048)
+    settings = replace(MIXTURE, suite="gymnasium", game="cartpole-v1", env_steps=2_048)
     with pytest.raises(Stopped):
         mixture.run(settings, tmp_path / "run", tell=stop_after(4))
     told = mixture.run(settings, tmp_path / "run")

@@ -64,17 +64,17 @@ def test_a_game_trainer_that_gets_a_signal_ends_with_the_same_bits(trainer, conf
 
 
 def test_a_mixture_finishes_and_saves_the_evaluation_in_which_a_signal_came(tmp_path, monkeypatch):
-    pour, frames = mixture.ponds.Ponds.pour, []
+    pour, steps = mixture.pour, []
 
-    def signalled(self, note):
-        frames.append(note["frames"])
+    def signalled(*args):
+        steps.append(args[-1]["env_steps"])
         send(signal.SIGTERM)
-        return pour(self, note)
+        return pour(*args)
 
-    monkeypatch.setattr(mixture.ponds.Ponds, "pour", signalled)
+    monkeypatch.setattr(mixture, "pour", signalled)
     with terminate_as_interrupt(), pytest.raises(Terminated):
         mixture.run(MIXTURE, tmp_path / "run")
-    assert frames == [512]  # the first of six evaluations, with its checkpoint
+    assert steps == [512]  # the first of six evaluations, with its checkpoint
     assert (tmp_path / "run" / "checkpoints" / "00000001").exists()
 
 
@@ -97,7 +97,7 @@ def test_erl_finishes_and_saves_the_generation_in_which_a_signal_came(tmp_path):
 
 
 def test_a_process_that_trains_on_the_host_ends_with_the_signal_s_exit_code(tmp_path):
-    words = ["--suite", "gymnasium", "--game", "CartPole-v1", "--frames", "1000000000"]
+    words = ["--suite", "gymnasium", "--game", "CartPole-v1", "--env-steps", "1000000000"]
     process = subprocess.Popen(
         [
             sys.executable,

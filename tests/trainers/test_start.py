@@ -14,7 +14,7 @@ from tiny_market import TINY
 import lakepond as lp
 from faults import training
 from lakepond.cli import main, overview
-from lakepond.errors import ConfigError
+from lakepond.errors import ConfigError, RunMismatch
 from lakepond.runs import Run, settings
 from lakepond.trainers import erl, live, mixture, single
 from lakepond.trainers.play import play
@@ -85,13 +85,17 @@ def test_the_examples_do_not_train_into_a_folder_that_the_readme_and_the_guides_
     assert not recorded & (trained | {f"{out}/lake" for out in re.findall(r"--out (\S+)", overview())})
 
 
-def test_a_single_agent_starts_over_beside_what_was_there(tmp_path):
+def test_a_single_agent_starts_over_beside_what_was_there_and_resumes(tmp_path, capsys):
     single.run(SINGLE, tmp_path)
     before = (tmp_path / "metrics.jsonl").read_bytes()
     single.run(replace(SINGLE, seed=1), tmp_path, start_over=True)
     (old,) = tmp_path.glob("old-*")
     assert (old / "metrics.jsonl").read_bytes() == before
     assert max(Run.open(old).checkpoints()) == max(Run.open(tmp_path).checkpoints()) == 4
+    assert main(["train", "single", "--resume", "--out", str(tmp_path), "--json"]) == 0  # with its settings
+    assert json.loads(capsys.readouterr().out)["step"] == SINGLE.env_steps
+    assert main(["train", "mixture", "--resume", "--out", str(tmp_path)]) == 1
+    assert "is a run of the trainer 'single', not 'mixture'" in capsys.readouterr().err
 
 
 def test_the_first_checkpoint_can_be_evaluated(run, capsys):
@@ -166,8 +170,6 @@ def test_with_all_checkpoints_cut_each_advice_works(run, capsys):
     out = ["train", "erl", "--out", str(run), "--evaluate", "nothing", "--generations", "1"]
     settings = {name: value for name, value in training.ERL.items() if name != "generations"}
     tiny = [str(word) for name, value in settings.items() for word in (f"--{name}", value)]
-    assert main([*out, *tiny]) == 2
-    assert "--start-over" in capsys.readouterr().err
     assert main([*out, *tiny, "--start-over"]) == 0
     assert Run.open(run).checkpoints() == [0, 1]
     assert main([*out, "--resume", "--start-over"]) == 2
@@ -186,6 +188,33 @@ def test_every_setting_may_be_missing_from_an_older_run(name, tmp_path):
         part, _, rest = setting.partition(".")
         del (older[part] if rest else older)[rest or part]
         assert settings.from_json(CONFIGS[name], older, name, tmp_path) == usual
+
+
+def test_settings_of_an_older_run_are_read_by_the_names_that_they_had(tmp_path, caplog):
+    kinds = {"mixture": ("reset_every", mixture.PRESETS["tiny"]), "single": ("evaluate_every", SINGLE)}
+    for name, (portion, config) in kinds.items():
+        Run.create(tmp_path / name, name, config).close()
+        about = json.loads((tmp_path / name / "config.json").read_text())
+        now, parts = about["config"], {portion: "portion", "env_steps": "frames"}
+        parts |= {"big_replay_ratio": "big_samples"} if name == "mixture" else {}
+        for new, old in parts.items():
+            now[old] = now.pop(new)
+        now["pqn"]["trace"] = now["pqn"].pop("lam")
+        (tmp_path / name / "config.json").write_text(json.dumps(about))
+        there = Run.open(tmp_path / name).config
+        assert settings.from_json(type(config), there, name, tmp_path) == config
+        Run.create(tmp_path / name, name, config).close()  # it has the same settings
+        with pytest.raises(RunMismatch, match=f"env_steps {config.env_steps} there, 99 here"):
+            Run.create(tmp_path / name, name, replace(config, env_steps=99))
+    assert "does not have" not in caplog.text
+
+
+def test_a_run_that_depends_on_a_setting_of_earlier_versions_is_refused(tmp_path):
+    there = settings.as_json(mixture.MixtureConfig())
+    same = settings.from_json(mixture.MixtureConfig, {**there, "clone_to": "all"}, "mixture", tmp_path)
+    assert same == mixture.MixtureConfig()
+    with pytest.raises(ConfigError, match="clone_to='worse', which this version does not have any more"):
+        settings.from_json(mixture.MixtureConfig, {**there, "clone_to": "worse"}, "mixture", tmp_path)
 
 
 def test_a_game_that_came_with_a_run_does_not_import_a_module_unasked(tmp_path, monkeypatch):

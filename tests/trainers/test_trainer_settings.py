@@ -5,18 +5,19 @@ import typing
 
 import pytest
 
+from lakepond.agents.settings import PQNSettings
 from lakepond.cli import main, settings
 from lakepond.cli.train import HEADINGS
 from lakepond.errors import ConfigError
-from lakepond.trainers import erl, game_settings
+from lakepond.trainers import compare, erl, live, mixture, single
 from lakepond.trainers.limits import check_limits
 
 KINDS = [
     (erl.Config, erl.LIMITS),
-    (game_settings.SingleConfig, game_settings.LIMITS),
-    (game_settings.MixtureConfig, game_settings.LIMITS),
-    (game_settings.LiveConfig, game_settings.LIMITS),
-    (game_settings.CompareConfig, game_settings.LIMITS),
+    (single.SingleConfig, single.LIMITS),
+    (mixture.MixtureConfig, mixture.LIMITS),
+    (live.LiveConfig, live.LIMITS),
+    (compare.CompareConfig, compare.LIMITS),
 ]
 
 
@@ -31,7 +32,9 @@ def numbers(kind: type) -> list[str]:
 
 CASES = [(kind, limits, name) for kind, limits in KINDS for name in numbers(kind)]
 CASES += [
-    (game_settings.PQNSettings, game_settings.LIMITS, name) for name in numbers(game_settings.PQNSettings)
+    (PQNSettings, limits, name)
+    for limits in (single.LIMITS, mixture.LIMITS, live.LIMITS)
+    for name in numbers(PQNSettings)
 ]
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from small_disk import small_disk
-from test_games import LIVE, MIXTURE, SINGLE, assert_same, assert_same_lake
+from test_games import LIVE, MIXTURE, REPLAYING, SINGLE, assert_same, assert_same_lake
 from tiny_market import TINY
 
 from faults.training import fingerprint
@@ -154,7 +154,7 @@ def test_training_that_ends_with_the_disk_still_full_fails_and_says_what_is_lost
 
 
 def test_a_mixture_trains_through_a_full_disk_and_waits_at_a_reset(disk, tmp_path, said, frees_in_pause):
-    config = replace(MIXTURE, checkpoint_every=2, portion=2_048, frames=4_096)
+    config = replace(MIXTURE, checkpoint_every=2, reset_every=2_048, env_steps=4_096)
     mixture.run(config, tmp_path / "undisturbed")
     folder = disk.path / "run"
     mixture.run(config, folder, tell=between(disk, 1, None))  # the reset is after the fourth evaluation
@@ -166,8 +166,19 @@ def test_a_mixture_trains_through_a_full_disk_and_waits_at_a_reset(disk, tmp_pat
     assert_same_lake(tmp_path / "undisturbed", folder)
 
 
+def test_a_replaying_agent_waits_for_space_where_it_reads_the_lake(disk, tmp_path, said, frees_in_pause):
+    single.run(REPLAYING, tmp_path / "undisturbed")
+    folder = disk.path / "run"
+    single.run(REPLAYING, folder, tell=between(disk, 2, None))
+    assert next(frees_in_pause) == 1
+    (paused,) = said("training pauses")
+    assert "because replay reads all steps from the lake" in paused
+    assert_same(tmp_path / "undisturbed", folder)
+    assert_same_lake(tmp_path / "undisturbed", folder)
+
+
 def test_a_mixture_saves_the_checkpoint_that_it_could_not_when_there_is_space(disk, tmp_path):
-    config = replace(MIXTURE, checkpoint_every=4, portion=3_072, keep_every=1)
+    config = replace(MIXTURE, checkpoint_every=4, reset_every=3_072, keep_every=1)
     mixture.run(config, tmp_path / "undisturbed")
     folder = disk.path / "run"
     seen = []

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
+from lakepond.agents import fleet
 from lakepond.errors import ConfigError
 from lakepond.types import Field
 
@@ -45,14 +46,19 @@ def make(
     hidden: tuple[int, ...] = (256, 128),
     dueling: bool = False,
     conv_impl: ConvImpl = "auto",
+    dtype: str = "float32",
 ) -> Network:
-    """The network of that kind for these observations; `hidden` are the layers of the mlp."""
+    """The network of that kind for these observations; `hidden` are the layers of the mlp.
+
+    dtype: of the products in all layers but the last; parameters, LayerNorm and values are float32.
+    """
     if kind == "mlp":
-        return _mlp(obs, actions, hidden, dueling)
+        return _mlp(obs, actions, hidden, dueling, dtype)
     if kind == "cnn":
-        return _convolutional(obs, actions, [(3, 1, 16)], 128, dueling, conv_impl)
+        return _convolutional(obs, actions, [(3, 1, 16)], 128, dueling, conv_impl, dtype)
     if kind == "nature":
-        return _convolutional(obs, actions, [(8, 4, 32), (4, 2, 64), (3, 1, 64)], 512, dueling, conv_impl)
+        convs = [(8, 4, 32), (4, 2, 64), (3, 1, 64)]
+        return _convolutional(obs, actions, convs, 512, dueling, conv_impl, dtype)
     raise ConfigError(f"{kind!r} is not a valid network; choose from {', '.join(KINDS)}.")
 
 
@@ -90,7 +96,7 @@ def conv(params: Params, x: jax.Array, size: int, stride: int, impl: ConvImpl = 
     XLA for CPU has no fast convolution inside `scan`: measured 15 times slower there than the slices.
     """
     if impl == "auto":
-        impl = "slices" if jax.default_backend() == "cpu" else "real"
+        impl = "real" if fleet.accelerated() else "slices"
     channels = x.shape[-1]
     if impl == "real":
         kernel = params["weight"].reshape(size, size, channels, -1)
@@ -130,7 +136,15 @@ def head(params: Params, x: jax.Array) -> jax.Array:
 # --- networks ------------------------------------------------------------------------------------
 
 
-def _mlp(obs: Field, actions: int, hidden: tuple[int, ...], dueling: bool) -> Network:
+def _normed(
+    product: Callable[..., jax.Array], params: Params, norm_params: Params, x: jax.Array, dtype: str
+) -> jax.Array:
+    """relu(LayerNorm(product(params, x))), the product in `dtype`."""
+    cast = jax.tree.map(lambda each: each.astype(dtype), params)
+    return jax.nn.relu(norm(norm_params, product(cast, x.astype(dtype)).astype(jnp.float32)))
+
+
+def _mlp(obs: Field, actions: int, hidden: tuple[int, ...], dueling: bool, dtype: str) -> Network:
     sizes = [_size(obs), *hidden]
 
     def init(key: jax.Array) -> Params:
@@ -147,7 +161,8 @@ def _mlp(obs: Field, actions: int, hidden: tuple[int, ...], dueling: bool) -> Ne
     def apply(params: Params, x: jax.Array) -> jax.Array:
         x = x.reshape(x.shape[0], -1).astype(jnp.float32)
         for i in range(len(hidden)):
-            x = jax.nn.relu(norm(params[f"layer{i}"]["norm"], dense(params[f"layer{i}"]["dense"], x)))
+            layer = params[f"layer{i}"]
+            x = _normed(dense, layer["dense"], layer["norm"], x, dtype)
         return head(params["head"], x)
 
     return Network(init, apply)
@@ -160,6 +175,7 @@ def _convolutional(
     width: int,
     dueling: bool,
     impl: ConvImpl,
+    dtype: str,
 ) -> Network:
     """`convs`: size, stride and channels of each."""
     if len(obs.shape) != 3:
@@ -189,9 +205,10 @@ def _convolutional(
             x = jnp.moveaxis(x, 1, -1) / 255.0
         for i, (size, stride, _) in enumerate(convs):
             layer = params[f"conv{i}"]
-            x = jax.nn.relu(norm(layer["norm"], conv(layer["conv"], x, size, stride, impl)))
+            product = partial(conv, size=size, stride=stride, impl=impl)
+            x = _normed(product, layer["conv"], layer["norm"], x, dtype)
         x = x.reshape(x.shape[0], -1)
-        x = jax.nn.relu(norm(params["dense"]["norm"], dense(params["dense"]["dense"], x)))
+        x = _normed(dense, params["dense"]["dense"], params["dense"]["norm"], x, dtype)
         return head(params["head"], x)
 
     return Network(init, apply)

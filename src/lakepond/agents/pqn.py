@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from lakepond.agents import fleet
 from lakepond.agents.epsilon import Epsilon, EpsilonState
 from lakepond.agents.networks import Network, Params
 from lakepond.agents.settings import PQNSettings
@@ -47,6 +48,20 @@ class Rollout(NamedTuple):
     truncated: jax.Array
     reset_obs: jax.Array
     """the observation of the next action: the first of a new episode where this one ended"""
+
+
+class Collected(NamedTuple):
+    """What acting for one rollout gave."""
+
+    env: EnvState
+    rollout: Rollout
+    value: jax.Array
+    """highest action value of each true next observation, (steps, copies)"""
+    epsilon: jax.Array
+    score: jax.Array
+    """sum of the scores of the episodes that ended"""
+    episodes: jax.Array
+    """how many ended"""
 
 
 class PQNMetrics(NamedTuple):
@@ -80,6 +95,8 @@ class PQN:
     settings: PQNSettings
     total_updates: int
     """over which the learning rate falls to 0"""
+    spread: bool = False
+    """divide the environments and minibatches among all devices; for one agent on a device's environments"""
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
@@ -101,32 +118,61 @@ class PQN:
 
     def update(self, state: PQNState, agent: jax.Array | int = 0) -> tuple[PQNState, Rollout, PQNMetrics]:
         """One rollout, and what is learned from it."""
-        key_next, key_rollout, key_shuffle = jax.random.split(state.key, 3)
-        epsilon = self.epsilon.value(state.epsilon, agent)
-        env, rollout, value, score, episodes = self._rollout(state.params, state.env, epsilon, key_rollout)
+        seen = self.collect(state, agent)
+        rollout = seen.rollout
         target = lambda_returns(
             rollout.reward,
             rollout.terminated,
             rollout.truncated,
-            value,
+            seen.value,
             gamma=self.settings.gamma,
-            trace=self.settings.trace,
+            lam=self.settings.lam,
         )
-        params, optimiser, loss, gradient = self._learn(state, rollout, target, key_shuffle)
+        orders = jnp.concatenate(
+            [self.shuffled(k) for k in jax.random.split(self.key_learn(state), self.settings.epochs)]
+        )
+        data = rollout.obs, rollout.action, target
+        learned = self.descend(state.params, state.optimiser, data, orders, self.rate(state))
+        state, metrics = self.updated(state, seen, *learned)
+        return state, rollout, metrics
+
+    def key_learn(self, state: PQNState) -> jax.Array:
+        """The key of what is learned in the next update."""
+        return jax.random.split(state.key, 3)[2]
+
+    def rate(self, state: PQNState) -> jax.Array:
+        """The learning rate of the next update."""
+        return self.settings.learning_rate * jnp.maximum(1.0 - state.updates / self.total_updates, 0.0)
+
+    def shuffled(self, key: jax.Array) -> jax.Array:
+        """The steps of one epoch in random order, (minibatches, steps)."""
+        return jax.random.permutation(key, self.settings.frames).reshape(self.settings.minibatches, -1)
+
+    def updated(
+        self,
+        state: PQNState,
+        seen: Collected,
+        params: Params,
+        optimiser: optax.OptState,
+        loss: jax.Array,
+        gradient: jax.Array,
+    ) -> tuple[PQNState, PQNMetrics]:
+        """The agent after an update, and its metrics."""
         new = PQNState(
             params=params,
             optimiser=optimiser,
-            env=env,
+            env=seen.env,
             epsilon=self.epsilon.advance(state.epsilon, self.settings.frames),
             updates=state.updates + 1,
-            key=key_next,
+            key=jax.random.split(state.key, 3)[0],
         )
-        return new, rollout, PQNMetrics(loss, value.mean(), gradient, epsilon, score, episodes)
+        metrics = PQNMetrics(loss, seen.value.mean(), gradient, seen.epsilon, seen.score, seen.episodes)
+        return new, metrics
 
-    def _rollout(
-        self, params: Params, env: EnvState, epsilon: jax.Array, key: jax.Array
-    ) -> tuple[EnvState, Rollout, jax.Array, jax.Array, jax.Array]:
-        """Also the highest value of each true next observation, and the sum and number of final scores."""
+    def collect(self, state: PQNState, agent: jax.Array | int = 0) -> Collected:
+        """Act for one rollout."""
+        params = state.params
+        epsilon = self.epsilon.value(state.epsilon, agent)
 
         def best(obs: jax.Array) -> jax.Array:
             return self.network.apply(params, obs).max(-1)
@@ -151,35 +197,44 @@ class PQN:
                 seen.over.sum(),
             )
 
-        env, seen = jax.lax.scan(step, env, jax.random.split(key, self.settings.rollout))
+        keys = jax.random.split(jax.random.split(state.key, 3)[1], self.settings.rollout)
+        env = fleet.spread(state.env) if self.spread else state.env
+        env, seen = jax.lax.scan(step, env, keys)
         obs, action, reward, next_obs, terminated, truncated, value, cut, score, episodes = seen
         following = jnp.concatenate([value[1:], best(env.obs)[None]])
         reset_obs = jnp.concatenate([obs[1:], env.obs[None]])
         rollout = Rollout(obs, action, reward, next_obs, terminated, truncated, reset_obs)
-        return env, rollout, jnp.where(truncated, cut, following), score.sum(), episodes.sum()
+        return Collected(
+            env, rollout, jnp.where(truncated, cut, following), epsilon, score.sum(), episodes.sum()
+        )
 
-    def _learn(
-        self, state: PQNState, rollout: Rollout, target: jax.Array, key: jax.Array
+    def descend(
+        self,
+        params: Params,
+        optimiser: optax.OptState,
+        data: tuple[jax.Array, jax.Array, jax.Array],
+        orders: jax.Array,
+        rate: jax.Array,
     ) -> tuple[Params, optax.OptState, jax.Array, jax.Array]:
-        settings = self.settings
-        size = settings.frames
-        rate = settings.learning_rate * jnp.maximum(1.0 - state.updates / self.total_updates, 0.0)
-        data = jax.tree.map(lambda x: x.reshape(size, *x.shape[2:]), (rollout.obs, rollout.action, target))
+        """Gradient steps on minibatches of (obs, action, target), each (steps, copies, ...).
+
+        orders: (gradient steps, minibatch), places in the flattened data. Returns parameters, optimiser, and
+        the means of the loss and of the gradient's norm.
+        """
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), data)
 
         def minibatch(
             carry: tuple[Params, optax.OptState], chosen: jax.Array
         ) -> tuple[tuple[Params, optax.OptState], tuple[jax.Array, jax.Array]]:
             params, optimiser = carry
-            obs, action, wanted = jax.tree.map(lambda x: x[chosen], data)
+            batch = jax.tree.map(lambda x: x[chosen], flat)
+            obs, action, wanted = fleet.spread(batch) if self.spread else batch
             loss, gradient = jax.value_and_grad(self.loss)(params, obs, action, wanted)
             change, optimiser = self.optimiser.update(gradient, optimiser, params)
             params = jax.tree.map(lambda p, c: p - rate * c, params, change)
             return (params, optimiser), (loss, optax.tree.norm(gradient))
 
-        orders = jnp.concatenate(
-            [jax.random.permutation(k, size) for k in jax.random.split(key, settings.epochs)]
-        ).reshape(settings.epochs * settings.minibatches, -1)
-        (params, optimiser), (loss, norm) = jax.lax.scan(minibatch, (state.params, state.optimiser), orders)
+        (params, optimiser), (loss, norm) = jax.lax.scan(minibatch, (params, optimiser), orders)
         return params, optimiser, loss.mean(), norm.mean()
 
     def loss(self, params: Params, obs: jax.Array, action: jax.Array, target: jax.Array) -> jax.Array:
@@ -204,7 +259,7 @@ def lambda_returns(
     value: jax.Array,
     *,
     gamma: float,
-    trace: float,
+    lam: float,
 ) -> jax.Array:
     """The returns to learn from, (steps, copies).
 
@@ -216,7 +271,7 @@ def lambda_returns(
         later: jax.Array, step: tuple[jax.Array, jax.Array, jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
         reward, terminated, truncated, value = step
-        tail = jnp.where(truncated, value, trace * later + (1.0 - trace) * value)
+        tail = jnp.where(truncated, value, lam * later + (1.0 - lam) * value)
         found = reward + gamma * jnp.where(terminated, 0.0, tail)
         return found, found
 

@@ -21,7 +21,7 @@ class PQNSettings:
     """gradient steps per epoch; must divide envs x rollout"""
     gamma: float = 0.99
     """discount factor per step"""
-    trace: float = 0.65
+    lam: float = 0.65
     """lambda of the lambda-returns, 0 to 1"""
     learning_rate: float = 5e-4
     """initial learning rate of the agents; decays linearly to 0 over the run"""

@@ -139,7 +139,7 @@ SUBCOMMANDS: dict[str, dict[str, Entry]] = {
         "live": Entry(
             TRAIN,
             "train_games:Live",
-            "Train four agents and a fifth, larger one that learns from their steps while they train.",
+            "Train four agents and a fifth that learns from their steps and its own while they train.",
         ),
     },
     "data": {

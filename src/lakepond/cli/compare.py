@@ -11,9 +11,9 @@ from tyro.conf import arg
 from lakepond.cli import words
 from lakepond.cli.flag import Flag
 from lakepond.cli.settings import options_of, with_options
-from lakepond.trainers.game_settings import COMPARE, COMPARE_HEADINGS, CompareConfig
+from lakepond.trainers.compare import PRESETS, CompareConfig
 
-Options: Any = options_of(CompareConfig, COMPARE, COMPARE_HEADINGS)
+Options: Any = options_of(CompareConfig, PRESETS, {"": tuple(CompareConfig.__dataclass_fields__)})
 NOTHING_GIVEN = Options()
 
 
@@ -56,7 +56,7 @@ class Compare:
         from lakepond.trainers import compare, programs
 
         programs.prepare_jax()
-        config = with_options(compare.PRESETS[self.preset], self.settings)
+        config = with_options(PRESETS[self.preset], self.settings)
         if not self.only_report:
             checks = jax.debug_nans(True) if self.preset == "tiny" else nullcontext()
             with checks:
@@ -80,8 +80,8 @@ class Compare:
 def table(arms: dict[str, Any]) -> RenderableType:
     """The scores of all arms, as a fraction of the best arm's."""
     rows = [
-        (arm, str(found["runs"]), *(f"{figure:.2f}" for figure in found["iqm"]))
+        (arm, str(found["runs"]), *(f"{figure:.2f}" for figure in (*found["mean"], found["iqm"][0])))
         for arm, found in arms.items()
     ]
-    heads = ("arm", "runs", "IQM", "95 % from", "to")
+    heads = ("arm", "runs", "mean", "95 % from", "to", "IQM")
     return words.table("Score as a fraction of the best arm's", heads, rows)

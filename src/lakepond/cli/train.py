@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -42,8 +41,6 @@ HEADINGS: dict[str, tuple[str, ...]] = {
 
 ErlOptions: Any = options_of(Config, PRESETS, HEADINGS)
 NOTHING_GIVEN = ErlOptions()
-NOWHERE = "none"
-"""value of --push-to: do not push"""
 
 
 @dataclass(frozen=True)
@@ -64,9 +61,9 @@ class Erl:
     out: Annotated[
         Path | None, arg(metavar="PATH", help_behavior_hint="(default: the next runs/erl-<preset>-<n>)")
     ] = None
-    """folder of the run"""
+    """folder of the run; a run in it is continued from its newest intact checkpoint"""
     resume: Flag = False
-    """continue the run in --out from its newest intact checkpoint, with its settings and its replay"""
+    """there must be a run in --out: continue it with its settings, which need not be given again"""
     resume_from: Annotated[
         int | None, arg(metavar="GENERATION", help_behavior_hint="(default: the newest)")
     ] = None
@@ -107,11 +104,11 @@ class Erl:
         base = PRESETS[self.preset]
         if resumes:
             _fetch(folder, self.cloud)
-            base = _settings_there(folder, self.cloud or given(self.settings, "push_to"))
+            base = where.settings_of_run(Config, folder, "erl", self.cloud or given(self.settings, "push_to"))
         config = with_options(base, self.settings)
         if self.cloud is not None:
             config = replace(config, push_to=self.cloud, push_every=1)
-        if config.push_to == NOWHERE:
+        if config.push_to == where.NOWHERE:
             config = replace(config, push_to=None)
         if not self.json:
             prices = f" with the prices of {config.panel}" if config.panel is not None else ""
@@ -161,30 +158,6 @@ def _fetch(folder: Path, url: str | None) -> None:
         folder.rmdir()  # an empty one
     new.rename(folder)
     sync_folder(new.parent)
-
-
-def _settings_there(folder: Path, push_to: str | None) -> Config:
-    """The settings of the run to resume; refuses to push to a URL that only its config.json contains."""
-    from lakepond.errors import ConfigError, RunMismatch
-    from lakepond.runs import Run
-    from lakepond.runs.resume import Resume
-    from lakepond.trainers.evaluate_market import config_of
-
-    Resume(required=True).find(folder)
-    there = Run.open(folder)
-    if there.trainer != "erl":
-        raise RunMismatch(
-            f"{folder} is a run of the trainer {there.trainer!r}, not 'erl'; choose another folder."
-        )
-    named = there.config.get("push_to")
-    if named is not None and push_to is None:
-        place = shlex.quote("".join(letter for letter in str(named) if letter.isprintable()))
-        raise ConfigError(
-            f"the settings in {folder} push this run to {place}; confirm that with --push-to {place}, or "
-            f"resume without pushing with --push-to {NOWHERE}."
-        )
-    config: Config = config_of(there, warn=False)
-    return config  # training warns
 
 
 def _line(told: dict[str, Any], generations: int, width: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -14,8 +14,10 @@ from tyro.conf import arg
 
 from lakepond.cli import where, words
 from lakepond.cli.flag import Flag
-from lakepond.cli.settings import options_of, with_options
-from lakepond.trainers import game_settings
+from lakepond.cli.limits import at_least
+from lakepond.cli.settings import given, options_of, with_options
+from lakepond.errors import ConfigError
+from lakepond.trainers import live, mixture, single
 
 Preset = Literal["minatar", "published", "atari", "tiny"]
 Log = Annotated[
@@ -26,10 +28,27 @@ Out = Annotated[
     Path | None, arg(metavar="PATH", help_behavior_hint="(default: the next runs/<trainer>-<game>-<n>)")
 ]
 
-HEADINGS = game_settings.HEADINGS
-SingleOptions: Any = options_of(game_settings.SingleConfig, game_settings.SINGLE, HEADINGS)
-MixtureOptions: Any = options_of(game_settings.MixtureConfig, game_settings.MIXTURE, HEADINGS)
-LiveOptions: Any = options_of(game_settings.LiveConfig, game_settings.LIVE, HEADINGS)
+HEADINGS: dict[str, tuple[str, ...]] = {
+    heading: tuple(names.split())
+    for heading, names in {
+        "": "game suite frame_stack env_steps reset_every evaluate_every seed network hidden dtype agents "
+        "envs learning_rate big_replay_ratio",
+        "PQN": "rollout epochs minibatches gamma lam max_gradient",
+        "epsilon": "epsilon_kind epsilon_start epsilon_end epsilon_share epsilon_reset epsilon_offsets",
+        "evaluation": "evaluation_episodes evaluation_epsilon evaluation_greedy evaluation_steps",
+        "replay": "replay_share replay_pond",
+        "saving": "checkpoint_every keep_every lake max_steps keep_last min_free push_to push_every",
+        "reset": "share pond clone_optimiser",
+        "big-agent": "dueling big_envs big_pond big_batch big_learning_rate big_target_every big_double "
+        "big_start big_shrink big_new_layers big_n_step big_gamma big_rate_end big_distill big_last "
+        "big_alpha big_epsilon_start big_learner big_replay_share clone_every",
+    }.items()
+}
+"""the settings in `--help`, by heading; those without one are changed most often"""
+SingleOptions: Any = options_of(single.SingleConfig, single.PRESETS, HEADINGS)
+MixtureOptions: Any = options_of(mixture.MixtureConfig, mixture.PRESETS, HEADINGS)
+LiveOptions: Any = options_of(live.LiveConfig, live.PRESETS, HEADINGS)
+PRESETS: dict[str, Any] = {"single": single.PRESETS, "mixture": mixture.PRESETS, "live": live.PRESETS}
 NO_SINGLE, NO_MIXTURE, NO_LIVE = SingleOptions(), MixtureOptions(), LiveOptions()
 
 
@@ -39,9 +58,15 @@ class _Game:
 
     trainer: ClassVar[str]
     preset: Preset = "minatar"
-    """minatar: minutes; published: the authors' network, 10M frames; atari; tiny: seconds, checks for NaN"""
+    """minatar: minutes; published: the authors' network, 10M steps; atari; tiny: seconds, checks for NaN"""
     out: Out = None
-    """folder of the run; an existing run is resumed"""
+    """folder of the run; a run in it is continued from its newest intact checkpoint"""
+    resume: Flag = False
+    """there must be a run in --out: continue it with its settings, which need not be given again"""
+    resume_from: Annotated[
+        int | None, arg(metavar="CHECKPOINT", help_behavior_hint="(default: the newest)")
+    ] = None
+    """continue from this checkpoint of --out; later checkpoints are renamed to *.dropped"""
     start_over: Flag = False
     """move the contents of --out to a folder old-<time> in it and start a new run; nothing is deleted"""
     log: Log = ()
@@ -56,6 +81,7 @@ class _Game:
 
         from lakepond.trainers import programs
 
+        at_least(0, resume_from=self.resume_from)
         programs.prepare_jax()
         if not self.json:
             words.talk(f"Training in {self.folder}; compiling takes a while at first.")
@@ -65,8 +91,10 @@ class _Game:
             result = import_module(f"lakepond.trainers.{self.trainer}").run(
                 self.config,
                 self.folder,
-                loggers=self.log,
+                resume=self.resume,
+                resume_from=self.resume_from,
                 start_over=self.start_over,
+                loggers=self.log,
                 tell=(lambda _: None) if self.json else words.talk,
             )
         if self.json:
@@ -85,8 +113,17 @@ class _Game:
 
     @cached_property
     def config(self) -> Any:
-        """The settings of the preset with those that were given."""
-        return with_options(getattr(game_settings, self.trainer.upper())[self.preset], self.settings)
+        """The settings of the preset, or of the run to resume, with those that were given."""
+        base: Any = PRESETS[self.trainer][self.preset]
+        if self.resume or self.resume_from is not None:
+            if self.out is None:
+                raise ConfigError(
+                    f"--resume needs --out: lakepond train {self.trainer} --resume --out runs/NAME."
+                )
+            push_to = given(self.settings, "push_to")
+            base = where.settings_of_run(type(base), self.out, self.trainer, push_to)
+        config = with_options(base, self.settings)
+        return replace(config, push_to=None) if config.push_to == where.NOWHERE else config
 
     @cached_property
     def folder(self) -> Path:
@@ -99,7 +136,7 @@ class _Game:
 class Single(_Game):
     """Train one agent on a game with PQN; started again with the same --out it resumes exactly.
 
-    Example: lakepond train single --game breakout --frames 1000000 --out runs/single
+    Example: lakepond train single --game breakout --env-steps 1000000 --out runs/single
     """
 
     trainer: ClassVar[str] = "single"
@@ -110,7 +147,7 @@ class Single(_Game):
 class Mixture(_Game):
     """Train four agents that are periodically replaced by one that learned from all of them.
 
-    Example: lakepond train mixture --game breakout --frames 1000000 --portion 249856 --out runs/mixture-1
+    Example: lakepond train mixture --game breakout --env-steps 1000000 --reset-every 249856 --out runs/m
     """
 
     trainer: ClassVar[str] = "mixture"
@@ -119,9 +156,9 @@ class Mixture(_Game):
 
 @dataclass(frozen=True)
 class Live(_Game):
-    """Train four agents and a fifth, larger one that learns from their steps while they train.
+    """Train four agents and a fifth that learns from their steps and its own while they train.
 
-    Example: lakepond train live --game breakout --frames 1000000 --out runs/live
+    Example: lakepond train live --game breakout --env-steps 1000000 --out runs/live
     """
 
     trainer: ClassVar[str] = "live"

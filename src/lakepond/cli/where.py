@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakepond.errors import CloudUnreachable, LakeNotFound, SpecError
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from lakepond.lake.format.commits import Commit
 
 LAKE, RUN = "lake.json", "config.json"
+NOWHERE = "none"
+"""value of --push-to: do not push"""
+Config = TypeVar("Config")
 
 
 def is_url(path: str | Path) -> bool:
@@ -111,6 +115,33 @@ def is_run(path: Path) -> bool:
     except RunNotFound:
         return False
     return True
+
+
+def settings_of_run(kind: type[Config], folder: Path, trainer: str, push_to: str | None) -> Config:
+    """The settings of the run to resume, but never a destination for uploads.
+
+    kind: their dataclass. push_to: the destination that was given; one that only the config.json of the run
+    contains is refused, because somebody else may have written it.
+    """
+    from lakepond.errors import ConfigError, RunMismatch
+    from lakepond.runs import Run, settings
+    from lakepond.runs.resume import Resume
+
+    Resume(required=True).find(folder)
+    there = Run.open(folder)
+    if there.trainer != trainer:
+        raise RunMismatch(
+            f"{folder} is a run of the trainer {there.trainer!r}, not {trainer!r}; choose another folder."
+        )
+    named = there.config.get("push_to")
+    if named is not None and push_to is None:
+        place = shlex.quote("".join(letter for letter in str(named) if letter.isprintable()))
+        raise ConfigError(
+            f"the settings in {folder} push this run to {place}; confirm that with --push-to {place}, or "
+            f"resume without pushing with --push-to {NOWHERE}."
+        )
+    config: Any = settings.from_json(kind, there.config, trainer, folder, warn=False)  # training warns
+    return replace(config, push_to=None)  # type: ignore[no-any-return]
 
 
 def cloud_for(path: Path, url: str | None) -> Cloud:

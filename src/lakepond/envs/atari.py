@@ -2,7 +2,7 @@
 
 Preprocessing, stated once (Machado et al. 2018, arXiv 1709.06009):
 
-    84 x 84 grey, the last four frames        each action for 4 emulator frames, maximum of the last two
+    84 x 84 grey, the last frames             each action for 4 emulator frames, maximum of the last two
     sticky actions 0.25                       up to 30 no-ops and FIRE at the start
     an episode ends when the game is over     (not with a life), or after 108,000 emulator frames
     rewards -1, 0 or 1 to learn from          scores are the true ones
@@ -22,9 +22,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import io_callback
 
 from lakepond.envs.games import find_game
-from lakepond.envs.vector import EnvState, EnvStep
+from lakepond.envs.vector import EnvState, EnvStep, on_host
 from lakepond.types import Field
 
 
@@ -41,14 +42,16 @@ class Atari:
 
     resumes = False
 
-    def __init__(self, game: str, *, sticky: float = 0.25, size: int = 84, reuse: bool = False) -> None:
-        """`reuse`: every reset takes the same emulators again, as an evaluation does."""
+    def __init__(
+        self, game: str, *, stack: int = 4, sticky: float = 0.25, size: int = 84, reuse: bool = False
+    ) -> None:
+        """`stack`: frames per observation. `reuse`: every reset takes the same emulators again."""
         self.name = find_game(game, games(), "Atari")
-        self._sticky, self._size, self._reuse = sticky, size, reuse
+        self._stack, self._sticky, self._size, self._reuse = stack, sticky, size, reuse
         self._emulators: list[Any] = []  # kept alive: JAX holds only their addresses
         self._bridges: dict[int, tuple[Any, Any, Any]] = {}
         self.actions = int(self._bridge(1)[0].single_action_space.n)
-        self.obs = Field((4, size, size), "uint8", rows=0)
+        self.obs = Field((stack, size, size), "uint8", rows=0)
 
     def _make(self, count: int) -> Any:
         from ale_py.vector_env import AtariVectorEnv
@@ -59,6 +62,7 @@ class Atari:
             repeat_action_probability=self._sticky,
             img_height=self._size,
             img_width=self._size,
+            stack_num=self._stack,
             reward_clipping=False,
             episodic_life=False,
         )
@@ -81,11 +85,14 @@ class Atari:
     def reset(self, key: jax.Array, count: int) -> EnvState:
         """`count` emulators at the start of a game."""
         _, reset, _ = self._bridge(count)
-        handle = jax.experimental.io_callback(
-            lambda: self._open(count), jnp.zeros(8, jnp.uint8), ordered=False
-        )
-        seeds = jax.random.randint(key, (count,), 0, 2**30)
-        handle, (obs, _) = reset(handle, seeds)
+
+        @on_host
+        def begin(seeds: jax.Array) -> tuple[jax.Array, jax.Array]:
+            handle = io_callback(lambda: self._open(count), jnp.zeros(8, jnp.uint8), ordered=False)
+            handle, (obs, _) = reset(handle, seeds)
+            return handle, obs
+
+        handle, obs = begin(jax.random.randint(key, (count,), 0, 2**30))
         none = jnp.zeros(count, bool)
         return EnvState((handle, none, none), obs, jnp.zeros(count, jnp.int32), jnp.zeros(count))
 
@@ -94,7 +101,7 @@ class Atari:
         handle, was_terminated, was_truncated = state.inner
         starting = was_terminated | was_truncated
         _, _, step = self._bridge(action.shape[0])
-        handle, (seen, reward, terminated, truncated, _) = step(handle, action.astype(jnp.int32))
+        handle, (seen, reward, terminated, truncated, _) = on_host(step)(handle, action.astype(jnp.int32))
         reward = reward.astype(jnp.float32)
         terminated = jnp.where(starting, was_terminated, terminated)
         truncated = jnp.where(starting, was_truncated, truncated & ~terminated)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -28,7 +29,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from jax.experimental import io_callback
 
 from lakepond.envs.games import find_game
-from lakepond.envs.vector import EnvState, EnvStep
+from lakepond.envs.vector import EnvState, EnvStep, on_host
 from lakepond.errors import ConfigError
 from lakepond.types import Array, Field
 
@@ -73,7 +74,8 @@ class Gymnasium:
             )
         seed = jax.random.randint(key, (), 0, 2**31 - 1 - count)
         told = _told((), "int32"), self._observations(count)
-        number, obs = io_callback(lambda seed: self._open(count, int(seed)), told, seed)
+        begin = on_host(partial(io_callback, lambda seed: self._open(count, int(seed)), told))
+        number, obs = begin(seed)
         return EnvState(number, obs, jnp.zeros(count, jnp.int32), jnp.zeros(count))
 
     def step(self, state: EnvState, action: jax.Array, key: jax.Array) -> tuple[EnvState, EnvStep]:
@@ -83,8 +85,9 @@ class Gymnasium:
         flags = [_told((count,), "bool")] * 3
         told = _told((), "int32"), seen, seen, _told((count,), "float32"), *flags
         # the callback depends on the number that the previous step returned, so steps keep their order
-        number, obs, next_obs, reward, terminated, truncated, over = io_callback(
-            self._step, told, state.inner, action + self._first_action
+        advance = on_host(partial(io_callback, self._step, told))
+        number, obs, next_obs, reward, terminated, truncated, over = advance(
+            state.inner, action + self._first_action
         )
         score = state.score + reward
         step = EnvStep(obs, next_obs, reward, terminated, truncated, score, over)

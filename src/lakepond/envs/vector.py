@@ -10,9 +10,11 @@ is) stay apart: a value is bootstrapped behind the second, never behind the firs
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
+from jax.custom_batching import sequential_vmap
 
 from lakepond.types import Field
 
@@ -68,3 +70,8 @@ class Environment(Protocol):
 
     def step(self, state: EnvState, action: jax.Array, key: jax.Array) -> tuple[EnvState, EnvStep]:
         """One step of every copy."""
+
+
+def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls the host: under `vmap` it is called for one agent after another."""
+    return cast("Callable[..., Any]", sequential_vmap(function))  # type: ignore[no-untyped-call]

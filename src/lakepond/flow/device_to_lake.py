@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from lakepond.closing import close_after
-from lakepond.errors import SpecError
+from lakepond.errors import LakeNotFound, SpecError
 from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit, Start
 from lakepond.lake.format.tracks import Layout
@@ -27,6 +28,7 @@ from lakepond.lake.read.assemble import batch_of
 from lakepond.lake.read.lake import Lake, commit_to_follow
 from lakepond.lake.write import writer as lake_writer
 from lakepond.lake.write.commit_queue import Background
+from lakepond.lake.write.disk_guard import parse_bytes
 from lakepond.lake.write.handover import HandOver, Windows
 from lakepond.types import Array, Spec
 
@@ -54,9 +56,21 @@ class DeviceLake:
     """A lake that device ponds are poured into; its only writer."""
 
     def __init__(
-        self, path: str | Path, spec: Spec, *, commit: int | Start | None = None, codec: str = "zstd"
+        self,
+        path: str | Path,
+        spec: Spec,
+        *,
+        commit: int | Start | None = None,
+        codec: str = "zstd",
+        max_steps: int | None = None,
+        keep_last: int | None = None,
+        min_free: int | str = 0,
     ) -> None:
-        """Create a lake, or continue one from its newest commit or from the commit with that number."""
+        """Create a lake, or continue one from its newest commit or from the commit with that number.
+
+        max_steps: older steps are dropped; keep_last: newest commits that are kept besides those of
+        checkpoints, None: all; min_free: free disk space below which nothing is written, like "1GB".
+        """
         path = Path(path)
         if (path / description.NAME).exists():
             if description.read(path) != spec:
@@ -64,7 +78,9 @@ class DeviceLake:
         else:
             lake_writer.create(path, description.describe(spec))
         self.path, self.spec = path, spec
-        writer = lake_writer.LakeWriter(path, 1, codec=codec)
+        writer = lake_writer.LakeWriter(
+            path, 1, codec=codec, max_steps=max_steps, keep_last=keep_last, min_free=parse_bytes(min_free)
+        )
         try:
             last = commit_to_follow(path, commit)
             if last is not None:
@@ -173,11 +189,12 @@ class DeviceLake:
     def commit_at(self, recorded: int) -> Commit | None:
         """Wait until all poured steps are durable; return the commit with exactly the first `recorded` steps.
 
-        None if no pour ended there.
+        None if no pour ended there, or if that commit was not kept (`keep_last`).
         """
         commit = self.wait()
-        while commit is not None and commit.recorded > recorded:
-            commit = None if commit.parent is None else Lake.open(self.path, commit.parent).commit
+        with suppress(LakeNotFound):
+            while commit is not None and commit.recorded > recorded:
+                commit = None if commit.parent is None else Lake.open(self.path, commit.parent).commit
         return commit if commit is not None and commit.recorded == recorded else None
 
     @property

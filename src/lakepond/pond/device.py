@@ -72,6 +72,19 @@ class Added(NamedTuple):
     """the first observation of the next episode where this step ended one; ignored elsewhere"""
 
 
+class Sequences(NamedTuple):
+    """Consecutive steps of some lanes, (steps, sequences, ...), in the order of time."""
+
+    obs: jax.Array
+    action: jax.Array
+    reward: jax.Array
+    next_obs: jax.Array
+    """the true next observation, also where an episode ended"""
+    terminated: jax.Array
+    cut: jax.Array
+    """the following entry does not continue this step: a return must use the value of `next_obs` here"""
+
+
 @dataclass(frozen=True)
 class DevicePond:
     """Configuration of a replay buffer on a JAX device, and pure functions on its state.
@@ -325,6 +338,36 @@ class DevicePond:
         sequences: Batch = jax.tree.map(lambda x: x.reshape(batch, length, *x.shape[1:]), found)
         return sequences
 
+    def sample_windows(self, pond: PondState, key: jax.Array, count: int, length: int) -> Sequences:
+        """Draw `count` times a step, uniformly, with the `length - 1` steps after it in its lane.
+
+        Unlike `sample_sequences` there is no padding: after the end of an episode or of a filled block comes
+        the next one, and after the newest step of a lane its oldest; `cut` marks the step before. So every
+        live step is equally likely at every position of a window. The pond must hold some.
+        """
+        if length < 1 or count < 1:
+            raise SampleError(f"windows need a count and length of at least 1, not {count} and {length}.")
+        lane, step, _ = self._draw_evenly(pond, key, count)
+        oldest, held = pond.oldest[lane], (pond.steps - pond.oldest)[lane]
+        steps = oldest + (step - oldest + jnp.arange(length)[:, None]) % jnp.maximum(held, 1)
+        numbers = lane * self.capacity + steps % self.capacity
+        follows = _at(pond.next_at, numbers[:-1]) == _at(pond.at, numbers[1:])
+        cut = jnp.concatenate([~follows, jnp.ones((1, count), bool)]) | _at(pond.truncated, numbers)
+        obs, next_obs = self._gather(
+            pond,
+            jnp.tile(lane, length),
+            _at(pond.at, numbers).reshape(-1),
+            _at(pond.next_at, numbers).reshape(-1),
+        )
+        return Sequences(
+            obs=obs.reshape(length, count, *self.obs.shape),
+            action=_at(pond.action, numbers),
+            reward=_at(pond.reward, numbers),
+            next_obs=next_obs.reshape(length, count, *self.obs.shape),
+            terminated=_at(pond.terminated, numbers),
+            cut=cut,
+        )
+
     def _continued(
         self, pond: PondState, lane: jax.Array, step: jax.Array, count: int
     ) -> tuple[jax.Array, jax.Array]:
@@ -388,6 +431,12 @@ class DevicePond:
             number, probability = draw(pond.priorities, key, batch)
             weight = (probability * self.held(pond)) ** -beta
             return number // self.capacity, self._newest_at(pond, number), weight / weight.max()
+        return self._draw_evenly(pond, key, batch)
+
+    def _draw_evenly(
+        self, pond: PondState, key: jax.Array, batch: int
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Lane, step and weight of steps drawn uniformly."""
         counts = pond.steps - pond.oldest
         ends = jnp.cumsum(counts)
         drawn = jax.random.randint(key, (batch,), 0, jnp.maximum(ends[-1], 1))

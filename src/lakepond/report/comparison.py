@@ -19,20 +19,19 @@ from lakepond.untrusted import blaming, read_json
 
 MARKER = "<!-- all below is written by `lakepond compare --only-report` -->"
 BASELINE = "single"
-ENDED = [
-    "Where a BigAgent was trained after the last frame, it is that one's, in three evaluations; the curves",
-    "are the agents'.",
-]
 LEARNED = 1.0
 """a game whose best arm scores less than this has not been learned by any"""
 COLOURS = {
     "single": "#1f3b5c",
+    "single-lake": "#00a6a6",
     "mixture": "#d1495b",
     "mixture-restart": "#edae49",
     "mixture-keep": "#a05195",
     "mixture-last": "#7b1e3a",
+    "mixture-acts": "#ff7f51",
     "live": "#2e933c",
     "apart": "#8d99ae",
+    "clone-best": "#c9ada7",
     "single-resets": "#4ea5d9",
     "single-epochs": "#7a5230",
 }
@@ -105,16 +104,29 @@ def figures(results: Results) -> dict[str, Any]:
             "samples": float(np.mean([run["samples"] for run in all_runs])),
             "games": {game: sorted(run["score"] for run in seeds.values()) for game, seeds in games.items()},
         }
-        shared = [game for game in results.get(BASELINE, {}) if game in games and game in learned]
+        common = [game for game in results.get(BASELINE, {}) if game in games]
+        told["differences"] = {game: _difference(results, arm, game) for game in common}
+        shared = [game for game in common if game in learned]
         scores, theirs = _paired(results, arm, shared)
         if scores.size:
             scale = np.array([best[game] for game in shared])
+            told["mean"] = _known(interval(scores / scale, _mean), len(scores))
             told["iqm"] = _known(interval(scores / scale), len(scores))
             told["beats_single"] = _known(improvement(scores, theirs), len(scores))
         else:
-            told["iqm"] = told["beats_single"] = [float("nan")] * 3
+            told["mean"] = told["iqm"] = told["beats_single"] = [float("nan")] * 3
         arms[arm] = told
     return {"arms": arms, "left_out": sorted(best.keys() - learned)}
+
+
+def _mean(scores: Array) -> float:
+    return float(np.mean(scores))
+
+
+def _difference(results: Results, arm: str, game: str) -> list[float]:
+    """Mean score of an arm on a game minus that of the baseline, of the seeds that both have."""
+    ours, theirs = _paired(results, arm, [game])
+    return _known(interval(ours - theirs, _mean), len(ours)) if ours.size else [float("nan")] * 3
 
 
 def _known(found: Interval, seeds: int) -> list[float]:
@@ -158,7 +170,7 @@ def draw_curves(results: Results, path: Path) -> None:
         for at in resets:
             panel.axvline(at / 1e3, color="black", linestyle=":", linewidth=0.7)
         panel.set_title(game)
-        panel.set_xlabel("thousand frames, all agents")
+        panel.set_xlabel("thousand environment steps, all agents")
         panel.set_ylabel("evaluation")
     for panel in list(axes.flat)[len(games) :]:
         panel.set_visible(False)
@@ -221,7 +233,7 @@ def draw_recovery(results: Results, path: Path) -> dict[str, list[dict[str, Any]
         low, high = np.percentile(values, [25, 75], axis=0)
         axis.fill_between(100 * grid, low, high, color=COLOURS.get(arm), alpha=0.12, linewidth=0)
     axis.axhline(1.0, color="black", linestyle=":", linewidth=0.8)
-    axis.set_xlabel("frames since the reset, % of all frames")
+    axis.set_xlabel("steps since the reset, % of all steps")
     axis.set_ylabel("evaluation over that before the reset")
     if found:
         axis.legend(frameon=False)
@@ -255,9 +267,21 @@ def _body(
     games = sorted({game for arm in results.values() for game in arm})
     runs = sum(each["runs"] for each in told["arms"].values())
     lines = [
-        f"{runs} runs so far. A run's score is the mean of its last three evaluations; below, the mean over",
-        "seeds, and their range in brackets.",
-        *(ENDED if any("agents_score" in run for run in _all(results)) else []),
+        f"{runs} runs so far. A run's score is that of the policy it ends with, the same for all arms.",
+        "",
+        "Difference from `single` on each game: the mean over the seeds that both have, with the 95 %",
+        "interval of a bootstrap over these seeds.",
+        "",
+        _row(["arm", *games]),
+        _row(["---", *["---:"] * len(games)]),
+    ]
+    for arm, each in told["arms"].items():
+        if arm != BASELINE:
+            cells = (each["differences"].get(game, [float("nan")] * 3) for game in games)
+            lines.append(_row([arm, *map(_interval, cells)]))
+    lines += [
+        "",
+        "Scores: the mean over seeds, and their range in brackets.",
         "",
         _row(["arm", *games]),
         _row(["---", *["---:"] * len(games)]),
@@ -266,13 +290,15 @@ def _body(
         lines.append(_row([arm, *(_spread(each["games"].get(game, [])) for game in games)]))
     lines += [
         "",
-        "Over the best arm's mean on each game: interquartile mean with the 95 % interval of a stratified",
-        "bootstrap, and the chance that a run beats one of `single` on a game at random. Frames and gradient",
-        "samples of a run: an arm that learns more often from the same frames says so here.",
+        "All games together, as a fraction of the best arm's mean on each game: the plain mean and the",
+        "interquartile mean, each with the 95 % interval of a stratified bootstrap, and the chance that one",
+        "run beats one of `single` on a game at random. The interquartile mean of a few games leaves out",
+        "most of the best and of the worst game. Environment steps and gradient samples of a run: an arm",
+        "that learns more often from the same steps says so here.",
         *(f"Left out of this, for no arm scores {LEARNED} there yet: {game}." for game in told["left_out"]),
         "",
-        _row(["arm", "runs", "IQM", "beats `single`", "frames", "gradient samples"]),
-        _row(["---", "---:", "---:", "---:", "---:", "---:"]),
+        _row(["arm", "runs", "mean", "IQM", "beats `single`", "steps", "gradient samples"]),
+        _row(["---", *["---:"] * 6]),
     ]
     for arm, each in told["arms"].items():
         lines.append(
@@ -280,6 +306,7 @@ def _body(
                 [
                     arm,
                     str(each["runs"]),
+                    _interval(each["mean"]),
                     _interval(each["iqm"]),
                     "" if arm == BASELINE else _interval(each["beats_single"]),
                     f"{each['frames'] / 1e6:.2f}M",
@@ -297,8 +324,9 @@ def _recovery_table(recovered: dict[str, list[Any]]) -> list[str]:
     lines = [
         "## Recovery after a reset",
         "",
-        "Frames until the evaluation is again at least what it was before the reset, in % of all frames;",
-        "0: the clones are at once as good. The last column allows 5 % less, for an evaluation is noisy.",
+        "Steps until the evaluation is again at least what it was before the reset, in % of all steps;",
+        "0: the clones are at once as good. The last column allows 5 % less, for an evaluation is noisy. The",
+        "agents of `clone-best` learn nothing at a reset, so what they show is noise: the null of this.",
         "",
         _row(
             [
@@ -342,10 +370,6 @@ def _commands(folder: Path) -> list[str]:
         f"lakepond compare --folder {name} --only-report --report docs/results/{folder.name}.md",
         "```",
     ]
-
-
-def _all(results: Results) -> list[dict[str, Any]]:
-    return [run for games in results.values() for seeds in games.values() for run in seeds.values()]
 
 
 def _row(cells: Iterable[str]) -> str:

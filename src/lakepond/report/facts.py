@@ -17,7 +17,8 @@ def key_figures(run: RunFolder) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     last = max((series.x[-1] for series in run.metrics.values() if len(series.x)), default=None)
     if last is not None:
-        goal = run.told["config"].get({"generation": "generations", "frames": "frames"}.get(run.x_name, ""))
+        names = {"generation": ("generations",), "steps": ("env_steps", "frames")}.get(run.x_name, ())
+        goal = next((run.told["config"][name] for name in names if name in run.told["config"]), None)
         found.append((run.x_name.capitalize(), short(last), f"of {short(goal)}" if is_number(goal) else ""))
     found += _learning(run) + _market(run) + _storage(run) + _machine(run)
     return found

@@ -106,7 +106,7 @@ class RunFolder:
     @property
     def x_name(self) -> str:
         """The unit of the steps of the log."""
-        return {"erl": "generation", "single": "frames", "mixture": "frames", "live": "frames"}.get(
+        return {"erl": "generation", "single": "steps", "mixture": "steps", "live": "steps"}.get(
             self.trainer, "step"
         )
 

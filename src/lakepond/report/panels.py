@@ -53,14 +53,14 @@ PANELS = (
         "Evaluation",
         "learning",
         (
-            Curve("evaluation", "mean of the agents"),
+            Curve("evaluation", "the policy of the run"),
             Curve("evaluation_best", "best agent"),
-            Curve("evaluation_greedy", "mean, without random actions"),
+            Curve("evaluation_greedy", "without random actions"),
         ),
         members="evaluation_agents",
         note="Played in separate environments with a small epsilon.",
     ),
-    Panel("score", "Score while training", "learning", (Curve("score", "score"),)),
+    Panel("score", "Score while training", "learning", (Curve("score", "score"),), members="score_agents"),
     Panel(
         "bytes",
         "Replay size",
@@ -113,7 +113,13 @@ PANELS = (
         ),
         unit="seconds",
     ),
-    Panel("rate", "Frames per second", "time", (Curve("frames_per_second", "frames"),), reads="typical"),
+    Panel(
+        "rate",
+        "Environment steps per second",
+        "time",
+        (Curve("env_steps_per_second", "steps"), Curve("frames_per_second", "steps, by an earlier name")),
+        reads="typical",
+    ),
     Panel(
         "memory",
         "Memory of the process",
@@ -187,7 +193,6 @@ TITLES = {
     "big_value": "BigAgent: mean value",
     "big_steps": "BigAgent: gradient steps",
     "big_pond_steps": "BigPond: steps",
-    "cloned": "Agents cloned",
 }
 
 

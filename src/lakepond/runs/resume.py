@@ -69,8 +69,6 @@ class Resume:
 
     required: bool = False
     """there must be a run to resume"""
-    allowed: bool = True
-    """a run that is there is resumed; False: it is refused"""
     number: int | None = None
     """resume from this checkpoint; None: from the newest that can be used"""
     start_over: bool = False
@@ -98,12 +96,6 @@ class Resume:
                 move_away(folder)
                 return
             known = Checkpoints(folder / "checkpoints").numbers()
-            if known and not self.allowed:
-                raise ConfigError(
-                    f"{folder} contains a run with checkpoints up to {known[-1]}; resume it (--resume), "
-                    f"choose another folder (--out), or move its files to {folder}/{OLD}<time> "
-                    "(--start-over)."
-                )
             if not known and (held := _data(folder)):
                 raise ConfigError(
                     f"{folder} contains {held} and no checkpoint; choose another folder (--out), or move "

@@ -1,7 +1,8 @@
 """The settings of a run as JSON and back, also if another version wrote them.
 
-A setting that is missing from an older run's config.json has the value of its default; one that this version
-does not have is named in a warning and otherwise ignored.
+A setting that is missing from an older run's config.json has the value of its default, and one that was
+renamed is read under its old name. One that this version does not have is named in a warning and otherwise
+ignored, unless the run depends on it: then the run is refused.
 """
 
 from __future__ import annotations
@@ -19,6 +20,19 @@ from lakepond.errors import ConfigError
 
 log = logging.getLogger("lakepond")
 Config = TypeVar("Config")
+RENAMED: dict[str, str] = {
+    f"{trainer}.{old}": new
+    for trainer in ("single", "mixture", "live", "compare")
+    for old, new in {
+        "frames": "env_steps",
+        "portion": "reset_every" if trainer == "mixture" else "evaluate_every",
+        "big_samples": "big_replay_ratio",
+        "pqn.trace": "lam",
+    }.items()
+}
+"""`trainer.setting` or `trainer.part.setting` of older runs: the name of that setting now"""
+REMOVED: dict[str, Any] = {"mixture.clone_to": "all"}
+"""`trainer.setting` of older runs: the only value that this version can continue with"""
 DEFAULTS_BEFORE: dict[str, Any] = {}
 """`trainer.setting` or `trainer.part.setting`: what runs did before it was a setting, if not its default"""
 
@@ -36,7 +50,14 @@ def completed(
     `trainer` is the name in `DEFAULTS_BEFORE`, with the parts above. `default` holds the defaults of a part.
     """
     found: dict[str, Any] = {}
+    there = renamed(there, trainer)
     unknown = [name for name in there if name not in {field.name for field in dataclasses.fields(config)}]
+    for name in unknown:
+        if there[name] != REMOVED.get(f"{trainer}.{name}", there[name]):
+            raise ConfigError(
+                f"the run has the setting {name}={there[name]!r}, which this version does not have any more; "
+                "resume it with the version that started it."
+            )
     for field in dataclasses.fields(config):
         name, value = field.name, getattr(config, field.name)
         usual = getattr(default, name, dataclasses.MISSING) if default is not None else _default(field)
@@ -51,6 +72,12 @@ def completed(
         else:
             found[name] = there[name]
     return found, unknown
+
+
+def renamed(there: Mapping[str, Any], trainer: str) -> dict[str, Any]:
+    """The settings by the names that they have now; a value under the name of now takes precedence."""
+    now = {RENAMED.get(f"{trainer}.{name}", name): value for name, value in there.items()}
+    return now | {name: there[name] for name in now if name in there}
 
 
 def merged(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, Any]:

@@ -236,7 +236,12 @@ def _number(line: Mapping[str, Any], name: str) -> int | None:
 
 def _goal(config: Mapping[str, Any]) -> tuple[str, int | None]:
     """What a trainer counts, and how far it goes."""
-    for name, unit in (("generations", "generation"), ("frames", "frames"), ("total_frames", "frames")):
+    for name, unit in (
+        ("generations", "generation"),
+        ("env_steps", "steps"),
+        ("frames", "steps"),  # in runs of earlier versions
+        ("total_frames", "frames"),
+    ):
         total = config.get(name)
         if metrics.is_number(total) and isinstance(total, int):
             return unit, total

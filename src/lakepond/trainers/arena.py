@@ -8,25 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lakepond.agents import networks
+from lakepond.agents import fleet, networks
 from lakepond.agents.epsilon import Epsilon
-from lakepond.agents.fleet import over_agents
 from lakepond.agents.networks import Network, Params
 from lakepond.agents.pqn import PQNMetrics, PQNState, Rollout, act
+from lakepond.agents.replay import as_added
 from lakepond.envs.vector import Environment, EnvState
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
+from lakepond.lake.format.commits import Start
 from lakepond.pond.device import Added, DevicePond, PondState
-from lakepond.pond.device_memory import check_fits
-from lakepond.trainers.game_settings import Suite
+from lakepond.types import Field, Spec
 
-EVALUATION_SEED = 20_240_704
+EVALUATION_SEED, EVALUATION_STEP = 20_240_704, 1024
+"""evaluations that are this many steps apart have other episodes"""
+EMULATOR_FRAMES = 4
+"""frames of an Atari emulator per environment step: each action is repeated"""
 
 
 class Evaluate(Protocol):
@@ -36,19 +40,28 @@ class Evaluate(Protocol):
         """Play with these parameters."""
 
 
-def make_env(suite: Suite, game: str, *, evaluates: bool = False) -> Environment:
-    """The game; one that `evaluates` takes the same emulators again at every reset."""
-    if suite == "minatar":
+def make_env(config: Any, *, evaluates: bool = False) -> Environment:
+    """The game of these settings; one that `evaluates` takes the same emulators again at every reset."""
+    if config.suite == "minatar":
         from lakepond.envs.minatar import MinAtar
 
-        return MinAtar(game)
-    if suite == "gymnasium":
+        return MinAtar(config.game)
+    if config.suite == "gymnax":
+        from lakepond.envs.gymnax import Gymnax
+
+        return Gymnax(config.game)
+    if config.suite == "module":
+        from lakepond.envs.games import from_module
+
+        made: Environment = from_module(config.game)
+        return made
+    if config.suite == "gymnasium":
         from lakepond.envs.gymnasium import Gymnasium
 
-        return Gymnasium(game, reuse=evaluates)
+        return Gymnasium(config.game, reuse=evaluates)
     from lakepond.envs.atari import Atari
 
-    return Atari(game, reuse=evaluates)
+    return Atari(config.game, stack=config.frame_stack, reuse=evaluates)
 
 
 def restored(fresh: PQNState, saved: Any, env: Environment) -> PQNState:
@@ -57,9 +70,27 @@ def restored(fresh: PQNState, saved: Any, env: Environment) -> PQNState:
     return loaded if env.resumes else loaded._replace(env=fresh.env)
 
 
-def make_network(kind: str, env: Environment, hidden: Sequence[int], *, dueling: bool = False) -> Network:
-    """The network of that kind for the game."""
-    return networks.make(kind, env.obs, env.actions, hidden=tuple(hidden), dueling=dueling)
+def emulator_frames(config: Any, env_steps: int) -> dict[str, int]:
+    """The frames that the emulators have run, for the log; nothing for games that have no emulator."""
+    return {"emulator_frames": EMULATOR_FRAMES * env_steps} if config.suite == "atari" else {}
+
+
+def progress(config: Any, env_steps: int) -> str:
+    """How far a run is, for people: "40,960 steps", and on Atari the frames of the emulator."""
+    frames = "".join(f" ({count:,} frames)" for count in emulator_frames(config, env_steps).values())
+    return f"{env_steps:>10,} steps{frames}"
+
+
+def network_of(config: Any, env: Environment) -> Network:
+    """The network of these settings for the game."""
+    return networks.make(
+        config.network,
+        env.obs,
+        env.actions,
+        hidden=tuple(config.hidden),
+        dueling=getattr(config, "dueling", False),
+        dtype=config.dtype,
+    )
 
 
 def make_epsilon(kind: Any, start: float, end: float, frames: int, offsets: Sequence[float] = ()) -> Epsilon:
@@ -67,22 +98,15 @@ def make_epsilon(kind: Any, start: float, end: float, frames: int, offsets: Sequ
     return Epsilon(kind=kind, start=start, end=end, frames=max(1, frames), offsets=tuple(offsets))
 
 
-def check_budget(frames: int, portion: int, update: int) -> None:
-    """Refuse a run that could not finish one portion, or a portion that is no whole update."""
-    if portion < update:
+def check_budget(env_steps: int, name: str, every: int, update: int) -> None:
+    """Refuse a run that would never evaluate or reset: `every` is the setting `name`, `update` an update."""
+    if every < update:
         raise ConfigError(
-            f"a portion of {portion:,} frames is less than one update of {update:,}; "
-            "raise the portion, or lower the environments or the rollout."
+            f"{name} is {every:,} steps, less than one update of {update:,}; raise it, or lower the "
+            "environments or the rollout."
         )
-    if frames < portion:
-        raise ConfigError(
-            f"{frames:,} frames are less than one portion of {portion:,}; raise them or lower the portion."
-        )
-
-
-def check_memory(*ponds: DevicePond) -> None:
-    """Raise `SpecError` if these ponds do not fit the device together; called before a run starts."""
-    check_fits(sum(pond.nbytes for pond in ponds), sum(pond.lanes * pond.capacity for pond in ponds))
+    if env_steps < every:
+        raise ConfigError(f"env_steps is {env_steps:,}, less than {name}, which is {every:,}; raise it.")
 
 
 def make_evaluate(
@@ -135,7 +159,9 @@ def _make_evaluate(
         return jax.lax.while_loop(goes_on, step, nothing)[1]
 
     def play_each(params: Params, keys: jax.Array, epsilon: jax.Array) -> jax.Array:
-        scores: jax.Array = over_agents(lambda params, key: play(params, key, epsilon), params, keys)
+        # emulators are used again by the next agent, so they must not play at the same time
+        each = fleet.over_agents if env.resumes else fleet.one_by_one
+        scores: jax.Array = each(lambda params, key: play(params, key, epsilon), params, keys)
         return scores
 
     return jax.jit(play if agents is None else play_each)
@@ -143,7 +169,7 @@ def _make_evaluate(
 
 def evaluation_key(frames: int) -> jax.Array:
     """The key of the evaluation at `frames`: the same for every run."""
-    return jax.random.fold_in(jax.random.PRNGKey(EVALUATION_SEED), frames // 1024)
+    return jax.random.fold_in(jax.random.PRNGKey(EVALUATION_SEED), frames // EVALUATION_STEP)
 
 
 def evaluated(
@@ -171,42 +197,61 @@ def means(sums: PQNMetrics, updates: int) -> dict[str, Any]:
 
 def as_lanes(rollouts: Rollout) -> Added:
     """Rollouts (agents, steps, envs, ...) as steps (steps, agents * envs, ...): one lane per environment."""
-    new = Added(
-        rollouts.action,
-        rollouts.reward,
-        rollouts.next_obs,
-        rollouts.terminated,
-        rollouts.truncated,
-        rollouts.reset_obs,
-    )
+    new = as_added(rollouts)
     lanes: Added = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), new)
     return lanes
 
 
-def pour_new(shape: DevicePond, pond: PondState, poured: int, lake: DeviceLake, note: dict[str, Any]) -> None:
-    """Pour the steps of a pond from `poured` on into a lake; copies only these, and they stay in the pond."""
+def make_pond(obs: Field, lanes: int, steps: int) -> DevicePond:
+    """A pond to be poured when it is full, with one lane per environment and room for `steps` steps.
+
+    It has rows for episodes of one step; for stacks, for episodes of eight steps on average.
+    """
+    capacity = steps // lanes
+    rows = 2 * capacity + 2 if obs.stack == 1 else capacity + capacity // 2 + 2 * obs.stack
+    return DevicePond(obs, lanes, capacity, rows=rows)
+
+
+def open_lake(config: Any, path: Path, obs: Field, commit: int | Start) -> DeviceLake:
+    """The lake of a run at a commit, or empty, with the limits of its settings."""
+    return DeviceLake(
+        path,
+        Spec(obs=obs, action=Field((), "int32")),
+        commit=commit,
+        max_steps=config.max_steps,
+        keep_last=config.keep_last,
+        min_free=config.min_free,
+    )
+
+
+def pour_new(
+    shape: DevicePond,
+    pond: PondState,
+    poured: int,
+    lake: DeviceLake,
+    note: dict[str, Any],
+    advice: str = "make it larger",
+) -> None:
+    """Pour the steps of a pond from number `poured` on into a lake; copies only these, and they stay there.
+
+    advice: how to prevent that steps are evicted before they are poured, for the message of `ConfigError`.
+    """
+    count = int(pond.steps) - poured
+    if count == 0:
+        return
     if int(pond.oldest.max()) > poured:
         raise ConfigError(
-            "episodes are so short that steps were evicted from the BigPond before they were poured; "
-            "raise `big_pond`."
+            f"episodes are so short that steps were evicted from the pond before they were poured; {advice}."
         )
-    count = int(pond.steps) - poured
     place = (poured + np.arange(count)) % shape.capacity
     at, next_at = np.asarray(pond.at)[:, place], np.asarray(pond.next_at)[:, place]
     first = at[:, :1] - (shape.length - 1)
     few = max(64, count // 4)  # widths are rounded up, so that few different ones are compiled
     width = -(-int((next_at[:, -1:] + 1 - first).max()) // few) * few
-    held: Any = np.asarray(pond.rows) if jax.default_backend() == "cpu" else pond.rows  # there it is no copy
-    rows = held[np.arange(shape.lanes)[:, None], (first + np.arange(width)) % shape.rows]
+    numbers = first + (np.arange(width) - first) % width  # a ring again: row n is at n % width
+    held: Any = pond.rows if fleet.accelerated() else np.asarray(pond.rows)  # on a CPU it is no copy
+    rows = np.asarray(held[np.arange(shape.lanes)[:, None], numbers % shape.rows])
     names = ("action", "reward", "terminated", "truncated")
     columns = {name: np.asarray(getattr(pond, name))[:, place] for name in names}
     none = np.zeros(shape.lanes, np.int64)
-    lake.pour([Lanes(np.asarray(rows), count, none, at - first, next_at - first, columns)], note)
-
-
-def recovery(frames: Sequence[int], scores: Sequence[float], reset: int, before: float) -> int | None:
-    """Frames from a reset until a score of at least that before it; None if it was not reached again."""
-    for at, score in zip(frames, scores, strict=True):
-        if at > reset and score >= before:
-            return at - reset
-    return None
+    lake.pour([Lanes(rows, count, none, at, next_at, columns)], note)

@@ -15,10 +15,14 @@ uses two cores, and starting it again continues. The arms, with equal frames:
     mixture-keep     B with epsilon going on at each reset
     mixture-last     the best B that was found: epochs as in `single-epochs`, BigAgents that learn twice as
                      often and faster, and one more after the last frame, which is what is deployed
+    mixture-acts     B whose BigAgent acts on half of the lanes and learns all the time, half from its newest
+                     rollout and half from all steps so far; the four are cloned from it 32 times
     live             four agents and a fifth that learns from them as they go
     apart            control: four agents that never meet
+    clone-best       control: B whose agents continue as copies of the best one; nothing is learned at a reset
     single-resets    control: one agent with resets from its own lake
     single-epochs    control: A with more epochs of PQN, so that it takes as many gradient samples as B
+    single-lake      A with a lake: half of each of those epochs is drawn from all steps so far
 """
 
 from __future__ import annotations
@@ -27,23 +31,105 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from lakepond import stopping, untrusted
+from lakepond import lazy, stopping, untrusted
 from lakepond.agents.settings import PQNSettings
 from lakepond.errors import ConfigError, LakeLocked, RunCorrupt, RunLocked
 from lakepond.lake.files import write_bytes
 from lakepond.lake.lock import WriterLock
 from lakepond.runs import Run
-from lakepond.trainers import arena, game_settings, live, mixture, programs, single
-from lakepond.trainers.game_settings import ARMS, CompareConfig
-from lakepond.trainers.limits import check_limits
+from lakepond.runs.settings import renamed
+from lakepond.trainers import live, mixture, programs, single
+from lakepond.trainers.limits import Limits, check_limits
+from lakepond.trainers.live import LiveConfig
+from lakepond.trainers.mixture import MixtureConfig
+from lakepond.trainers.single import SingleConfig
 
-PRESETS = game_settings.COMPARE
+if TYPE_CHECKING:
+    import jax
+
+    from lakepond.trainers import arena
+else:  # `lakepond compare --help` reads the settings below and imports none of these
+    jax, arena = lazy.Module("jax"), lazy.Module("lakepond.trainers.arena")
+
 RESULT = "result.json"
+ARMS = (
+    "single",
+    "single-lake",
+    "mixture",
+    "mixture-restart",
+    "mixture-keep",
+    "mixture-last",
+    "mixture-acts",
+    "live",
+    "apart",
+    "clone-best",
+    "single-resets",
+    "single-epochs",
+)
+"""what can be compared; see above"""
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """All settings of a comparison."""
+
+    games: tuple[str, ...] = ("Breakout", "Asterix", "Freeway", "SpaceInvaders")
+    """names of the games"""
+    arms: tuple[str, ...] = (
+        "single",
+        "single-epochs",
+        "single-lake",
+        "mixture",
+        "mixture-restart",
+        "mixture-acts",
+        "live",
+        "apart",
+        "clone-best",
+        "single-resets",
+    )
+    """algorithms to compare; may be changed later"""
+    seeds: int = 5
+    """runs of each arm on each game; may be raised later"""
+    env_steps: int = 524_288
+    """environment steps of each run, over all its agents; rounded down to whole parts"""
+    portions: int = 4
+    """parts of a run of mixture, with a reset between two parts"""
+    evaluations: int = 16
+    """evaluations per run"""
+    evaluation_episodes: int = 32
+    """episodes per evaluation"""
+    network: Literal["mlp", "cnn", "nature"] = "mlp"
+    """mlp, or cnn as published"""
+    hidden: tuple[int, ...] = (128,)
+    """widths of the layers of the mlp"""
+    big_replay_ratio: float = 4.0
+    """average number of times the big agent trains on a transition"""
+    suite: Literal["minatar", "atari", "gymnasium", "gymnax", "module"] = "minatar"
+    """minatar or atari"""
+
+
+PRESETS: dict[str, CompareConfig] = {
+    "minatar": CompareConfig(),
+    "tiny": CompareConfig(
+        games=("Breakout",),
+        arms=ARMS,
+        seeds=2,
+        env_steps=4 * 4096,
+        evaluations=4,
+        evaluation_episodes=4,
+        hidden=(16,),
+        big_replay_ratio=0.25,
+    ),
+}
+LIMITS: Limits = dict.fromkeys(
+    ("seeds", "env_steps", "portions", "evaluations", "evaluation_episodes", "hidden"), (1, inf)
+) | {"big_replay_ratio": (0, inf)}
 
 
 @dataclass(frozen=True)
@@ -71,7 +157,7 @@ def jobs(config: CompareConfig, folder: Path) -> list[Job]:
     for arm in config.arms:
         if arm not in ARMS:
             raise ConfigError(f"there is no arm {arm!r}; choose from {', '.join(ARMS)}.")
-    games = [arena.make_env(config.suite, game).name for game in config.games]
+    games = [arena.make_env(SingleConfig(game, config.suite)).name for game in config.games]
     return [
         Job(game, arm, seed, folder / game / arm / str(seed))
         for seed in range(config.seeds)
@@ -84,7 +170,7 @@ def jobs(config: CompareConfig, folder: Path) -> list[Job]:
 def run(config: CompareConfig, folder: str | Path, *, tell: Callable[[str], None] = lambda _: None) -> int:
     """Do every run that is not done, and return how many are still being done by others."""
     folder = Path(folder)
-    check_limits(config, game_settings.LIMITS)
+    check_limits(config, LIMITS)
     todo = jobs(config, folder)
     _settle(config, folder)
     while waiting := [job for job in todo if not job.done or job.checkpoints.exists()]:
@@ -104,7 +190,7 @@ def _settle(config: CompareConfig, folder: Path) -> None:
         write_bytes(folder, file.name, json.dumps(fixed, indent=1).encode())
         return
     with untrusted.blaming(file, RunCorrupt, "restore it, or choose another folder"):
-        there = untrusted.read_json(file)
+        there = renamed(untrusted.read_json(file), "compare")
     for name, value in fixed.items():
         if there.get(name) != value:
             raise ConfigError(
@@ -139,7 +225,8 @@ def _do(config: CompareConfig, job: Job, tell: Callable[[str], None]) -> None:
     began = time.perf_counter()
     trainer.run(settings, job.folder)
     programs.forget()  # or 120 runs end with the memory of the programs of all
-    result = {**result_of(job.folder), "game": job.game, "arm": job.arm, "seed": job.seed}
+    result = {**result_of(job.folder), "score": final_score(settings, job.folder)}
+    result |= {"game": job.game, "arm": job.arm, "seed": job.seed}
     write_bytes(job.folder, RESULT, json.dumps(result).encode())
     took = time.perf_counter() - began
     tell(f"{job.game} {job.arm} seed {job.seed}: {result['score']:.2f} in {took:.0f} s")
@@ -148,17 +235,17 @@ def _do(config: CompareConfig, job: Job, tell: Callable[[str], None]) -> None:
 def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
     """The settings of a run, and its trainer."""
     update = PQNSettings().frames
-    if config.frames < config.portions * update:
+    if config.env_steps < config.portions * update:
         raise ConfigError(
-            f"{config.frames:,} frames are too few for {config.portions} portions; "
+            f"{config.env_steps:,} steps are too few for {config.portions} portions; "
             f"take at least {config.portions * update:,}."
         )
-    portion = config.frames // config.portions // update * update
-    each = max(update, config.frames // config.evaluations // update * update)
+    portion = config.env_steps // config.portions // update * update
+    each = max(update, config.env_steps // config.evaluations // update * update)
     shared: dict[str, Any] = {
         "game": job.game,
         "suite": config.suite,
-        "frames": portion * config.portions,  # or there were a reset right before the end
+        "env_steps": portion * config.portions,  # or there were a reset right before the end
         "seed": job.seed,
         "network": config.network,
         "hidden": config.hidden,
@@ -167,43 +254,69 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "checkpoint_every": 6,
         "keep_every": 0,
     }
-    big: dict[str, Any] = {"big_samples": config.big_samples}
-    mixed: dict[str, Any] = {**shared, **big, "portion": portion, "evaluate_every": each}
+    big: dict[str, Any] = {"big_replay_ratio": config.big_replay_ratio}
+    mixed: dict[str, Any] = {**shared, **big, "reset_every": portion, "evaluate_every": each}
     one: dict[str, Any] = {"agents": 1, "pqn": PQNSettings(), "pond": 65_536}
-    four = game_settings.MixtureConfig().pqn
+    four = MixtureConfig().pqn
     # B learns from the steps of portion i at every later reset
-    epochs = round(four.epochs + config.big_samples * (config.portions - 1) / 2)
+    epochs = round(four.epochs + config.big_replay_ratio * (config.portions - 1) / 2)
     more: dict[str, Any] = {
         **mixed,
         "pqn": dataclasses.replace(four, epochs=epochs),
-        "big_samples": 2 * config.big_samples,
-        "big_last": 2 * config.big_samples,
+        "big_replay_ratio": 2 * config.big_replay_ratio,
+        "big_last": 2 * config.big_replay_ratio,
         "big_target_every": 100,
         "big_learning_rate": 1e-3,
     }
+    more_epochs = {**shared, "evaluate_every": each, "pqn": PQNSettings(epochs=epochs)}
+    acts: dict[str, Any] = {
+        **shared,
+        "evaluate_every": each,
+        "pqn": dataclasses.replace(four, envs=16, minibatches=4),
+        "big_envs": 64,
+        "big_pond": shared["env_steps"],
+        "big_learner": "pqn",
+        "big_replay_ratio": epochs - 1.0,  # and the four, on half of the lanes, take 2 epochs
+        "clone_every": shared["env_steps"] // 32,
+    }
     makers: dict[str, Callable[[], tuple[Any, Any]]] = {
-        "single": lambda: (game_settings.SingleConfig(**shared, portion=each), single),
-        "mixture": lambda: (game_settings.MixtureConfig(**mixed), mixture),
-        "mixture-restart": lambda: (game_settings.MixtureConfig(**mixed, epsilon_reset=1.0), mixture),
-        "mixture-keep": lambda: (game_settings.MixtureConfig(**mixed, epsilon_reset="keep"), mixture),
-        "mixture-last": lambda: (game_settings.MixtureConfig(**more), mixture),
-        "live": lambda: (game_settings.LiveConfig(**shared, **big, portion=max(each, 2 * update)), live),
-        "apart": lambda: (game_settings.MixtureConfig(**mixed, share=False), mixture),
-        "single-resets": lambda: (game_settings.MixtureConfig(**mixed, **one), mixture),
-        "single-epochs": lambda: (
-            game_settings.SingleConfig(**shared, portion=each, pqn=PQNSettings(epochs=epochs)),
-            single,
-        ),
+        "single": lambda: (SingleConfig(**shared, evaluate_every=each), single),
+        "mixture": lambda: (MixtureConfig(**mixed), mixture),
+        "mixture-restart": lambda: (MixtureConfig(**mixed, epsilon_reset=1.0), mixture),
+        "mixture-keep": lambda: (MixtureConfig(**mixed, epsilon_reset="keep"), mixture),
+        "mixture-last": lambda: (MixtureConfig(**more), mixture),
+        "mixture-acts": lambda: (LiveConfig(**acts), live),
+        "live": lambda: (LiveConfig(**shared, **big, evaluate_every=max(each, 2 * update)), live),
+        "apart": lambda: (MixtureConfig(**mixed, share=False), mixture),
+        "clone-best": lambda: (MixtureConfig(**{**mixed, "big_replay_ratio": 0.0}), mixture),
+        "single-resets": lambda: (MixtureConfig(**mixed, **one), mixture),
+        "single-epochs": lambda: (SingleConfig(**more_epochs), single),
+        "single-lake": lambda: (SingleConfig(**more_epochs, replay_share=0.5), single),
     }
     return makers[job.arm]()
 
 
-def result_of(folder: Path) -> dict[str, Any]:
-    """The result of a finished run: curve, resets, and score, the mean of its last three evaluations.
+def final_score(config: Any, folder: Path) -> float:
+    """The mean score of the policy that a run ends with, in three times the episodes of an evaluation.
 
-    A run that trained a BigAgent after its last frame ends with that one: the score is the mean of as many
-    evaluations of it, and `agents_score` that of the agents before.
+    It is the same for all arms: `single` ends with its agent, `mixture` with the agent that had the best
+    training scores, or with the BigAgent trained after the last step, and `live` with the big agent.
     """
+    env = arena.make_env(config, evaluates=True)
+    network = arena.network_of(config, env)
+    policy = Run.open(folder).load(like={"policy": network.init(jax.random.PRNGKey(0))}).arrays["policy"]
+    evaluate = arena.make_evaluate(
+        env,
+        network,
+        3 * config.evaluation_episodes,
+        epsilon=config.evaluation_epsilon,
+        most_steps=config.evaluation_steps,
+    )
+    return float(evaluate(policy, arena.evaluation_key(0)).mean())
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    """The result of a finished run but its score: the curve of its evaluations, and its resets."""
     curve: list[tuple[int, float]] = []
     resets: list[dict[str, Any]] = []
     last: dict[str, Any] = {}
@@ -213,19 +326,13 @@ def result_of(folder: Path) -> dict[str, Any]:
         elif "evaluation" in line:
             curve.append((line["step"], line["evaluation"]))
             last = line
-    score = sum(score for _, score in curve[-3:]) / len(curve[-3:])
-    ended: dict[str, Any] = {}
-    if resets and resets[-1]["step"] == last["step"]:
-        final = resets.pop()
-        ended = {"score": final["evaluation_after"], "samples": final["samples"], "agents_score": score}
+    samples = max(line["samples"] for line in (last, *resets))
     return {
-        "score": score,
         "curve": curve,
-        "resets": [_recovered(reset, curve) for reset in resets],
+        "resets": [_recovered(reset, curve) for reset in resets if reset["step"] < last["step"]],
         "frames": last["step"],
-        "samples": last["samples"],
+        "samples": samples,
         "seconds": {name: value for name, value in last.items() if name.startswith("seconds_")},
-        **ended,
     }
 
 
@@ -233,8 +340,8 @@ def _recovered(reset: dict[str, Any], curve: list[tuple[int, float]]) -> dict[st
     frames, scores = [at for at, _ in curve], [score for _, score in curve]
     before = reset["evaluation_before"]
     after = reset["evaluation_after"]
-    recovery = 0 if after >= before else arena.recovery(frames, scores, reset["step"], before)
-    near = 0 if after >= 0.95 * before else arena.recovery(frames, scores, reset["step"], 0.95 * before)
+    recovery = 0 if after >= before else _recovery(frames, scores, reset["step"], before)
+    near = 0 if after >= 0.95 * before else _recovery(frames, scores, reset["step"], 0.95 * before)
     return {
         "frames": reset["step"],
         "before": before,
@@ -242,6 +349,14 @@ def _recovered(reset: dict[str, Any], curve: list[tuple[int, float]]) -> dict[st
         "recovery": recovery,
         "recovery_95": near,
     }
+
+
+def _recovery(frames: Sequence[int], scores: Sequence[float], reset: int, before: float) -> int | None:
+    """Frames from a reset until a score of at least that before it; None if it was not reached again."""
+    for at, score in zip(frames, scores, strict=True):
+        if at > reset and score >= before:
+            return at - reset
+    return None
 
 
 def results(folder: str | Path) -> Iterator[dict[str, Any]]:

@@ -545,13 +545,12 @@ def train(
 ) -> dict[str, Any]:
     """Train into `folder`; returns the metrics of the last generation.
 
-    `resume`: continue the run in `folder` from its newest checkpoint that can be used; `resume_from`: from
-    that one. Without either a folder that holds a run, or other experience, is refused; `start_over` moves
-    those files to a dated folder first. `ray`: play the population on that many `workers` of a Ray cluster,
+    A run that `folder` holds is continued from its newest usable checkpoint. `resume`: there must be one;
+    `resume_from`: continue from that checkpoint; `start_over`: move what the folder holds to a dated folder
+    first. `ray`: play the population on that many `workers` of a Ray cluster,
     "local", "auto" or host:port. `on_generation` is called with the metrics of each generation.
     """
-    resumes = resume or resume_from is not None
-    how = Resume(required=resumes, allowed=resumes, number=resume_from, start_over=start_over)
+    how = Resume(required=resume or resume_from is not None, number=resume_from, start_over=start_over)
     how.find(folder)
     check(config)
     prices = read_prices(config)

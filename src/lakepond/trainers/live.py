@@ -1,52 +1,230 @@
-"""`live`: what four agents see flows to a fifth, larger learner at once, inside one jitted loop.
+"""`live`: what four agents see flows to a fifth, the big agent, at once, inside one jitted loop.
 
     for each iteration, on the device:
-        four agents      a PQN update each                       their frames and updates are counted
-        the big agent    acts a little itself, by its epsilon     its frames and updates are counted apart
+        four agents      a PQN update each                       their steps and updates are counted
+        the big agent    acts itself, by its epsilon              its steps and updates are counted apart
         BigPond          takes all their steps; the oldest leave
-        the big agent    DQN on large batches, each step used several times
+        the big agent    learns, each step used several times:
+                         dqn: from large batches of the BigPond, with a target network
+                         pqn: Q(lambda) from its own rollout and sequences of the BigPond, half and half
+        four agents      continue as copies of the big agent, every `clone_every` steps if that is not 0
     between some of them:
         Lake             takes the new steps of the BigPond, in the background
 
-There are no resets and nothing is cloned: the big agent is what comes out. It is less passive than in
-`mixture`, for a share of what it learns from is its own. Frames are those of all five together.
+The big agent is what comes out. It is less passive than in `mixture`, because it acts in `big_envs` of all
+environments itself. With `big_learner="pqn"` and `clone_every` this is the mixture whose BigAgent acts and
+learns all the time. Environment steps are those of all five together.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from lakepond import stopping
-from lakepond.agents.dqn import DQN, DQNMetrics, DQNSettings, DQNState
-from lakepond.agents.epsilon import Epsilon, EpsilonState
-from lakepond.agents.fleet import over_agents
-from lakepond.agents.pqn import PQN, PQNMetrics, PQNState, act
-from lakepond.envs.vector import EnvState
+from lakepond import lazy, stopping
+from lakepond.agents.settings import PQNSettings
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
-from lakepond.lake.format.commits import Start
-from lakepond.pond.device import Added, DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers import arena, game_settings
-from lakepond.trainers.game_settings import LiveConfig
-from lakepond.trainers.limits import check_limits
+from lakepond.trainers.limits import Limits, check_limits
 from lakepond.trainers.loop import Loop
+from lakepond.trainers.pushing import Pushing
 from lakepond.trainers.saving import LAKE
-from lakepond.types import Field, Spec
 
-PRESETS = game_settings.LIVE
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+
+    from lakepond.agents import dqn, fleet, pqn, replay
+    from lakepond.agents.dqn import DQN, DQNMetrics, DQNState
+    from lakepond.agents.epsilon import Epsilon, EpsilonState
+    from lakepond.agents.pqn import PQN, PQNMetrics, PQNState
+    from lakepond.envs.vector import EnvState
+    from lakepond.pond import device
+    from lakepond.pond.device import Added, DevicePond, PondState
+    from lakepond.trainers import arena
+else:  # `lakepond train live --help` reads the settings below and imports none of these
+    jax, jnp = lazy.Module("jax"), lazy.Module("jax.numpy")
+    dqn, pqn = lazy.Module("lakepond.agents.dqn"), lazy.Module("lakepond.agents.pqn")
+    fleet, arena = lazy.Module("lakepond.agents.fleet"), lazy.Module("lakepond.trainers.arena")
+    device, replay = lazy.Module("lakepond.pond.device"), lazy.Module("lakepond.agents.replay")
+
+
+@dataclass(frozen=True)
+class LiveConfig:
+    """All settings of a run."""
+
+    game: str = "Breakout"
+    """game of the suite; for gymnasium and gymnax an id, or MODULE:ID; for module MODULE:FUNCTION"""
+    suite: Literal["minatar", "atari", "gymnasium", "gymnax", "module"] = "minatar"
+    """minatar, gymnax: on the device; atari: ale-py; gymnasium: on the host; module: your own"""
+    frame_stack: int = 4
+    """frames per observation, on Atari"""
+    env_steps: int = 1_000_000
+    """total environment steps of all agents; on Atari each is four frames of the emulator"""
+    evaluate_every: int = 40_960
+    """environment steps between two evaluations"""
+    seed: int = field(default=0, compare=False)  # not compared: programs are shared
+    """random seed"""
+    network: Literal["mlp", "cnn", "nature"] = "mlp"
+    """mlp, cnn (as published for MinAtar) or nature (for Atari)"""
+    hidden: tuple[int, ...] = (256, 128)
+    """widths of the layers of the mlp"""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """of the products in the network; bfloat16 is faster on an accelerator"""
+    dueling: bool = False
+    """use dueling networks (separate value and advantage)"""
+
+    agents: int = 4
+    """number of agents that train on their own"""
+    pqn: PQNSettings = field(default_factory=lambda: PQNSettings(envs=32, minibatches=8))
+    epsilon_kind: Literal["linear", "exponential", "constant"] = "linear"
+    """schedule of epsilon"""
+    epsilon_start: float = 1.0
+    """initial probability of a random action"""
+    epsilon_end: float = 0.05
+    """final probability of a random action"""
+    epsilon_share: float = 0.1
+    """share of an agent's steps until epsilon_end is reached"""
+
+    big_envs: int = 32
+    """environments in which the big agent acts itself"""
+    big_epsilon_start: float = 1.0
+    """initial probability of a random action of the big agent"""
+    big_pond: int = 200_000
+    """transitions that the big agent's pond holds"""
+    lake: bool = True
+    """also pour all steps into a lake, before they leave the pond"""
+    big_learner: Literal["dqn", "pqn"] = "dqn"
+    """dqn: on batches of the pond; pqn: Q(lambda) on its own rollout and on sequences of the pond"""
+    big_replay_share: float = 0.5
+    """pqn: share of each epoch that is drawn from the pond; the rest is its newest rollout"""
+    big_replay_ratio: float = 4.0
+    """average number of times the big agent trains on a transition"""
+    clone_every: int = 0
+    """environment steps after which the agents continue as copies of the big agent; 0: never"""
+    big_batch: int = 512
+    """dqn: transitions per gradient step of the big agent; small batches learn worse"""
+    big_learning_rate: float = 3e-4
+    """dqn: learning rate of the big agent (Adam); pqn has that of the agents"""
+    big_target_every: int = 500
+    """gradient steps between two updates of the big agent's target network"""
+    big_double: bool = True
+    """double Q-learning"""
+    big_n_step: int = 3
+    """n of the n-step returns"""
+    big_alpha: float | None = None
+    """sample with probability proportional to priority ** alpha; not given: uniformly"""
+
+    evaluation_episodes: int = 64
+    """episodes per evaluation"""
+    evaluation_epsilon: float = 0.001
+    """probability of a random action in evaluations"""
+    evaluation_greedy: bool = True
+    """also evaluate without random actions; takes twice the time"""
+    evaluation_steps: int = 27_000
+    """steps after which an evaluation episode is cut off"""
+    checkpoint_every: int = 4
+    """evaluations between two checkpoints; the end always writes one"""
+    keep_every: int = field(default=0, compare=False)
+    """keep every n-th checkpoint besides the last; each contains the big agent's pond"""
+    max_steps: int | None = field(default=None, compare=False)
+    """steps to keep in the lake, older ones are dropped; not given: all"""
+    keep_last: int | None = field(default=None, compare=False)
+    """newest commits of the lake to keep besides those of checkpoints; not given: all"""
+    min_free: str = field(default="1GB", compare=False)
+    """free disk space below which nothing is written to the lake"""
+    push_to: str | None = field(default=None, compare=False)
+    """URL to push the run to in the background, like gs://bucket/demo"""
+    push_every: int = field(default=4, compare=False)
+    """checkpoints between two pushes; the end is always pushed"""
+
+    @property
+    def agents_steps(self) -> int:
+        """Environment steps of the four in an iteration."""
+        return self.agents * self.pqn.frames
+
+    @property
+    def big_steps(self) -> int:
+        """Environment steps of the one in an iteration."""
+        return self.big_envs * self.pqn.rollout
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of an iteration."""
+        return self.agents_steps + self.big_steps
+
+    @property
+    def iterations(self) -> int:
+        """Iterations in the run."""
+        return self.env_steps // self.steps
+
+    @property
+    def big_pqn(self) -> PQNSettings:
+        """The big agent as one of PQN, with minibatches of the size of the agents'."""
+        return replace(
+            self.pqn,
+            envs=self.big_envs,
+            minibatches=max(1, self.big_envs * self.pqn.minibatches // self.pqn.envs),
+            epochs=max(1, round(self.big_replay_ratio * self.steps / self.big_steps)),
+        )
+
+
+MAY_CHANGE = ("keep_every", "keep_last", "min_free", "push_to", "push_every")
+"""settings that may differ when a run is resumed"""
+
+PRESETS: dict[str, LiveConfig] = {
+    "minatar": LiveConfig(),
+    "published": LiveConfig(env_steps=10_000_000, evaluate_every=409_600, network="cnn", big_pond=1_000_000),
+    "atari": LiveConfig(
+        suite="atari",
+        env_steps=10_000_000,
+        evaluate_every=500_000,
+        network="nature",
+        pqn=PQNSettings(envs=32, minibatches=8, learning_rate=2.5e-4),
+        evaluation_episodes=8,
+    ),
+    "tiny": LiveConfig(
+        env_steps=12_288,
+        evaluate_every=2_560,
+        hidden=(16,),
+        pqn=PQNSettings(envs=8, minibatches=2),
+        big_envs=8,
+        big_pond=4_000,
+        big_replay_ratio=0.5,
+        big_batch=64,
+        evaluation_episodes=4,
+    ),
+}
+"""minatar: minutes; published: the settings of PQN's authors; tiny: seconds, to test an installation"""
+
+LIMITS: Limits = {
+    name: limits
+    for limits, names in {
+        (1, inf): "env_steps evaluate_every frame_stack hidden agents big_envs big_pond big_batch "
+        "big_target_every big_n_step evaluation_episodes evaluation_steps checkpoint_every max_steps "
+        "keep_last push_every envs rollout epochs minibatches",
+        (0, 1): "epsilon_start epsilon_end epsilon_share evaluation_epsilon big_epsilon_start "
+        "big_replay_share gamma lam",
+        (0, inf): "seed keep_every clone_every big_replay_ratio big_learning_rate big_alpha learning_rate "
+        "max_gradient",
+    }.items()
+    for name in names.split()
+}
+"""of every number, those of PQN included"""
+
+
+# --- an iteration --------------------------------------------------------------------------------------
 
 
 class LiveState(NamedTuple):
@@ -54,9 +232,10 @@ class LiveState(NamedTuple):
 
     agents: PQNState
     """with a leading axis"""
-    big: DQNState
-    big_env: EnvState
-    big_epsilon: EpsilonState
+    big: DQNState | PQNState
+    big_env: EnvState | None
+    """of DQN; PQN has its own, as its epsilon"""
+    big_epsilon: EpsilonState | None
     pond: PondState
     key: jax.Array
     iterations: jax.Array
@@ -78,40 +257,42 @@ class LiveMetrics(NamedTuple):
 
 @dataclass(frozen=True)
 class Live:
-    """What the settings come to; nothing here changes."""
+    """The algorithm for some settings; nothing here changes."""
 
     config: LiveConfig
     pqn: PQN
     dqn: DQN
     pond: DevicePond
     big_epsilon: Epsilon
-    iterations: int
+    big_pqn: PQN
+    """only for `big_learner` pqn"""
     updates: int
     """gradient steps of the big agent in an iteration"""
-
-    @property
-    def agents_frames(self) -> int:
-        """Frames of the four in an iteration."""
-        return self.config.agents * self.config.pqn.frames
-
-    @property
-    def big_frames(self) -> int:
-        """Frames of the one in an iteration."""
-        return self.config.big_envs * self.config.pqn.rollout
+    batch: int
+    """transitions of each of them"""
 
     def init(self, key: jax.Array) -> LiveState:
         """Five new agents and an empty BigPond."""
         config = self.config
         key_agents, key_big, key_env, key_run = jax.random.split(key, 4)
-        agents = over_agents(self.pqn.init, jax.random.split(key_agents, config.agents))
-        big_env = self.pqn.env.reset(key_env, config.big_envs)
+        keys = jax.random.split(key_agents, config.agents)
+        agents = fleet.over_agents(self.pqn.init, keys, divide=self.pqn.env.resumes)
         obs = agents.env.obs.reshape(-1, *agents.env.obs.shape[2:])
+        big: DQNState | PQNState
+        big_env, big_epsilon = None, None
+        if config.big_learner == "pqn":
+            big = self.big_pqn.init(key_big)
+            big_obs = big.env.obs
+        else:
+            big = self.dqn.init(self.pqn.network.init(key_big))
+            big_env, big_epsilon = self.pqn.env.reset(key_env, config.big_envs), self.big_epsilon.init()
+            big_obs = big_env.obs
         return LiveState(
             agents=agents,
-            big=self.dqn.init(self.pqn.network.init(key_big)),
+            big=big,
             big_env=big_env,
-            big_epsilon=self.big_epsilon.init(),
-            pond=self.pond.begin(self.pond.init(), jnp.concatenate([obs, big_env.obs])),
+            big_epsilon=big_epsilon,
+            pond=self.pond.begin(self.pond.init(), jnp.concatenate([obs, big_obs])),
             key=key_run,
             iterations=jnp.int32(0),
             agents_frames=jnp.int32(0),
@@ -123,44 +304,75 @@ class Live:
         loaded: LiveState = jax.tree.map(jnp.array, saved)
         if self.pqn.env.resumes:
             return loaded
-        agents = arena.restored(fresh.agents, loaded.agents, self.pqn.env)
-        return loaded._replace(agents=agents, big_env=fresh.big_env, pond=fresh.pond)
+        agents, big = arena.restored(fresh.agents, loaded.agents, self.pqn.env), loaded.big
+        if self.config.big_learner == "pqn":
+            big = arena.restored(cast("PQNState", fresh.big), big, self.pqn.env)
+        return loaded._replace(agents=agents, big=big, big_env=fresh.big_env, pond=fresh.pond)
 
     def iterate(self, state: LiveState) -> tuple[LiveState, LiveMetrics]:
         """One iteration of all five."""
         config = self.config
-        key_next, key_act, key_learn = jax.random.split(state.key, 3)
-        agents, rollouts, seen = over_agents(self.pqn.update, state.agents, jnp.arange(config.agents))
-        big_env, own, score, episodes = self._act(state, key_act)
-        both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), arena.as_lanes(rollouts), own)
-        pond = self.pond.add(state.pond, both)
-        big, pond, learned = self._learn(state.big, pond, key_learn)
-        after = LiveState(
+        numbers = jnp.arange(config.agents)
+        agents, rollouts, seen = fleet.over_agents(
+            self.pqn.update, state.agents, numbers, divide=self.pqn.env.resumes
+        )
+        big_turn = self._pqn if config.big_learner == "pqn" else self._dqn
+        state, learned, score, episodes = big_turn(state, arena.as_lanes(rollouts))
+        iterations = state.iterations + 1
+        if config.clone_every:
+            due = iterations % max(1, config.clone_every // config.steps) == 0
+            big = fleet.repeat(state.big.params, config.agents)
+            params = jax.tree.map(lambda own, new: jnp.where(due, new, own), agents.params, big)
+            agents = agents._replace(params=params)
+        after = state._replace(
             agents=agents,
-            big=big,
-            big_env=big_env,
-            big_epsilon=self.big_epsilon.advance(state.big_epsilon, self.big_frames),
-            pond=pond,
-            key=key_next,
-            iterations=state.iterations + 1,
-            agents_frames=state.agents_frames + self.agents_frames,
-            big_frames=state.big_frames + self.big_frames,
+            iterations=iterations,
+            agents_frames=state.agents_frames + config.agents_steps,
+            big_frames=state.big_frames + config.big_steps,
         )
         return after, LiveMetrics(seen, learned, score, episodes)
 
+    def _add(self, pond: PondState, lanes: Added, own: Added) -> PondState:
+        """The BigPond with the steps of the four and of the one."""
+        both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), lanes, own)
+        return self.pond.add(pond, both)
+
+    def _pqn(self, state: LiveState, lanes: Added) -> tuple[LiveState, DQNMetrics, jax.Array, jax.Array]:
+        """The big agent acts and learns with PQN that replays; also its metrics and those of its episodes."""
+        own = cast("PQNState", state.big)
+        seen = self.big_pqn.collect(own)
+        pond = self._add(state.pond, lanes, replay.as_added(seen.rollout))
+        draw, share = partial(self.pond.sample_windows, pond), self.config.big_replay_share
+        big, metrics = replay.learn(self.big_pqn, own, seen, draw, share=share)
+        means = (metrics.loss, metrics.value, metrics.gradient)
+        learned = dqn.DQNMetrics(*(self.updates * mean for mean in means))
+        return state._replace(big=big, pond=pond), learned, metrics.score, metrics.episodes
+
+    def _dqn(self, state: LiveState, lanes: Added) -> tuple[LiveState, DQNMetrics, jax.Array, jax.Array]:
+        """The big agent acts, and learns with DQN; also its metrics and those of its episodes."""
+        key_next, key_act, key_learn = jax.random.split(state.key, 3)
+        big_env, own, score, episodes = self._act(state, key_act)
+        pond = self._add(state.pond, lanes, own)
+        big, pond, learned = self._learn(cast("DQNState", state.big), pond, key_learn)
+        epsilon = self.big_epsilon.advance(cast("EpsilonState", state.big_epsilon), self.config.big_steps)
+        after = state._replace(big=big, big_env=big_env, big_epsilon=epsilon, pond=pond, key=key_next)
+        return after, learned, score, episodes
+
     def _act(self, state: LiveState, key: jax.Array) -> tuple[EnvState, Added, jax.Array, jax.Array]:
         """The big agent's own steps, and the sum and number of the scores of episodes that ended."""
-        epsilon = self.big_epsilon.value(state.big_epsilon)
+        epsilon = self.big_epsilon.value(cast("EpsilonState", state.big_epsilon))
 
         def step(env: EnvState, key: jax.Array) -> tuple[EnvState, tuple[Added, jax.Array, jax.Array]]:
             key_act, key_env = jax.random.split(key)
-            action = act(self.pqn.network.apply(state.big.params, env.obs), epsilon, key_act)
+            action = pqn.act(self.pqn.network.apply(state.big.params, env.obs), epsilon, key_act)
             env, seen = self.pqn.env.step(env, action, key_env)
-            added = Added(action, seen.reward, seen.next_obs, seen.terminated, seen.truncated, seen.obs)
+            added = device.Added(
+                action, seen.reward, seen.next_obs, seen.terminated, seen.truncated, seen.obs
+            )
             return env, (added, (seen.score * seen.over).sum(), seen.over.sum())
 
         keys = jax.random.split(key, self.config.pqn.rollout)
-        env, (added, score, episodes) = jax.lax.scan(step, state.big_env, keys)
+        env, (added, score, episodes) = jax.lax.scan(step, cast("EnvState", state.big_env), keys)
         return env, added, score.sum(), episodes.sum()
 
     def _learn(
@@ -184,7 +396,7 @@ class Live:
                 pond = self.pond.update_priorities(pond, jnp.asarray(batch.step_id), error)
             return big, pond, jax.tree.map(jnp.add, sums, metrics)
 
-        zero = DQNMetrics(*[jnp.float32(0)] * 3)
+        zero = dqn.DQNMetrics(*[jnp.float32(0)] * 3)
         found: tuple[DQNState, PondState, DQNMetrics] = jax.lax.fori_loop(
             0, self.updates, step, (big, pond, zero)
         )
@@ -193,9 +405,8 @@ class Live:
 
 def build(config: LiveConfig) -> Live:
     """The algorithm for these settings; `ConfigError` if they are invalid."""
-    check_limits(config, game_settings.LIMITS)
-    each = config.agents * config.pqn.frames + config.big_envs * config.pqn.rollout
-    arena.check_budget(config.frames, config.portion, each)
+    check_limits(config, LIMITS)
+    arena.check_budget(config.env_steps, "evaluate_every", config.evaluate_every, config.steps)
     lanes = config.agents * config.pqn.envs + config.big_envs
     capacity = config.big_pond // lanes
     if capacity < config.pqn.rollout:
@@ -203,49 +414,52 @@ def build(config: LiveConfig) -> Live:
             f"a BigPond of {config.big_pond:,} steps is {capacity} a lane, less than a rollout of "
             f"{config.pqn.rollout}; take at least {lanes * config.pqn.rollout:,}."
         )
-    env = arena.make_env(config.suite, config.game)
-    network = arena.make_network(config.network, env, config.hidden, dueling=config.dueling)
-    iterations = config.frames // each
+    if config.big_learner == "pqn" and config.big_alpha is not None:
+        raise ConfigError("big_alpha needs big_learner dqn; pqn draws its sequences uniformly.")
+    env = arena.make_env(config)
+    network = arena.network_of(config, env)
 
     def epsilon(start: float, frames: int) -> Epsilon:
         kind, end = config.epsilon_kind, config.epsilon_end
-        return arena.make_epsilon(kind, start, end, int(frames * iterations * config.epsilon_share))
+        return arena.make_epsilon(kind, start, end, int(frames * config.iterations * config.epsilon_share))
 
-    pqn = PQN(env, network, epsilon(config.epsilon_start, config.pqn.frames), config.pqn, iterations)
-    settings = DQNSettings(
+    of_agents = epsilon(config.epsilon_start, config.pqn.frames)
+    big_epsilon, own = epsilon(config.big_epsilon_start, config.big_steps), config.pqn
+    batch = config.big_batch
+    updates = max(1, round(config.big_replay_ratio * config.steps / batch))
+    if config.big_learner == "pqn":
+        own = config.big_pqn
+        batch, updates = own.frames // own.minibatches, own.epochs * own.minibatches
+    settings = dqn.DQNSettings(
         batch=config.big_batch,
         learning_rate=config.big_learning_rate,
         target_every=config.big_target_every,
         double=config.big_double,
     )
+    # boards: a quarter more rows than steps, because episodes may be short; stacks: the default
+    rows = 0 if env.obs.rows == 0 else capacity + capacity // 4 + 4
     return Live(
         config=config,
-        pqn=pqn,
-        dqn=DQN(network, settings),
-        pond=DevicePond(
-            env.obs, lanes, capacity, rows=_rows(env.obs.rows == 0, capacity), alpha=config.big_alpha
-        ),
-        big_epsilon=epsilon(config.big_epsilon_start, config.big_envs * config.pqn.rollout),
-        iterations=iterations,
-        updates=max(1, round(config.big_samples * each / config.big_batch)),
+        pqn=pqn.PQN(env, network, of_agents, config.pqn, config.iterations),
+        dqn=dqn.DQN(network, settings),
+        pond=device.DevicePond(env.obs, lanes, capacity, rows=rows, alpha=config.big_alpha),
+        big_epsilon=big_epsilon,
+        big_pqn=pqn.PQN(env, network, big_epsilon, own, config.iterations),
+        updates=updates,
+        batch=batch,
     )
 
 
-def _rows(stacked: bool, capacity: int) -> int:
-    """Rows a lane: for boards a quarter more than steps, for episodes may be short; else the default."""
-    return 0 if stacked else capacity + capacity // 4 + 4
-
-
-@partial(jax.jit, static_argnums=0, donate_argnums=1)
-def train(live: Live, state: LiveState, iterations: jax.Array) -> tuple[LiveState, LiveMetrics]:
+@lazy.jit(static_argnums=0, donate_argnums=1)
+def train(live: Live, state: LiveState, iterations: int) -> tuple[LiveState, LiveMetrics]:
     """A portion of `iterations` iterations."""
 
     def iterate(_: int, carry: tuple[LiveState, LiveMetrics]) -> tuple[LiveState, LiveMetrics]:
         state, seen = live.iterate(carry[0])
         return state, jax.tree.map(jnp.add, carry[1], seen)
 
-    four = jax.tree.map(lambda x: jnp.zeros(live.config.agents, x.dtype), PQNMetrics.zero())
-    zero = LiveMetrics(four, DQNMetrics(*[jnp.float32(0)] * 3), jnp.float32(0), jnp.int32(0))
+    four = jax.tree.map(lambda x: jnp.zeros(live.config.agents, x.dtype), pqn.PQNMetrics.zero())
+    zero = LiveMetrics(four, dqn.DQNMetrics(*[jnp.float32(0)] * 3), jnp.float32(0), jnp.int32(0))
     found: tuple[LiveState, LiveMetrics] = jax.lax.fori_loop(0, iterations, iterate, (state, zero))
     return found
 
@@ -255,80 +469,79 @@ def run(
     config: LiveConfig,
     folder: str | Path,
     *,
-    loggers: Sequence[Logger] = (),
+    resume: bool = False,
+    resume_from: int | None = None,
     start_over: bool = False,
+    loggers: Sequence[Logger] = (),
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics.
+    """Train to the end in `folder`, from the newest usable checkpoint there if it has a run; returns metrics.
 
-    `start_over`: move what the folder holds to a dated folder first.
+    `resume`: there must be a run; `resume_from`: continue from that checkpoint; `start_over`: move what the
+    folder holds to a dated folder first.
     """
-    how = Resume(start_over=start_over)
+    how = Resume(required=resume or resume_from is not None, number=resume_from, start_over=start_over)
+    how.find(folder)
     live = build(config)
     evaluate = arena.make_evaluate(
-        arena.make_env(config.suite, config.game, evaluates=True),
+        arena.make_env(config, evaluates=True),
         live.pqn.network,
         config.evaluation_episodes,
         epsilon=config.evaluation_epsilon,
         most_steps=config.evaluation_steps,
     )
     state = live.init(jax.random.PRNGKey(config.seed))
-    told: dict[str, Any] = {}
-    step = max(1, config.portion // (live.agents_frames + live.big_frames))
+    metrics: dict[str, Any] = {}
+    step = max(1, config.evaluate_every // config.steps)
     with Run.create(
         folder,
         "live",
         config,
+        may_change=MAY_CHANGE,
         loggers=loggers,
         keep_last=1,
         keep_every=config.keep_every,
         prepare=how.prepare,
     ) as kept:
         arrays = {"all": state, "policy": state.big.params}
-        noted = {"frames": 0, "lake_commit": None}
-        checkpoint, lake = how.take_up(kept, arrays, noted, partial(_open_lake, live, kept))
+        open_lake = partial(arena.open_lake, config, kept.lake_folder, live.pqn.env.obs)
+        checkpoint, lake = how.take_up(
+            kept, arrays, {"frames": 0, "lake_commit": None}, open_lake if config.lake else lambda _: None
+        )
         del arrays
         if checkpoint is not None:
             state = live.restored(state, checkpoint.arrays["all"])
-            tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
-        with Loop(kept, lake, Guard(kept.folder, unit="evaluation")) as loop:
-            while (done := int(state.iterations)) < live.iterations and loop.goes_on():
-                count = min(step, live.iterations - done)
+            tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} steps")
+        guard, pushing = Guard(kept.folder, unit="evaluation"), Pushing(kept.folder, config.push_to)
+        with Loop(kept, lake, guard, pushing=pushing) as loop:
+            while (done := int(state.iterations)) < config.iterations and loop.goes_on():
+                count = min(step, config.iterations - done)
                 began = time.perf_counter()
                 state, sums = _portion(live, state, count, lake, loop)
-                told = _told(live, state, sums, count)
-                frames = told["agents_frames"] + told["big_frames"]
-                told["frames_per_second"] = (
-                    count * (live.agents_frames + live.big_frames) / (time.perf_counter() - began)
-                )
-                told |= arena.evaluated(evaluate, state.big.params, frames, greedy=config.evaluation_greedy)
+                metrics = _metrics(live, state, sums, count)
+                metrics["env_steps_per_second"] = count * config.steps / (time.perf_counter() - began)
+                env_steps = metrics["agents_env_steps"] + metrics["big_env_steps"]
+                greedy = config.evaluation_greedy
+                metrics |= arena.evaluated(evaluate, state.big.params, env_steps, greedy=greedy)
                 number = -(-int(state.iterations) // step)
-                loop.log(frames, told, number)
-                tell(
-                    f"{frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}"
-                )
-                at_end = int(state.iterations) == live.iterations
-                loop.save(
-                    partial(_save, kept, loop, number, state, frames, lake),
-                    due=number % config.checkpoint_every == 0 or at_end,
-                )
-    return told
+                loop.log(env_steps, metrics, number)
+                score = f"score {metrics['score']:6.2f}  evaluation {metrics['evaluation']:6.2f}"
+                tell(f"{arena.progress(config, env_steps)}  {score}")
+                due = number % config.checkpoint_every == 0 or int(state.iterations) == config.iterations
+                push = number // config.checkpoint_every % config.push_every == 0
+                save = partial(_save, kept, loop, number, state, env_steps, lake)
+                loop.save(save, due=due, push=due and push)
+        return metrics or kept.last_line()
 
 
-def _save(kept: Run, loop: Loop, number: int, state: LiveState, frames: int, lake: DeviceLake | None) -> None:
+def _save(
+    kept: Run, loop: Loop, number: int, state: LiveState, env_steps: int, lake: DeviceLake | None
+) -> None:
     """A checkpoint, once the lake has all steps, which it names a commit of."""
     commit = None if lake is None else loop.attempt(LAKE, lake.wait)
     if LAKE not in loop.failing:
-        noted = {"frames": frames, "lake_commit": None if commit is None else commit.number}
+        noted = {"frames": env_steps, "lake_commit": None if commit is None else commit.number}
         loop.checkpoint(partial(kept.save, number, {"all": state, "policy": state.big.params}, noted))
-
-
-def _open_lake(live: Live, kept: Run, commit: int | Start) -> DeviceLake | None:
-    """The lake as it was at a commit, or empty; none if the settings say so."""
-    if not live.config.lake:
-        return None
-    spec = Spec(obs=live.pqn.env.obs, action=Field((), "int32"))
-    return DeviceLake(kept.lake_folder, spec, commit=commit)
 
 
 def _portion(
@@ -344,25 +557,28 @@ def _portion(
         state, new = train(live, state, min(most, iterations - at))
         sums = new if sums is None else jax.tree.map(jnp.add, sums, new)
         if lake is not None:
-            frames = int(state.agents_frames) + int(state.big_frames)
+            note = {"env_steps": int(state.agents_frames) + int(state.big_frames)}
             loop.make_room(lake)
-            arena.pour_new(live.pond, state.pond, poured, lake, {"frames": frames})
+            arena.pour_new(live.pond, state.pond, poured, lake, note, "raise `big_pond`")
     return state, jax.tree.map(np.asarray, sums)
 
 
-def _told(live: Live, state: LiveState, sums: LiveMetrics, iterations: int) -> dict[str, Any]:
+def _metrics(live: Live, state: LiveState, sums: LiveMetrics, iterations: int) -> dict[str, Any]:
     """What is logged of a portion; the counters of the four and of the one apart."""
     updates = iterations * live.updates
-    frames = int(state.agents_frames)
+    env_steps = int(state.agents_frames)
+    own = state.big.epsilon if live.config.big_learner == "pqn" else state.big_epsilon  # type: ignore[union-attr]
+    epsilon = cast("EpsilonState", own)
     return arena.means(sums.agents, iterations) | {
-        "agents_frames": frames,
+        "agents_env_steps": env_steps,
         "agents_updates": int(state.agents.updates[0]),
-        "big_frames": int(state.big_frames),
-        "big_updates": int(state.big.updates),
+        "big_env_steps": int(state.big_frames),
+        "big_updates": int(state.iterations) * live.updates,
         "big_score": float(sums.big_score) / max(int(sums.big_episodes), 1),
         "big_loss": float(sums.big.loss / updates),
         "big_value": float(sums.big.value / updates),
-        "big_epsilon": float(live.big_epsilon.value(state.big_epsilon)),
+        "big_epsilon": float(live.big_epsilon.value(epsilon)),
         "big_pond_steps": int(live.pond.held(state.pond)),
-        "samples": frames * live.config.pqn.epochs + int(state.big.updates) * live.config.big_batch,
+        **arena.emulator_frames(live.config, env_steps + int(state.big_frames)),
+        "samples": env_steps * live.config.pqn.epochs + int(state.iterations) * live.updates * live.batch,
     }

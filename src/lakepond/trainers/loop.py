@@ -14,13 +14,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from lakepond import stopping
 from lakepond.guards import Guard
 from lakepond.runs import Run
 from lakepond.trainers.pushing import Pushing
-from lakepond.trainers.saving import CHECKPOINTS, LOG, Saver
+from lakepond.trainers.saving import CHECKPOINTS, LAKE, LOG, Saver
+
+
+class Taken(NamedTuple):
+    """A checkpoint that is not on disk yet."""
+
+    number: int
+    arrays: dict[str, Any]
+    state: dict[str, Any]
+    recorded: int
+    """steps in the commit of the lake that it names"""
 
 
 class Loop(Saver):
@@ -43,6 +55,7 @@ class Loop(Saver):
         self._saving: Future[object] | None = None
         self._save: Callable[[], object] | None = None
         self._saved = False
+        self._taken: Taken | None = None
 
     def goes_on(self) -> bool:
         """Whether to train another portion; raises if a signal has come."""
@@ -64,7 +77,7 @@ class Loop(Saver):
     ) -> None:
         """Save if it is due, or if something could not be saved; `save` attempts all parts.
 
-        background: write the checkpoint on a thread instead, until `wait`; push: then push the run.
+        background: write the checkpoint on a thread instead, until `wait`; push: push the run afterwards.
         """
         self._save, self._saved = save, background is not None
         if background is not None:
@@ -74,7 +87,34 @@ class Loop(Saver):
         elif due or self.failing:
             save()
             self._saved = due
+            if push:
+                self._pushing.begin(lambda: None)
         self.report()
+
+    def take(self, number: int, arrays: dict[str, Any], state: dict[str, Any]) -> None:
+        """Note a checkpoint of this moment, all of whose steps were poured; `write_taken` writes it."""
+        recorded = 0 if self._lake is None else self._lake.recorded
+        state = {**state, "metrics_bytes": self._run.metrics_bytes}
+        self._taken = Taken(number, arrays, state, recorded)
+
+    def write_taken(self) -> None:
+        """Write the checkpoint that was taken last, unless it is on disk; keep a copy if that fails."""
+        if self._taken is None:
+            return
+        number, arrays, state, recorded = self._taken
+        commit = None
+        if self._lake is not None:
+            commit = self.attempt(LAKE, partial(self._lake.commit_at, recorded))
+            if commit is None and recorded and LAKE not in self.failing:
+                self._taken = None  # too late: `keep_last` has deleted its commit; the next one is written
+                return
+        state = {**state, "lake_commit": None if commit is None else commit.number}
+        if LAKE not in self.failing and self.checkpoint(partial(self._run.save, number, arrays, state)):
+            self._taken = None
+        else:  # training reuses the memory of the arrays
+            import jax
+
+            self._taken = self._taken._replace(arrays=jax.tree.map(np.array, arrays))
 
     def wait(self) -> None:
         """Wait for a checkpoint in the background; before `log`, for it notes where the log ends."""

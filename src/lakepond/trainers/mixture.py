@@ -1,60 +1,264 @@
-"""`mixture`: four agents learn alone; now and then all begin again from one that learned from them all (B).
+"""`mixture`: four agents learn alone; now and then all continue as one that learned from them all (B).
 
 The Lake is on disk; the agents' Pond is on the device, with one lane for each environment of each agent.
 
-    while frames < N:
-        1  each agent trains by itself with PQN, and adds its steps to the Pond
-        2  when the Pond is full, it is poured into the Lake
-        3  stop after a portion
-        4  fill one BigPond from the Lake, uniformly
-        5  train one BigAgent on it with DQN, each transition several times
-        6  stop
-        7  clone the agents from the BigAgent; reset their epsilon
+    while env_steps < N:
+        1  train_agents           each agent trains by itself with PQN, and adds its steps to the Pond
+        2  pour                   when the Pond is full, it is poured into the Lake, in the background
+        3  stop_agents_after      stop after `reset_every` steps
+        4  fill_big_pond          fill one BigPond from the Lake, uniformly
+        5  train_big_agent        train one BigAgent on it with DQN, each transition several times
+        6  stop_big_agent_after   stop
+        7  clone_agents           clone the agents from the BigAgent; reset their epsilon
 
-Frames are counted over all agents, evaluations and resets are logged against them. With `agents=1` this is
-one agent with resets from its own Lake, with `share=False` four agents that never meet: the two controls.
-Steps 1 to 3 are one jitted function, `train(agents, pond, updates)`, so a run stops, goes on, is saved and
-resumed anywhere; pouring and committing go on in the background meanwhile.
+Environment steps are counted over all agents; evaluations and resets are logged against them. The controls:
+`agents=1` is one agent with resets from its own Lake, `share=False` four agents that never meet, and with
+`big_replay_ratio=0` the agents continue as copies of the best one: nothing is learned at a reset. A run can
+stop, be saved and be resumed between any two calls of `train_agents`.
+
+From top to bottom: settings, what they come to, the seven steps, the run.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from lakepond import stopping
-from lakepond.agents.dqn import DQN
-from lakepond.agents.fleet import over_agents, pick
-from lakepond.agents.pqn import PQN, PQNMetrics, PQNState, Rollout
+from lakepond import lazy, stopping
+from lakepond.agents.settings import PQNSettings
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
-from lakepond.lake.format.commits import Start
 from lakepond.lake.read.lake import Lake
-from lakepond.pond.device import DevicePond, PondState
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers import arena, big_agent, game_settings, ponds
-from lakepond.trainers.game_settings import MixtureConfig
-from lakepond.trainers.limits import check_limits
+from lakepond.trainers.limits import Limits, check_limits
 from lakepond.trainers.loop import Loop
-from lakepond.trainers.saving import LAKE, Unsaved
+from lakepond.trainers.pushing import Pushing
+from lakepond.trainers.saving import LAKE
+from lakepond.types import Field
 
-PRESETS = game_settings.MIXTURE
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from lakepond.agents import dqn, fleet, pqn
+    from lakepond.agents.dqn import DQN, DQNMetrics, DQNState
+    from lakepond.agents.networks import Params
+    from lakepond.agents.pqn import PQN, PQNMetrics, PQNState
+    from lakepond.flow import device_fill
+    from lakepond.pond import device_memory
+    from lakepond.pond.device import DevicePond, PondState
+    from lakepond.trainers import arena
+else:  # `lakepond train mixture --help` reads the settings below and imports none of these
+    jax, jnp, optax = lazy.Module("jax"), lazy.Module("jax.numpy"), lazy.Module("optax")
+    dqn, pqn = lazy.Module("lakepond.agents.dqn"), lazy.Module("lakepond.agents.pqn")
+    fleet, arena = lazy.Module("lakepond.agents.fleet"), lazy.Module("lakepond.trainers.arena")
+    device_fill = lazy.Module("lakepond.flow.device_fill")
+    device_memory = lazy.Module("lakepond.pond.device_memory")
+
+
+@dataclass(frozen=True)
+class MixtureConfig:
+    """All settings of a run."""
+
+    game: str = "Breakout"
+    """game of the suite; for gymnasium and gymnax an id, or MODULE:ID; for module MODULE:FUNCTION"""
+    suite: Literal["minatar", "atari", "gymnasium", "gymnax", "module"] = "minatar"
+    """minatar, gymnax: on the device; atari: ale-py; gymnasium: on the host; module: your own"""
+    frame_stack: int = 4
+    """frames per observation, on Atari"""
+    env_steps: int = 1_000_000
+    """total environment steps of all agents; on Atari each is four frames of the emulator"""
+    reset_every: int = 249_856
+    """environment steps of all agents between two resets"""
+    evaluate_every: int = 40_960
+    """environment steps between two evaluations"""
+    seed: int = field(default=0, compare=False)  # not compared: programs are shared
+    """random seed"""
+    network: Literal["mlp", "cnn", "nature"] = "mlp"
+    """mlp, cnn (as published for MinAtar) or nature (for Atari)"""
+    hidden: tuple[int, ...] = (256, 128)
+    """widths of the layers of the mlp"""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """of the products in the network; bfloat16 is faster on an accelerator"""
+    dueling: bool = False
+    """use dueling networks (separate value and advantage)"""
+
+    agents: int = 4
+    """number of agents that train on their own"""
+    pqn: PQNSettings = field(default_factory=lambda: PQNSettings(envs=32, minibatches=8))
+    epsilon_kind: Literal["linear", "exponential", "constant"] = "linear"
+    """schedule of epsilon"""
+    epsilon_start: float = 1.0
+    """initial probability of a random action"""
+    epsilon_end: float = 0.05
+    """final probability of a random action"""
+    epsilon_share: float = 0.1
+    """share of an agent's steps until epsilon_end is reached, after the start and after a reset"""
+    epsilon_reset: float | Literal["keep"] = 0.3
+    """epsilon right after a reset; 1: start from scratch; keep: the schedule continues"""
+    epsilon_offsets: tuple[float, ...] = ()
+    """added to epsilon, one value per agent, so that agents explore differently"""
+    share: bool = True
+    """False: no lake and no resets, the agents never exchange anything"""
+    pond: int = 16_384
+    """steps per agent in the pond; a full pond is poured into the lake"""
+    clone_optimiser: Literal["fresh", "kept", "cloned"] = "fresh"
+    """optimiser of replaced agents: a new one, their own, or with the big agent's moments"""
+
+    big_pond: int = 400_000
+    """transitions that the big agent's pond holds; at most what the lake holds"""
+    big_replay_ratio: float = 4.0
+    """average number of times the big agent trains on a transition of its pond at a reset; 0: not at all"""
+    big_last: float = 0.0
+    """like big_replay_ratio, for a big agent trained after the last step, the run's policy; 0: none"""
+    big_batch: int = 256
+    """transitions per gradient step of the big agent"""
+    big_learning_rate: float = 3e-4
+    """learning rate of the big agent (Adam)"""
+    big_rate_end: float = 1.0
+    """final learning rate as a fraction of the initial one; decays linearly"""
+    big_target_every: int = 500
+    """gradient steps between two updates of the big agent's target network"""
+    big_double: bool = True
+    """double Q-learning"""
+    big_start: Literal["best", "fresh", "last"] = "best"
+    """initial weights of the big agent: of the agent with the best training score, new, or its own last"""
+    big_shrink: float = 1.0
+    """share of the initial weights to keep, the rest is new (shrink and perturb); 1: keep all"""
+    big_new_layers: int = 0
+    """number of last layers that always start with new weights"""
+    big_n_step: tuple[int, ...] = (3,)
+    """n of the n-step returns; several values are used one after another during training, as in BBF"""
+    big_gamma: tuple[float, ...] = ()
+    """discount factor for each value of big_n_step; none: the agents' gamma"""
+    big_distill: float = 0.0
+    """weight of a loss that pulls the policy towards the best agent's (QDagger)"""
+
+    evaluation_episodes: int = 64
+    """episodes per evaluation"""
+    evaluation_epsilon: float = 0.001
+    """probability of a random action in evaluations"""
+    evaluation_greedy: bool = True
+    """also evaluate without random actions; takes twice the time"""
+    evaluation_steps: int = 27_000
+    """steps after which an evaluation episode is cut off"""
+    checkpoint_every: int = 4
+    """evaluations between two checkpoints; a reset and the end always write one"""
+    keep_every: int = field(default=1, compare=False)
+    """keep every n-th checkpoint besides the last three; 1: all, 0: none"""
+    max_steps: int | None = field(default=None, compare=False)
+    """steps to keep in the lake, older ones are dropped; not given: all"""
+    keep_last: int | None = field(default=None, compare=False)
+    """newest commits of the lake to keep besides those of checkpoints; not given: all"""
+    min_free: str = field(default="1GB", compare=False)
+    """free disk space below which nothing is written to the lake"""
+    push_to: str | None = field(default=None, compare=False)
+    """URL to push the run to in the background, like gs://bucket/demo"""
+    push_every: int = field(default=4, compare=False)
+    """checkpoints between two pushes; the end is always pushed"""
+
+    @property
+    def update_steps(self) -> int:
+        """Environment steps of one update of all agents."""
+        return self.agents * self.pqn.frames
+
+    @property
+    def updates(self) -> int:
+        """Updates of each agent in the run."""
+        return self.env_steps // self.update_steps
+
+    @property
+    def reset_updates(self) -> int:
+        """Updates between two resets."""
+        return max(1, self.reset_every // self.update_steps)
+
+    @property
+    def evaluation_updates(self) -> int:
+        """Updates between two evaluations."""
+        return max(1, self.evaluate_every // self.update_steps)
+
+    @property
+    def pond_updates(self) -> int:
+        """Updates that fill the Pond."""
+        return self.pond // self.pqn.frames
+
+    @property
+    def stages(self) -> list[tuple[int, float]]:
+        """n-step and gamma of each stage of the training at a reset (annealed as in BBF, Schwarzer 2023)."""
+        n_steps, gammas = self.big_n_step, self.big_gamma or (self.pqn.gamma,)
+        count = max(len(n_steps), len(gammas))
+        if {len(n_steps), len(gammas)} - {1, count}:
+            raise ConfigError(
+                f"{len(n_steps)} values of big_n_step and {len(gammas)} of big_gamma do not match; "
+                "give the same number of both, or one value of either."
+            )
+        return [(n_steps[i % len(n_steps)], gammas[i % len(gammas)]) for i in range(count)]
+
+
+MAY_CHANGE = ("keep_every", "keep_last", "min_free", "push_to", "push_every")
+"""settings that may differ when a run is resumed"""
+
+PRESETS: dict[str, MixtureConfig] = {
+    "minatar": MixtureConfig(),
+    "published": MixtureConfig(
+        env_steps=9_961_472, reset_every=2_490_368, evaluate_every=409_600, network="cnn"
+    ),
+    "atari": MixtureConfig(
+        suite="atari",
+        env_steps=10_000_000,
+        reset_every=2_500_000,
+        evaluate_every=500_000,
+        network="nature",
+        pqn=PQNSettings(envs=32, minibatches=8, learning_rate=2.5e-4),
+        evaluation_episodes=8,
+    ),
+    "tiny": MixtureConfig(
+        env_steps=8_192,
+        reset_every=2_048,
+        evaluate_every=1_024,
+        hidden=(16,),
+        pqn=PQNSettings(envs=8, minibatches=2),
+        pond=512,
+        big_replay_ratio=0.25,
+        evaluation_episodes=4,
+    ),
+}
+"""minatar: minutes; published: the settings of PQN's authors; tiny: seconds, to test an installation"""
+
+LIMITS: Limits = {
+    name: limits
+    for limits, names in {
+        (1, inf): "env_steps reset_every evaluate_every frame_stack hidden agents pond big_pond big_batch "
+        "big_target_every big_n_step evaluation_episodes evaluation_steps checkpoint_every max_steps "
+        "keep_last push_every envs rollout epochs minibatches",
+        (0, 1): "epsilon_start epsilon_end epsilon_share epsilon_reset evaluation_epsilon big_shrink "
+        "big_gamma gamma lam",
+        (0, inf): "seed keep_every big_replay_ratio big_last big_learning_rate big_rate_end big_new_layers "
+        "big_distill learning_rate max_gradient",
+        (-1, 1): "epsilon_offsets",
+    }.items()
+    for name in names.split()
+}
+"""of every number, those of PQN included"""
+
+
+# --- what the settings come to -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """What the settings come to; nothing here changes."""
+    """The algorithm for some settings; nothing here changes."""
 
     config: MixtureConfig
     pqn: PQN
@@ -62,91 +266,192 @@ class Mixture:
     pond: DevicePond
     big_pond: DevicePond
 
-    @property
-    def update_frames(self) -> int:
-        """Frames of one update of all agents."""
-        return self.config.agents * self.config.pqn.frames
-
-
-class Ends(NamedTuple):
-    """Where in a run something happens, in updates."""
-
-    pond: int
-    evaluation: int
-    portion: int
-    total: int
-
-    def next(self, done: int) -> int:
-        """Updates until the next of them."""
-        steps = [every - done % every for every in self[:3]]
-        return min(*steps, self.total - done)
-
 
 def build(config: MixtureConfig) -> Mixture:
     """The algorithm for these settings; `ConfigError` if they are invalid."""
-    check_limits(config, game_settings.LIMITS)
-    update = config.agents * config.pqn.frames
-    arena.check_budget(config.frames, config.portion, update)
+    check_limits(config, LIMITS)
+    arena.check_budget(config.env_steps, "reset_every", config.reset_every, config.update_steps)
     if config.pond % config.pqn.frames:
         raise ConfigError(
             f"a Pond of {config.pond:,} steps is not a multiple of an agent's update of "
-            f"{config.pqn.frames:,} frames; "
+            f"{config.pqn.frames:,} steps; "
             f"take {max(1, config.pond // config.pqn.frames) * config.pqn.frames:,}."
         )
-    if config.evaluation_episodes % config.agents:
-        raise ConfigError(
-            f"{config.evaluation_episodes} episodes cannot be divided evenly among {config.agents} agents; "
-            "choose a multiple."
-        )
-    env = arena.make_env(config.suite, config.game)
-    network = arena.make_network(config.network, env, config.hidden, dueling=config.dueling)
+    _ = config.stages  # raises if they do not match
+    env = arena.make_env(config)
+    network = arena.network_of(config, env)
     epsilon = arena.make_epsilon(
         config.epsilon_kind,
         config.epsilon_start,
         config.epsilon_end,
-        int(config.frames / config.agents * config.epsilon_share),
+        int(config.env_steps / config.agents * config.epsilon_share),
         config.epsilon_offsets,
+    )
+    settings = dqn.DQNSettings(
+        batch=config.big_batch,
+        learning_rate=config.big_learning_rate,
+        target_every=config.big_target_every,
+        double=config.big_double,
+        distill=config.big_distill,
     )
     return Mixture(
         config,
-        PQN(env, network, epsilon, config.pqn, config.frames // update),
-        big_agent.make_dqn(config, network),
-        ponds.make_pond(env.obs, config.agents * config.pqn.envs, config.agents * config.pond),
-        big_agent.make_pond(config, env.obs),
+        pqn.PQN(env, network, epsilon, config.pqn, config.updates),
+        dqn.DQN(network, settings),
+        arena.make_pond(env.obs, config.agents * config.pqn.envs, config.agents * config.pond),
+        make_big_pond(config, env.obs),
     )
 
 
-# --- steps 1 to 3: train a portion ---------------------------------------------------------------
+def make_big_pond(config: MixtureConfig, obs: Field) -> DevicePond:
+    """The BigPond; if the steps of a fill need more rows, a larger one takes its place."""
+    return device_fill.pond_for(obs, min(config.big_pond, config.env_steps))
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
-def train(
-    mixture: Mixture, agents: PQNState, pond: PondState | None, updates: jax.Array
+# --- the seven steps -----------------------------------------------------------------------------------
+
+
+@lazy.jit(static_argnums=0, donate_argnums=(1, 2))
+def train_agents(
+    mixture: Mixture, agents: PQNState, pond: PondState | None, updates: int
 ) -> tuple[PQNState, PondState | None, PQNMetrics]:
-    """Run `updates` updates of every agent; metrics are summed over them, one entry per agent."""
-    pqn, numbers = mixture.pqn, jnp.arange(mixture.config.agents)
+    """Step 1: `updates` updates of every agent; metrics are summed over them, one entry per agent."""
+    numbers = jnp.arange(mixture.config.agents)
 
-    def one(state: PQNState, number: jax.Array) -> tuple[PQNState, Rollout | None, PQNMetrics]:
-        state, rollout, metrics = pqn.update(state, number)
+    def one(state: PQNState, number: jax.Array) -> tuple[Any, ...]:
+        state, rollout, metrics = mixture.pqn.update(state, number)
         return state, None if pond is None else rollout, metrics
 
-    def update(
-        _: int, carry: tuple[PQNState, PondState | None, PQNMetrics]
-    ) -> tuple[PQNState, PondState | None, PQNMetrics]:
+    def update(_: int, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         agents, held, sums = carry
-        agents, rollouts, metrics = over_agents(one, agents, numbers)
+        agents, rollouts, metrics = fleet.over_agents(one, agents, numbers, divide=mixture.pqn.env.resumes)
         if held is not None:
             held = mixture.pond.add(held, arena.as_lanes(rollouts))
         return agents, held, jax.tree.map(jnp.add, sums, metrics)
 
-    zero = jax.tree.map(lambda x: jnp.zeros(len(numbers), x.dtype), PQNMetrics.zero())
-    result: tuple[PQNState, PondState | None, PQNMetrics] = jax.lax.fori_loop(
-        0, updates, update, (agents, pond, zero)
-    )
+    zero = jax.tree.map(lambda x: jnp.zeros(len(numbers), x.dtype), pqn.PQNMetrics.zero())
+    result: tuple[Any, Any, Any] = jax.lax.fori_loop(0, updates, update, (agents, pond, zero))
     return result
 
 
-# --- the run -------------------------------------------------------------------------------------
+def pour(mixture: Mixture, pond: PondState, poured: int, lake: DeviceLake, note: dict[str, Any]) -> None:
+    """Step 2: hand the steps of the Pond from number `poured` on to the Lake, which writes them meanwhile."""
+    arena.pour_new(mixture.pond, pond, poured, lake, note, "lower the setting `pond`")
+
+
+def stop_agents_after(config: MixtureConfig, updates: int) -> int:
+    """Step 3: after how many more updates the agents stop: for a pour, an evaluation, a reset or the end."""
+    every = (config.pond_updates, config.evaluation_updates, config.reset_updates)
+    return min(*(each - updates % each for each in every), config.updates - updates)
+
+
+def fill_big_pond(
+    shape: DevicePond, pond: PondState | None, lake: Lake, rng: np.random.Generator
+) -> tuple[DevicePond, PondState]:
+    """Step 4: fill the BigPond with steps of the Lake, all equally likely; see `flow.device_fill`.
+
+    pond: the state to reuse, invalid afterwards; None: a new one. Returns the shape too, for it may grow.
+    """
+    shape, pond = device_fill.fill(shape, pond, lake, rng)
+    jax.block_until_ready(pond)  # type: ignore[no-untyped-call]
+    return shape, pond
+
+
+def train_big_agent(
+    mixture: Mixture,
+    shape: DevicePond,
+    pond: PondState,
+    big: DQNState,
+    teacher: Params,
+    key: jax.Array,
+    steps: int,
+) -> tuple[DQNState, dict[str, float]]:
+    """Step 5: `steps` gradient steps with DQN on uniform batches of the BigPond, divided among the stages."""
+    stages, sums = mixture.config.stages, []
+    for number, (n_step, gamma) in enumerate(stages):
+        count = steps * (number + 1) // len(stages) - steps * number // len(stages)
+        key_stage = jax.random.fold_in(key, number)
+        big, new = learn(mixture, shape, big, pond, teacher, key_stage, count, steps, n_step, gamma)
+        sums.append(jax.tree.map(np.asarray, new))  # waits for the device
+    loss, value = (float(sum(getattr(each, name) for each in sums)) / steps for name in ("loss", "value"))
+    return big, {"big_loss": loss, "big_value": value}
+
+
+@lazy.jit(static_argnames=("mixture", "shape", "n_step"), donate_argnames="state")
+def learn(
+    mixture: Mixture,
+    shape: DevicePond,
+    state: DQNState,
+    pond: PondState,
+    teacher: Params,
+    key: jax.Array,
+    steps: int,
+    total: int,
+    n_step: int,
+    gamma: float,
+) -> tuple[DQNState, DQNMetrics]:
+    """Take `steps` of the `total` gradient steps of this reset; metrics are summed over them."""
+    config = mixture.config
+    decay = 1.0 - config.big_rate_end
+
+    def step(number: int, carry: tuple[DQNState, DQNMetrics]) -> tuple[DQNState, DQNMetrics]:
+        state, sums = carry
+        key_batch = jax.random.fold_in(key, number)
+        batch = shape.sample(pond, key_batch, config.big_batch, n_step=n_step, gamma=gamma)
+        rate = 1.0 - decay * state.updates / total if decay else 1.0
+        state, _, metrics = mixture.dqn.update(state, batch, rate=rate, teacher=teacher)
+        return state, jax.tree.map(jnp.add, sums, metrics)
+
+    zero = dqn.DQNMetrics(*[jnp.float32(0)] * 3)
+    result: tuple[DQNState, DQNMetrics] = jax.lax.fori_loop(0, steps, step, (state, zero))
+    return result
+
+
+def start_big_agent(mixture: Mixture, best: Params, last: Params, key: jax.Array) -> DQNState:
+    """The BigAgent before step 5: with the weights of the best agent, its own last ones, or new ones."""
+    config = mixture.config
+    fresh = mixture.pqn.network.init(key)
+    known = {"best": best, "fresh": fresh, "last": last}[config.big_start]
+    kept = config.big_shrink
+    if kept < 1.0:
+        known = jax.tree.map(lambda old, new: kept * old + (1.0 - kept) * new, known, fresh)
+    old = list(fresh)[: len(fresh) - config.big_new_layers]  # in the order of the network, the head last
+    params = {name: known[name] if name in old else fresh[name] for name in fresh}
+    return mixture.dqn.init(jax.tree.map(jnp.copy, params))
+
+
+def stop_big_agent_after(config: MixtureConfig, transitions: int, ratio: float) -> int:
+    """Step 6: after how many gradient steps it has seen each transition of its pond `ratio` times."""
+    return max(len(config.stages), round(ratio * transitions / config.big_batch))
+
+
+def clone_agents(mixture: Mixture, agents: PQNState, big: DQNState) -> PQNState:
+    """Step 7: the agents continue in their environments as copies of the BigAgent, with epsilon reset."""
+    config, optimiser = mixture.config, agents.optimiser
+    if config.clone_optimiser != "kept":
+        fresh = mixture.pqn.optimiser.init(big.params)
+        if config.clone_optimiser == "cloned":
+            fresh = _with_moments(fresh, big.optimiser)
+        optimiser = fleet.repeat(fresh, config.agents)
+    to = None if config.epsilon_reset == "keep" else config.epsilon_reset
+    return agents._replace(
+        params=fleet.repeat(big.params, config.agents),
+        optimiser=optimiser,
+        epsilon=mixture.pqn.epsilon.reset(agents.epsilon, to),
+    )
+
+
+def _with_moments(fresh: optax.OptState, other: optax.OptState) -> optax.OptState:
+    """An optimiser state with the Adam moments and the count of another one."""
+    moments = [s for s in jax.tree.leaves(other, is_leaf=_is_adam) if _is_adam(s)]
+    return jax.tree.map(lambda s: moments[0] if _is_adam(s) else s, fresh, is_leaf=_is_adam)
+
+
+def _is_adam(state: Any) -> bool:
+    return isinstance(state, optax.ScaleByAdamState)
+
+
+# --- the run -------------------------------------------------------------------------------------------
 
 
 @stopping.deferring("portion")
@@ -154,71 +459,78 @@ def run(
     config: MixtureConfig,
     folder: str | Path,
     *,
-    loggers: Sequence[Logger] = (),
+    resume: bool = False,
+    resume_from: int | None = None,
     start_over: bool = False,
+    loggers: Sequence[Logger] = (),
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics.
+    """Train to the end in `folder`, from the newest usable checkpoint there if it has a run; returns metrics.
 
-    `start_over`: move what the folder holds to a dated folder first.
+    `resume`: there must be a run; `resume_from`: continue from that checkpoint; `start_over`: move what the
+    folder holds to a dated folder first.
     """
-    how = Resume(start_over=start_over)
+    how = Resume(required=resume or resume_from is not None, number=resume_from, start_over=start_over)
+    how.find(folder)
     mixture = build(config)
     if config.share:
-        arena.check_memory(mixture.pond, mixture.big_pond)
+        ponds = (mixture.pond, mixture.big_pond)
+        steps = sum(pond.lanes * pond.capacity for pond in ponds)
+        device_memory.check_fits(sum(pond.nbytes for pond in ponds), steps)
     with Run.create(
-        folder, "mixture", config, loggers=loggers, keep_every=config.keep_every, prepare=how.prepare
+        folder,
+        "mixture",
+        config,
+        may_change=MAY_CHANGE,
+        loggers=loggers,
+        keep_every=config.keep_every,
+        prepare=how.prepare,
     ) as kept:
-        return _Training(mixture, kept, how, tell).go_on()
+        return _Training(mixture, kept, how, tell).train()
 
 
 class _Training:
-    """A run in progress: what the pure functions above are called with, and the files beside it."""
+    """A run in progress: what the functions above are called with, and the files beside it."""
 
     def __init__(self, mixture: Mixture, kept: Run, how: Resume, tell: Callable[[str], None]) -> None:
-        config, pqn = mixture.config, mixture.pqn
-        self.mixture, self.kept, self.tell = mixture, kept, tell
-        frames = mixture.update_frames
-        self.ends = Ends(
-            config.pond // config.pqn.frames,
-            max(1, config.evaluate_every // frames),
-            max(1, config.portion // frames),
-            pqn.total_updates,
-        )
-        evaluator = partial(
-            arena.make_evaluate,
-            arena.make_env(config.suite, config.game, evaluates=True),
-            pqn.network,
+        config = mixture.config
+        self.mixture, self.config, self.kept, self.tell = mixture, config, kept, tell
+        self.evaluate = arena.make_evaluate(
+            arena.make_env(config, evaluates=True),
+            mixture.pqn.network,
+            config.evaluation_episodes,
             epsilon=config.evaluation_epsilon,
             most_steps=config.evaluation_steps,
         )
-        self.evaluate_one = evaluator(config.evaluation_episodes)
-        self.evaluate_each = evaluator(config.evaluation_episodes // config.agents, agents=config.agents)
-        key_agents, key_big = jax.random.split(jax.random.PRNGKey(config.seed))
-        self.agents = over_agents(pqn.init, jax.random.split(key_agents, config.agents))
-        self.big = big_agent.BigAgent(mixture, key_big)
-        self.scores = np.zeros(config.agents)
+        key_agents, self.key_big = jax.random.split(jax.random.PRNGKey(config.seed))
+        keys = jax.random.split(key_agents, config.agents)
+        self.agents = fleet.over_agents(mixture.pqn.init, keys, divide=mixture.pqn.env.resumes)
+        self.scores = np.zeros(config.agents)  # mean training scores of each agent before the last evaluation
+        self.big: Params = mixture.pqn.network.init(self.key_big)
+        self.big_pond_shape = mixture.big_pond
+        self.big_pond: PondState | None = None  # allocated at the first reset
+        self.resets = 0
+        self.big_samples = 0  # transitions used in gradients of the BigAgent so far
         self.seconds = dict.fromkeys(("train", "pour", "fill", "learn", "evaluate"), 0.0)
         state = self._state() | {"lake_commit": None}
-        checkpoint, self.lake = how.take_up(kept, self._arrays(), state, self._open_lake)
+        open_lake = partial(arena.open_lake, config, kept.lake_folder, mixture.pond.obs)
+        checkpoint, self.lake = how.take_up(
+            kept, self._arrays(), state, open_lake if config.share else lambda _: None
+        )
         if checkpoint is not None:
-            self.agents = arena.restored(self.agents, checkpoint.arrays["agents"], pqn.env)
             state = checkpoint.state
-            self.big.restore(checkpoint.arrays["big"], state["resets"], state["big_samples"])
-            self.scores = np.array(state["scores"])
-            self.seconds = state["seconds"]
-            tell(f"resuming from checkpoint {checkpoint.number}, {state['frames']:,} frames")
-        self.ponds: ponds.Ponds | None = None
-        if self.lake is not None:
-            self.ponds = ponds.Ponds(mixture.pond, self.agents.env.obs, self.lake)
-        self.loop = Loop(kept, self.lake, Guard(kept.folder, unit="evaluation"))
-        self._unsaved: Unsaved | None = None
-
-    def _open_lake(self, commit: int | Start) -> DeviceLake | None:
-        """The Lake as it was at a commit, or empty; none if the agents share nothing."""
-        if not self.mixture.config.share:
-            return None
-        return ponds.open_lake(self.mixture.pond, self.kept.lake_folder, commit)
+            self.agents = arena.restored(self.agents, checkpoint.arrays["agents"], mixture.pqn.env)
+            self.big = jax.tree.map(jnp.array, checkpoint.arrays["big"])
+            self.scores, self.seconds = np.array(state["scores"]), state["seconds"]
+            self.resets, self.big_samples = state["resets"], state["big_samples"]
+            tell(f"resuming from checkpoint {checkpoint.number}, {state['frames']:,} steps")
+        self.pond: PondState | None = None
+        self.poured = 0  # steps of each lane of the Pond that are in the Lake
+        if config.share:
+            obs = self.agents.env.obs.reshape(-1, *mixture.pond.obs.shape)
+            self.pond = mixture.pond.begin(mixture.pond.init(), obs)
+        pushing = Pushing(kept.folder, config.push_to)
+        self.loop = Loop(kept, self.lake, Guard(kept.folder, unit="evaluation"), pushing=pushing)
 
     @property
     def updates(self) -> int:
@@ -226,159 +538,149 @@ class _Training:
         return int(self.agents.updates[0])
 
     @property
-    def frames(self) -> int:
+    def env_steps(self) -> int:
         """Of all agents together, so far."""
-        return self.updates * self.mixture.update_frames
+        return self.updates * self.config.update_steps
 
     @property
     def samples(self) -> int:
         """Transitions that gradients were taken of, so far."""
-        return self.frames * self.mixture.config.pqn.epochs + self.big.samples
+        return self.env_steps * self.config.pqn.epochs + self.big_samples
 
-    def go_on(self) -> dict[str, Any]:
-        """To the end."""
-        told: dict[str, Any] = {}
+    def train(self) -> dict[str, Any]:
+        """To the end; returns the metrics of the last evaluation."""
+        config, loop = self.config, self.loop
+        metrics: dict[str, Any] = {}
         sums, since = None, self.updates
-        config = self.mixture.config
-        with self.loop:
-            while self.updates < self.ends.total and self.loop.goes_on():
-                new = self._train(self.ends.next(self.updates))
+        with loop:
+            while self.updates < config.updates and loop.goes_on():
+                new = self._train(stop_agents_after(config, self.updates))
                 sums = new if sums is None else jax.tree.map(np.add, sums, new)
-                at_end = self.updates == self.ends.total
-                resets = self.updates % self.ends.portion == 0
-                if self.updates % self.ends.evaluation == 0 or resets or at_end:
-                    told = self._evaluate(sums, self.updates - since)
-                    sums, since = None, self.updates
-                    samples = config.big_last if at_end else config.big_samples if resets else 0.0
-                    if samples and config.share:
-                        self._reset(samples)
-                    number = -(-self.updates // self.ends.evaluation)
-                    if resets or at_end or number % config.checkpoint_every == 0:
-                        self._take(number)
-                    self.loop.save(self._save)
-        return told
+                if self.updates % config.pond_updates == 0:
+                    self._pour()
+                at_end = self.updates == config.updates
+                resets = self.updates % config.reset_updates == 0
+                if self.updates % config.evaluation_updates and not resets and not at_end:
+                    continue
+                metrics = self._evaluate(sums, self.updates - since)
+                sums, since = None, self.updates
+                if config.share and at_end and config.big_last:
+                    self._reset(config.big_last, metrics["evaluation"])
+                elif config.share and resets and not at_end:
+                    self._reset(config.big_replay_ratio, metrics["evaluation"])
+                number = -(-self.updates // config.evaluation_updates)
+                due = resets or at_end or number % config.checkpoint_every == 0
+                if due:
+                    self._pour()  # where steps are in the lake decides what the BigAgent learns from
+                    loop.take(number, self._arrays(), self._state())
+                push = number // config.checkpoint_every % config.push_every == 0
+                loop.save(loop.write_taken, push=due and push)
+        return metrics or self.kept.last_line()
 
-    def _train(self, count: int) -> PQNMetrics:
-        """Steps 1 and 2: the agents train, full ponds are poured while they go on."""
+    def _train(self, updates: int) -> PQNMetrics:
         began = time.perf_counter()
-        held = None if self.ponds is None else self.ponds.state
-        self.agents, held, sums = train(self.mixture, self.agents, held, count)
+        self.agents, self.pond, sums = train_agents(self.mixture, self.agents, self.pond, updates)
         found: PQNMetrics = jax.tree.map(np.asarray, sums)  # waits until it is done
         self.seconds["train"] += time.perf_counter() - began
-        if self.ponds is not None and held is not None:
-            self.ponds.state = held
-            if self.updates % self.ends.pond == 0:
-                began = time.perf_counter()
-                self.loop.make_room(self.ponds.lake)
-                self.ponds.pour({"frames": self.frames})
-                self.seconds["pour"] += time.perf_counter() - began
         return found
 
-    def _evaluate(self, sums: PQNMetrics, updates: int) -> dict[str, Any]:
-        """Every agent, in environments of its own."""
+    def _pour(self) -> None:
+        if self.pond is None or self.lake is None:
+            return
         began = time.perf_counter()
-        key = arena.evaluation_key(self.frames)
-        keys = jax.random.split(key, len(self.scores))
-        self.scores = np.asarray(self.evaluate_each(self.agents.params, keys)).mean(1)
-        greedy = {}
-        if self.mixture.config.evaluation_greedy:
-            greedy = {"evaluation_greedy": float(self.evaluate_each(self.agents.params, keys, 0.0).mean())}
+        self.loop.make_room(self.lake)
+        pour(self.mixture, self.pond, self.poured, self.lake, {"env_steps": self.env_steps})
+        self.poured = int(self.pond.steps)
+        self.seconds["pour"] += time.perf_counter() - began
+
+    def _best(self) -> Params:
+        """The agent with the best training scores; the scores of evaluations do not decide anything."""
+        return fleet.pick(self.agents.params, int(self.scores.argmax()))
+
+    def _evaluate(self, sums: PQNMetrics, updates: int) -> dict[str, Any]:
+        """The best agent, in environments of its own."""
+        ended = sums.episodes > 0
+        self.scores = np.where(ended, sums.score / np.maximum(sums.episodes, 1), self.scores)
+        began = time.perf_counter()
+        greedy = self.config.evaluation_greedy
+        found = arena.evaluated(self.evaluate, self._best(), self.env_steps, greedy=greedy)
         self.seconds["evaluate"] += time.perf_counter() - began
-        told = arena.means(sums, updates) | {
-            "evaluation": float(self.scores.mean()),
-            "evaluation_best": float(self.scores.max()),
-            "evaluation_agents": self.scores.tolist(),
-            **greedy,
+        metrics = arena.means(sums, updates) | {
+            **found,
+            "score_agents": self.scores.tolist(),
             "samples": self.samples,
-            "big_samples": self.big.samples,
+            "big_samples": self.big_samples,
+            **arena.emulator_frames(self.config, self.env_steps),
             **{f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()},
         }
-        self.loop.log(self.frames, told, -(-self.updates // self.ends.evaluation))
-        self.tell(
-            f"{self.frames:>10,} frames  score {told['score']:6.2f}  evaluation {told['evaluation']:6.2f}"
-            f"  best {told['evaluation_best']:6.2f}"
-        )
-        return told
+        self.loop.log(self.env_steps, metrics, -(-self.updates // self.config.evaluation_updates))
+        score = f"score {metrics['score']:6.2f}  evaluation {metrics['evaluation']:6.2f}"
+        self.tell(f"{arena.progress(self.config, self.env_steps)}  {score}")
+        return metrics
 
-    def _evaluate_big(self) -> dict[str, float]:
-        """The BigAgent; thrice at the end, for the score of a run is that of three evaluations."""
-        greedy = self.mixture.config.evaluation_greedy
-        rounds = [self.frames + 1024 * i for i in range(3 if self.updates == self.ends.total else 1)]
-        found = [
-            arena.evaluated(self.evaluate_one, self.big.params, frames, greedy=greedy, named="_after")
-            for frames in rounds
-        ]
-        return {name: float(np.mean([each[name] for each in found])) for name in found[0]}
-
-    def _reset(self, samples: float) -> None:
-        """Steps 4 to 7, each transition several times."""
-        mixture, config = self.mixture, self.mixture.config
-        assert self.ponds is not None
-        began = time.perf_counter()
-        durable = partial(self.ponds.durable, {"frames": self.frames})
-        commit = self.loop.require(LAKE, durable, "because a reset reads all steps from the lake")
-        assert commit is not None
-        self.seconds["pour"] += time.perf_counter() - began
-        best = pick(self.agents.params, int(self.scores.argmax()))
-        with Lake.open(self.ponds.lake.path, commit.number) as lake:
-            found = self.big.train(best, lake, samples, self.seconds)
-        told = self._evaluate_big()
-        after = told["evaluation_after"]
-        who = np.ones(config.agents, bool) if config.clone_to == "all" else self.scores < after
-        self.agents = big_agent.clone(mixture, self.agents, found.agent, who)
-        before = float(self.scores.mean())
+    def _reset(self, ratio: float, before: float) -> None:
+        """Steps 4 to 7, each transition `ratio` times; `before`: the last evaluation."""
+        mixture, config = self.mixture, self.config
+        key_start, key_learn = jax.random.split(jax.random.fold_in(self.key_big, self.resets))
+        best = self._best()
+        big = start_big_agent(mixture, best, self.big, key_start)
+        learned: dict[str, Any] = {}
+        if ratio:
+            big, learned = self._learn(big, best, key_learn, ratio)
+        self.agents = clone_agents(mixture, self.agents, big)
+        self.big = big.params
+        self.resets += 1
+        greedy, later = config.evaluation_greedy, self.env_steps + arena.EVALUATION_STEP  # other episodes
+        after = arena.evaluated(self.evaluate, self.big, later, greedy=greedy, named="_after")
         line = {
-            "reset": self.big.resets,
+            "reset": self.resets,
             "evaluation_before": before,
-            **told,
-            "cloned": int(who.sum()),
+            **after,
             "samples": self.samples,
-            "lake_steps": self.ponds.lake.recorded,
-            **found.metrics,
+            **learned,
         }
-        self.loop.log(self.frames, line)
-        self.tell(
-            f"{self.frames:>10,} frames  reset {self.big.resets}: {before:.2f} before, {after:.2f} after"
-        )
+        self.loop.log(self.env_steps, line)
+        score = f"{before:.2f} before, {after['evaluation_after']:.2f} after"
+        self.tell(f"{arena.progress(config, self.env_steps)}  reset {self.resets}: {score}")
 
-    def _take(self, number: int) -> None:
-        """Note a checkpoint of this moment, which `_save` writes, now or at a later evaluation.
-
-        A later moment would not do: the ponds are poured at a checkpoint, and where steps are in the lake
-        decides what the BigAgent learns from.
-        """
-        if self.ponds is not None:
-            self.ponds.pour({"frames": self.frames})
-        state = self._state() | {"metrics_bytes": self.kept.metrics_bytes}
-        recorded = 0 if self.lake is None else self.lake.recorded
-        self._unsaved = Unsaved(number, self._arrays(), state, recorded)
-
-    def _save(self) -> None:
-        """Write the checkpoint that is not on disk yet, if there is one."""
-        if self._unsaved is None:
-            return
-        number, arrays, state, recorded = self._unsaved
-        commit = None
-        if self.lake is not None:
-            commit = self.loop.attempt(LAKE, partial(self.lake.commit_at, recorded))
-        state = {**state, "lake_commit": None if commit is None else commit.number}
-        save = partial(self.kept.save, number, arrays, state)
-        if LAKE not in self.loop.failing and self.loop.checkpoint(save):
-            self._unsaved = None
-        else:  # the next portion reuses the memory of the arrays
-            self._unsaved = self._unsaved._replace(arrays=jax.tree.map(np.array, arrays))
+    def _learn(
+        self, big: DQNState, best: Params, key: jax.Array, ratio: float
+    ) -> tuple[DQNState, dict[str, Any]]:
+        """Steps 4 to 6: fill the BigPond from the Lake, and train the BigAgent on it."""
+        mixture, config = self.mixture, self.config
+        assert self.lake is not None
+        self._pour()
+        began = time.perf_counter()
+        why = "because a reset reads all steps from the lake"
+        commit = self.loop.require(LAKE, self.lake.wait, why)
+        assert commit is not None
+        poured = time.perf_counter()
+        rng = np.random.default_rng([config.seed, self.resets])
+        old, self.big_pond = self.big_pond, None  # its memory is reused
+        with Lake.open(self.lake.path, commit.number) as lake:
+            shape, pond = fill_big_pond(self.big_pond_shape, old, lake, rng)
+            held = min(shape.capacity, len(lake))
+        self.big_pond_shape, self.big_pond = shape, pond
+        filled = time.perf_counter()
+        steps = stop_big_agent_after(config, held, ratio)
+        big, metrics = train_big_agent(mixture, shape, pond, big, best, key, steps)
+        self.big_samples += steps * config.big_batch
+        self.seconds["pour"] += poured - began
+        self.seconds["fill"] += filled - poured
+        self.seconds["learn"] += time.perf_counter() - filled
+        counts = {"lake_steps": self.lake.recorded, "big_pond_steps": held, "big_steps": steps}
+        return big, {**counts, **metrics}
 
     def _arrays(self) -> dict[str, Any]:
         """What a checkpoint holds of the agents; the policy is the best one's."""
-        best = pick(self.agents.params, int(self.scores.argmax()))
-        return {"agents": self.agents, "big": self.big.params, "policy": best}
+        return {"agents": self.agents, "big": self.big, "policy": self._best()}
 
     def _state(self) -> dict[str, Any]:
         """The counters of a checkpoint."""
         return {
-            "frames": self.frames,
+            "frames": self.env_steps,
             "scores": self.scores.tolist(),
-            "resets": self.big.resets,
-            "big_samples": self.big.samples,
+            "resets": self.resets,
+            "big_samples": self.big_samples,
             "seconds": dict(self.seconds),
         }

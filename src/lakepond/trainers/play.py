@@ -14,16 +14,12 @@ from lakepond.envs.vector import Environment
 from lakepond.errors import ConfigError, RunMismatch
 from lakepond.runs import Run, settings
 from lakepond.trainers import arena
-from lakepond.trainers.game_settings import (
-    ArenaConfig,
-    FleetConfig,
-    LiveConfig,
-    MixtureConfig,
-    SingleConfig,
-)
+from lakepond.trainers.live import LiveConfig
+from lakepond.trainers.mixture import MixtureConfig
+from lakepond.trainers.single import SingleConfig
 from lakepond.types import Array
 
-TRAINERS: dict[str, type[ArenaConfig]] = {
+TRAINERS: dict[str, type[SingleConfig | MixtureConfig | LiveConfig]] = {
     "single": SingleConfig,
     "mixture": MixtureConfig,
     "live": LiveConfig,
@@ -69,9 +65,8 @@ def play(
             f"{folder} plays {config.game}, which imports the Python module {module!r}; if you trust that "
             f"module, allow it with --trust-module {module}."
         )
-    env: Environment = arena.make_env(config.suite, config.game)
-    dueling = isinstance(config, FleetConfig) and config.dueling
-    network = arena.make_network(config.network, env, config.hidden, dueling=dueling)
+    env: Environment = arena.make_env(config)
+    network = arena.network_of(config, env)
     found = run.load(checkpoint, like={"policy": network.init(jax.random.PRNGKey(0))})
     params = found.arrays["policy"]
 

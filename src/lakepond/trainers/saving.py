@@ -15,7 +15,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from lakepond import stopping
 from lakepond.errors import RunNotSaved
@@ -33,16 +33,6 @@ FINAL_SECONDS = 600.0
 """for which the end of training is retried"""
 MOST_WAITING_BYTES = 1 << 30
 """of steps from device ponds that wait for the disk; then training pauses"""
-
-
-class Unsaved(NamedTuple):
-    """A checkpoint that is not on disk."""
-
-    number: int
-    arrays: dict[str, Any]
-    state: dict[str, Any]
-    recorded: int
-    """steps that its commit of the lake holds"""
 
 
 class Saver:

@@ -1,60 +1,198 @@
-"""`single`: one agent learns with PQN from N frames. The baseline that `mixture` is measured against (A).
+"""`single`: one agent learns with PQN from N steps. The baseline that `mixture` is measured against (A).
 
-while frames < N:
-    train a portion           pure, jitted: train(state, updates) -> state, sums of metrics
+while env_steps < N:
+    train a portion           pure, jitted: train(state, history, updates) -> state, history, sums of metrics
     evaluate                  in environments of its own
     log, save a checkpoint    killed and started again, it goes on bit for bit as if nothing had happened
+
+With `replay_share` every epoch is partly drawn from all steps so far: they are poured into a lake in the
+background, and what is drawn from is on the device (`trainers/history.py`, `agents/replay.py`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
-from lakepond import stopping
-from lakepond.agents.pqn import PQN, PQNMetrics, PQNState
+from lakepond import lazy, stopping
+from lakepond.agents.settings import PQNSettings
+from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
+from lakepond.lake.format.commits import Start
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers import arena, game_settings
-from lakepond.trainers.game_settings import SingleConfig
-from lakepond.trainers.limits import check_limits
+from lakepond.trainers.limits import Limits, check_limits
 from lakepond.trainers.loop import Loop
+from lakepond.trainers.pushing import Pushing
+from lakepond.trainers.saving import LAKE
 
-PRESETS = game_settings.SINGLE
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+
+    from lakepond.agents import pqn as agents_pqn
+    from lakepond.agents import replay
+    from lakepond.agents.pqn import PQN, PQNMetrics, PQNState
+    from lakepond.agents.replay import History, Memory
+    from lakepond.trainers import arena
+    from lakepond.trainers import history as histories
+    from lakepond.trainers.history import PouredHistory
+else:  # `lakepond train single --help` reads the settings below and imports none of these
+    jax, jnp = lazy.Module("jax"), lazy.Module("jax.numpy")
+    agents_pqn, replay = lazy.Module("lakepond.agents.pqn"), lazy.Module("lakepond.agents.replay")
+    arena, histories = lazy.Module("lakepond.trainers.arena"), lazy.Module("lakepond.trainers.history")
+
+
+@dataclass(frozen=True)
+class SingleConfig:
+    """All settings of a run."""
+
+    game: str = "Breakout"
+    """game of the suite; for gymnasium and gymnax an id, or MODULE:ID; for module MODULE:FUNCTION"""
+    suite: Literal["minatar", "atari", "gymnasium", "gymnax", "module"] = "minatar"
+    """minatar, gymnax: on the device; atari: ale-py; gymnasium: on the host; module: your own"""
+    frame_stack: int = 4
+    """frames per observation, on Atari"""
+    env_steps: int = 1_000_000
+    """total environment steps; on Atari each is four frames of the emulator"""
+    evaluate_every: int = 40_960
+    """environment steps between two evaluations"""
+    seed: int = field(default=0, compare=False)  # not compared: programs are shared
+    """random seed"""
+    network: Literal["mlp", "cnn", "nature"] = "mlp"
+    """mlp, cnn (as published for MinAtar) or nature (for Atari)"""
+    hidden: tuple[int, ...] = (256, 128)
+    """widths of the layers of the mlp"""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """of the products in the network; bfloat16 is faster on an accelerator"""
+    pqn: PQNSettings = field(default_factory=PQNSettings)
+    epsilon_kind: Literal["linear", "exponential", "constant"] = "linear"
+    """schedule of epsilon"""
+    epsilon_start: float = 1.0
+    """initial probability of a random action"""
+    epsilon_end: float = 0.05
+    """final probability of a random action"""
+    epsilon_share: float = 0.1
+    """share of the steps until epsilon_end is reached"""
+    evaluation_episodes: int = 64
+    """episodes per evaluation"""
+    evaluation_epsilon: float = 0.001
+    """probability of a random action in evaluations"""
+    evaluation_greedy: bool = True
+    """also evaluate without random actions; takes twice the time"""
+    evaluation_steps: int = 27_000
+    """steps after which an evaluation episode is cut off"""
+    checkpoint_every: int = 4
+    """evaluations between two checkpoints; the end always writes one"""
+    keep_every: int = field(default=1, compare=False)
+    """keep every n-th checkpoint besides the last three; 1: all, 0: none"""
+    replay_share: float = 0.0
+    """share of each PQN epoch that is drawn from all steps so far, from a lake; 0: PQN without replay"""
+    replay_pond: int = 1_000_000
+    """steps held on the device for replay; if the run has more, they are drawn from the lake"""
+    max_steps: int | None = None
+    """steps to keep in the lake, older ones are dropped; not given: all"""
+    keep_last: int | None = None
+    """newest commits of the lake to keep besides those of checkpoints; not given: all"""
+    min_free: str = "1GB"
+    """free disk space below which nothing is written to the lake"""
+    push_to: str | None = None
+    """URL to push the run to in the background, like gs://bucket/demo"""
+    push_every: int = 4
+    """checkpoints between two pushes; the end is always pushed"""
+
+
+PRESETS: dict[str, SingleConfig] = {
+    "minatar": SingleConfig(),
+    "published": SingleConfig(env_steps=10_000_000, evaluate_every=409_600, network="cnn"),
+    "atari": SingleConfig(
+        suite="atari",
+        env_steps=10_000_000,
+        evaluate_every=500_000,
+        network="nature",
+        pqn=PQNSettings(learning_rate=2.5e-4),
+        evaluation_episodes=8,
+    ),
+    "tiny": SingleConfig(
+        env_steps=8_192,
+        evaluate_every=1_024,
+        hidden=(16,),
+        pqn=PQNSettings(envs=8, minibatches=2),
+        evaluation_episodes=4,
+    ),
+}
+"""minatar: minutes; published: the settings of PQN's authors; tiny: seconds, to test an installation"""
+
+LIMITS: Limits = {
+    name: limits
+    for limits, names in {
+        (1, inf): "env_steps evaluate_every frame_stack hidden evaluation_episodes evaluation_steps "
+        "checkpoint_every push_every envs rollout epochs minibatches replay_pond max_steps keep_last",
+        (0, 1): "epsilon_start epsilon_end epsilon_share evaluation_epsilon gamma lam replay_share",
+        (0, inf): "seed keep_every learning_rate max_gradient",
+    }.items()
+    for name in names.split()
+}
+"""of every number, those of PQN included"""
 
 
 def build(config: SingleConfig) -> PQN:
     """The algorithm for these settings; `ConfigError` if they are invalid."""
-    check_limits(config, game_settings.LIMITS)
-    arena.check_budget(config.frames, config.portion, config.pqn.frames)
-    env = arena.make_env(config.suite, config.game)
+    check_limits(config, LIMITS)
+    arena.check_budget(config.env_steps, "evaluate_every", config.evaluate_every, config.pqn.frames)
+    env = arena.make_env(config)
     epsilon = arena.make_epsilon(
         config.epsilon_kind,
         config.epsilon_start,
         config.epsilon_end,
-        int(config.frames * config.epsilon_share),
+        int(config.env_steps * config.epsilon_share),
     )
-    network = arena.make_network(config.network, env, config.hidden)
-    return PQN(env, network, epsilon, config.pqn, config.frames // config.pqn.frames)
+    network = arena.network_of(config, env)
+    updates = config.env_steps // config.pqn.frames
+    return agents_pqn.PQN(env, network, epsilon, config.pqn, updates, spread=env.resumes)
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=1)
-def train(pqn: PQN, state: PQNState, updates: jax.Array) -> tuple[PQNState, PQNMetrics]:
+class Replay(NamedTuple):
+    """How an agent replays."""
+
+    memory: Memory
+    share: float
+
+
+@lazy.jit(static_argnames=("pqn", "how"), donate_argnames=("state", "history"))
+def train(
+    pqn: PQN,
+    state: PQNState,
+    updates: int,
+    how: Replay | None = None,
+    history: History | None = None,
+) -> tuple[PQNState, PQNMetrics, History | None]:
     """A portion of updates; the metrics are summed up over them."""
 
-    def update(_: int, carry: tuple[PQNState, PQNMetrics]) -> tuple[PQNState, PQNMetrics]:
-        after, _rollout, seen = pqn.update(carry[0])
-        return after, jax.tree.map(jnp.add, carry[1], seen)
+    def update(
+        _: int, carry: tuple[PQNState, PQNMetrics, History | None]
+    ) -> tuple[PQNState, PQNMetrics, History | None]:
+        state, sums, history = carry
+        if how is None or history is None:
+            state, _rollout, metrics = pqn.update(state)
+        else:
+            seen = pqn.collect(state)
+            history = how.memory.add(history, seen.rollout)
+            draw = partial(how.memory.draw, history)
+            state, metrics = replay.learn(pqn, state, seen, draw, share=how.share)
+        return state, jax.tree.map(jnp.add, sums, metrics), history
 
-    found: tuple[PQNState, PQNMetrics] = jax.lax.fori_loop(0, updates, update, (state, PQNMetrics.zero()))
+    found: tuple[PQNState, PQNMetrics, History | None] = jax.lax.fori_loop(
+        0, updates, update, (state, agents_pqn.PQNMetrics.zero(), history)
+    )
     return found
 
 
@@ -63,53 +201,162 @@ def run(
     config: SingleConfig,
     folder: str | Path,
     *,
-    loggers: Sequence[Logger] = (),
+    resume: bool = False,
+    resume_from: int | None = None,
     start_over: bool = False,
+    loggers: Sequence[Logger] = (),
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, float]:
-    """Train to the end in a run's folder, from its last checkpoint if there is one; returns the metrics.
+    """Train to the end in `folder`, from the newest usable checkpoint there if it has a run; returns metrics.
 
-    `start_over`: move what the folder holds to a dated folder first.
+    `resume`: there must be a run; `resume_from`: continue from that checkpoint; `start_over`: move what the
+    folder holds to a dated folder first.
     """
-    how = Resume(start_over=start_over)
+    how = Resume(required=resume or resume_from is not None, number=resume_from, start_over=start_over)
+    how.find(folder)
     pqn = build(config)
-    evaluate = arena.make_evaluate(
-        arena.make_env(config.suite, config.game, evaluates=True),
-        pqn.network,
-        config.evaluation_episodes,
-        epsilon=config.evaluation_epsilon,
-        most_steps=config.evaluation_steps,
-    )
-    state = pqn.init(jax.random.PRNGKey(config.seed))
-    metrics: dict[str, Any] = {}
+    memory = None
+    if config.replay_share:
+        every = config.checkpoint_every * config.evaluate_every
+        memory = histories.make_memory(pqn.env.obs, config.pqn, config.replay_pond, config.env_steps, every)
     with Run.create(
-        folder, "single", config, loggers=loggers, keep_every=config.keep_every, prepare=how.prepare
+        folder,
+        "single",
+        config,
+        may_change=("keep_every", "keep_last", "min_free", "push_to", "push_every"),
+        loggers=loggers,
+        keep_every=config.keep_every,
+        prepare=how.prepare,
     ) as kept:
-        arrays = {"agent": state, "policy": state.params}
-        checkpoint, _ = how.take_up(kept, arrays, {"frames": 0}, lambda _: None)
+        return _Training(config, pqn, memory, kept, how, tell).go_on()
+
+
+class _Training:
+    """A run in progress."""
+
+    def __init__(
+        self,
+        config: SingleConfig,
+        pqn: PQN,
+        memory: Memory | None,
+        kept: Run,
+        how: Resume,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.config, self.pqn, self.kept, self.tell = config, pqn, kept, tell
+        self.evaluate = arena.make_evaluate(
+            arena.make_env(config, evaluates=True),
+            pqn.network,
+            config.evaluation_episodes,
+            epsilon=config.evaluation_epsilon,
+            most_steps=config.evaluation_steps,
+        )
+        self.state = pqn.init(jax.random.PRNGKey(config.seed))
+        noted = {"frames": 0} if memory is None else {"frames": 0, "lake_commit": None}
+        checkpoint, lake = how.take_up(kept, self._arrays(), noted, partial(self._open_lake, memory))
         if checkpoint is not None:
-            state = arena.restored(state, checkpoint.arrays["agent"], pqn.env)
-            tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} frames")
-        step = config.portion // config.pqn.frames
-        with Loop(kept, None, Guard(kept.folder, unit="evaluation")) as loop:
-            while (done := int(state.updates)) < pqn.total_updates and loop.goes_on():
-                count = min(step, pqn.total_updates - done)
-                began = time.perf_counter()
-                state, sums = train(pqn, state, count)
-                metrics = arena.means(sums, count)  # waits until it is done
-                seconds = time.perf_counter() - began
-                frames = int(state.updates) * config.pqn.frames
-                metrics |= arena.evaluated(evaluate, state.params, frames, greedy=config.evaluation_greedy)
+            self.state = arena.restored(self.state, checkpoint.arrays["agent"], pqn.env)
+            tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} steps")
+        self.history: PouredHistory | None = None
+        self.filled = self.updates
+        """the number of the update at which the history was filled"""
+        if memory is not None and lake is not None:
+            self.history = histories.PouredHistory(memory, self.state.env.obs, lake)
+            if checkpoint is not None and 0 < self.updates < pqn.total_updates:
+                self.history.fill(checkpoint.state["lake_commit"], (config.seed, self.updates))
+        guard = Guard(kept.folder, unit="evaluation")
+        self.loop = Loop(kept, lake, guard, pushing=Pushing(kept.folder, config.push_to))
+        self.seconds = dict.fromkeys(("train", "pour", "fill"), 0.0)  # since the last line of the log
+
+    def _open_lake(self, memory: Memory | None, commit: int | Start) -> DeviceLake | None:
+        """The lake as it was at a commit, or empty; none without replay."""
+        if memory is None:
+            return None
+        return arena.open_lake(self.config, self.kept.lake_folder, memory.recent.obs, commit)
+
+    @property
+    def updates(self) -> int:
+        """So far."""
+        return int(self.state.updates)
+
+    @property
+    def frames(self) -> int:
+        """So far."""
+        return self.updates * self.config.pqn.frames
+
+    def _arrays(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {"agent": self.state, "policy": self.state.params}
+
+    def go_on(self) -> dict[str, float]:
+        """To the end."""
+        config, total = self.config, self.pqn.total_updates
+        portion = config.evaluate_every // config.pqn.frames
+        metrics: dict[str, Any] = {}
+        with self.loop as loop:
+            while self.updates < total and loop.goes_on():
+                count = min(portion - self.updates % portion, total - self.updates)
+                metrics = arena.means(self._train(count), count)
+                metrics |= arena.evaluated(
+                    self.evaluate, self.state.params, self.frames, greedy=config.evaluation_greedy
+                )
                 metrics |= {
-                    "samples": frames * config.pqn.epochs,
-                    "frames_per_second": count * config.pqn.frames / seconds,
+                    **arena.emulator_frames(config, self.frames),
+                    "samples": self.frames * config.pqn.epochs,
+                    "env_steps_per_second": count * config.pqn.frames / sum(self.seconds.values()),
                 }
-                number = -(-int(state.updates) // step)
-                loop.log(frames, metrics, number)
+                if self.history is not None:
+                    metrics |= {f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()}
+                self.seconds = dict.fromkeys(self.seconds, 0.0)
+                number = -(-self.updates // portion)
+                loop.log(self.frames, metrics, number)
                 score = f"score {metrics['score']:6.2f}  evaluation {metrics['evaluation']:6.2f}"
-                tell(f"{frames:>10,} frames  {score}")
-                arrays = {"agent": state, "policy": state.params}
-                save = partial(loop.checkpoint, partial(kept.save, number, arrays, {"frames": frames}))
-                at_end = int(state.updates) == pqn.total_updates
-                loop.save(save, due=number % config.checkpoint_every == 0 or at_end)
-    return metrics
+                self.tell(f"{arena.progress(config, self.frames)}  {score}")
+                due = number % config.checkpoint_every == 0 or self.updates == total
+                if due:
+                    if self.history is not None:
+                        self._fill()  # so a checkpoint needs no ponds
+                    loop.take(number, self._arrays(), {"frames": self.frames})
+                push = number // config.checkpoint_every % config.push_every == 0
+                loop.save(loop.write_taken, push=due and push)
+        return metrics or self.kept.last_line()
+
+    def _train(self, count: int) -> PQNMetrics:
+        """Train `count` updates; the history is filled again whenever its recent steps are full."""
+        stop, sums = self.updates + count, agents_pqn.PQNMetrics.zero()
+        while (done := self.updates) < stop:
+            began, part = time.perf_counter(), stop - done
+            if self.history is None:
+                self.state, new, _ = train(self.pqn, self.state, part)
+            else:
+                room = self.history.memory.recent.capacity // self.config.pqn.rollout
+                if done - self.filled == room:
+                    self._fill()
+                    began = time.perf_counter()
+                part = min(part, room - (done - self.filled))
+                how = Replay(self.history.memory, self.config.replay_share)
+                self.state, new, after = train(self.pqn, self.state, part, how, self.history.state)
+                assert after is not None
+                self.history.state = after
+            sums = jax.tree.map(np.add, sums, new)  # waits until it is done
+            self.seconds["train"] += time.perf_counter() - began
+        if self.history is not None:
+            began = time.perf_counter()
+            self.loop.make_room(self.history.lake)
+            self.history.pour({"frames": self.frames})
+            self.seconds["pour"] += time.perf_counter() - began
+        return sums
+
+    def _fill(self) -> None:
+        """Wait until the lake has all steps, and fill the history from that commit."""
+        assert self.history is not None
+        began = time.perf_counter()
+        durable = partial(self.history.durable, {"frames": self.frames})
+        commit = self.loop.require(LAKE, durable, "because replay reads all steps from the lake")
+        assert commit is not None
+        poured = time.perf_counter()
+        if self.updates < self.pqn.total_updates:
+            self.history.fill(commit.number, (self.config.seed, self.updates))
+        self.filled = self.updates
+        self.seconds["pour"] += poured - began
+        self.seconds["fill"] += time.perf_counter() - poured

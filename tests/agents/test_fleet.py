@@ -1,0 +1,162 @@
+"""The branches for accelerators and several devices, forced on a CPU: same numbers as one after another."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lakepond.agents import fleet, networks
+from lakepond.agents.epsilon import Epsilon
+from lakepond.agents.pqn import PQN, PQNSettings
+from lakepond.envs.atari import Atari
+from lakepond.envs.gymnasium import Gymnasium
+from lakepond.envs.minatar import MinAtar
+from lakepond.lake.read.lake import Lake
+from lakepond.trainers import arena, mixture
+
+SETTINGS = PQNSettings(envs=4, rollout=6, epochs=1, minibatches=2)
+
+
+def make_pqn(env, **how):
+    network = networks.make("mlp", env.obs, env.actions, hidden=(8,))
+    return PQN(env, network, Epsilon(frames=10), SETTINGS, 4, **how)
+
+
+@pytest.fixture
+def accelerated(monkeypatch):
+    monkeypatch.setattr(fleet, "accelerated", lambda: True)
+
+
+def trained(env, agents=2):
+    """Agents after an update, and their rollouts."""
+    pqn = make_pqn(env)
+
+    def run(keys):
+        states = fleet.over_agents(pqn.init, keys)
+        return fleet.over_agents(pqn.update, states, jnp.arange(agents))
+
+    return jax.tree.map(np.asarray, jax.jit(run)(jax.random.split(jax.random.PRNGKey(0), agents)))
+
+
+def assert_close(one, other):
+    for a, b in zip(*map(jax.tree.leaves, (one, other)), strict=True):
+        assert np.asarray(a) == pytest.approx(np.asarray(b), abs=1e-4)
+
+
+GAMES = {
+    "minatar": lambda: MinAtar("Breakout"),
+    "atari": lambda: Atari("breakout", size=42),
+    "gymnasium": lambda: Gymnasium("CartPole-v1"),
+}
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_agents_under_vmap_see_and_learn_what_they_do_one_by_one(game, monkeypatch):
+    state, rollouts, metrics = trained(GAMES[game]())
+    monkeypatch.setattr(fleet, "accelerated", lambda: True)
+    other_state, other_rollouts, other_metrics = trained(GAMES[game]())
+    assert not (rollouts.obs[0] == rollouts.obs[1]).all()  # each agent has environments of its own
+    assert_close(rollouts, other_rollouts)
+    assert_close((state.params, metrics), (other_state.params, other_metrics))
+
+
+def test_agents_on_the_host_s_environments_are_evaluated_one_after_another(accelerated):
+    env = Gymnasium("CartPole-v1", reuse=True)
+    network = networks.make("mlp", env.obs, env.actions, hidden=(8,))
+    params = jax.vmap(network.init)(jax.random.split(jax.random.PRNGKey(1), 3))
+    keys = jax.random.split(jax.random.PRNGKey(2), 3)
+    make = lambda agents: arena.make_evaluate(env, network, 4, epsilon=0.0, agents=agents)  # noqa: E731
+    scores = np.asarray(make(3)(params, keys))
+    alone = [np.asarray(make(None)(fleet.pick(params, i), keys[i])).tolist() for i in range(3)]
+    assert scores.tolist() == alone
+    assert len(env._opened) == 1  # the same copies
+
+
+def test_a_convolution_is_a_real_one_on_an_accelerator(accelerated):
+    def program(network):
+        params = jax.eval_shape(network.init, jax.random.PRNGKey(0))
+        obs = jax.ShapeDtypeStruct((2, *MinAtar("Breakout").obs.shape), jnp.uint8)
+        return str(jax.make_jaxpr(network.apply)(params, obs))
+
+    obs = MinAtar("Breakout").obs
+    assert "conv_general_dilated" in program(networks.make("cnn", obs, 3))
+    assert "conv_general_dilated" not in program(networks.make("cnn", obs, 3, conv_impl="slices"))
+
+
+FOUR_DEVICES = """
+import sys
+sys.path.insert(0, {tests!r})
+import jax
+import numpy as np
+from test_fleet import MinAtar, assert_close, fleet, make_pqn, trained
+
+assert jax.device_count() == 4
+env = MinAtar("Breakout")
+divided = trained(env, agents=4)
+count, jax.device_count = jax.device_count, lambda: 1
+jax.clear_caches()
+assert_close(divided, trained(env, agents=4))
+jax.device_count = count
+
+states = []
+for spread in (False, True):
+    pqn = make_pqn(env, spread=spread)
+    state = pqn.init(jax.random.PRNGKey(0))
+    update = jax.jit(pqn.update)
+    for _ in range(3):
+        state, _, metrics = update(state)
+    states.append((state.params, metrics))
+    print(len(state.env.obs.sharding.device_set))
+assert_close(*jax.tree.map(np.asarray, states))
+"""
+
+
+def test_on_four_devices_agents_and_environments_are_divided_with_the_same_numbers():
+    code = FOUR_DEVICES.format(tests=str(Path(__file__).parent))
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **flags},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    assert done.stdout.split() == ["1", "4"]
+
+
+def test_a_mixture_trains_on_atari_as_on_an_accelerator(accelerated, tmp_path):
+    config = replace(
+        mixture.PRESETS["tiny"],
+        suite="atari",
+        agents=2,
+        env_steps=96,
+        reset_every=48,
+        evaluate_every=48,
+        hidden=(7,),
+        pqn=PQNSettings(envs=2, rollout=6, epochs=1, minibatches=1),
+        pond=24,
+        big_pond=96,
+        big_batch=16,
+        evaluation_episodes=2,
+        evaluation_steps=20,
+        evaluation_greedy=False,
+        min_free="0",
+    )
+    metrics = mixture.run(config, tmp_path / "run")
+    assert np.isfinite(metrics["loss"])
+    with Lake.open(tmp_path / "run" / "lake") as lake:
+        lake.verify()
+        assert len(lake) == 96
+        for stream in range(4):  # of two agents with two environments each
+            one = lake.steps(lake.query(stream=stream))
+            assert (one.next_obs[:-1] == one.obs[1:]).all()
+        starts = [lake.steps(lake.query(stream=stream)[:1]).obs for stream in range(4)]
+        assert len({obs.tobytes() for obs in starts}) > 1  # other seeds, other numbers of no-ops
