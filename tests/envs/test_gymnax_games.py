@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lakepond.envs.gymnax import Gymnax
-from lakepond.envs.minatar import MinAtar
+from lakepond.envs.minatar import GAMES, MinAtar
 from lakepond.errors import ConfigError
 from lakepond.trainers import arena
 
@@ -37,6 +37,16 @@ def test_a_gymnax_environment_by_its_id_shows_true_ends():
     assert (seen.obs[:-1] == before[1:]).all()
     assert (seen.score[seen.over] >= 8).all()  # a pole falls no sooner
     assert hash(env) == hash(Gymnax("CartPole-v1"))
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_a_step_returns_a_state_of_the_types_of_a_reset(game):
+    """Or each program that takes a state is compiled twice."""
+    env, key = MinAtar(game), jax.random.PRNGKey(0)
+    first = jax.eval_shape(lambda: env.reset(key, 2))
+    after = jax.eval_shape(lambda state: env.step(state, jax.numpy.zeros(2, "int32"), key)[0], first)
+    types = [[(x.dtype, x.weak_type) for x in jax.tree.leaves(state)] for state in (first, after)]
+    assert types[0] == types[1]
 
 
 def test_what_the_agents_cannot_play_is_refused():

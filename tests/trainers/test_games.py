@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -247,7 +246,7 @@ def test_a_replaying_agent_has_all_its_steps_in_the_lake_and_counts_the_same_sam
     assert all(np.isfinite(line["loss"]) for line in lines)
 
 
-def test_a_replaying_agent_s_lake_is_limited_and_pushed(tmp_path):
+def test_a_replaying_agent_s_lake_is_limited_and_pushed(tmp_path, monkeypatch):
     url = f"file://{tmp_path}/bucket/run"
     config = replace(
         REPLAYING, env_steps=1_024, evaluate_every=256, keep_every=0, push_to=url, max_steps=600, keep_last=1
@@ -263,9 +262,9 @@ def test_a_replaying_agent_s_lake_is_limited_and_pushed(tmp_path):
     assert len(commits) < 4
     pull_run(tmp_path / "pulled", Cloud.of(url))
     assert_same(tmp_path / "run", tmp_path / "pulled")
-    full = replace(REPLAYING, min_free="1000TB")
-    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):  # it waits for space
-        single.run(full, tmp_path / "full", tell=lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(saving.stopping, "sleep", stop_after(1))  # it waits for space
+    with pytest.raises(Stopped):
+        single.run(replace(REPLAYING, min_free="1000TB"), tmp_path / "full")
 
 
 KILLED_EARLY = """

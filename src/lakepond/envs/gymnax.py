@@ -72,6 +72,8 @@ class Gymnax:
         obs, inner = jax.vmap(self._rules.reset_env, (0, None))(
             jax.random.split(key, count), self._rules.default_params
         )
+        # without weak types, which steps do not return: programs would be compiled twice
+        inner = jax.tree.map(lambda x: jnp.asarray(x, x.dtype), inner)
         return EnvState(inner, obs.astype(self.obs.dtype), jnp.zeros(count, jnp.int32), jnp.zeros(count))
 
     def step(self, state: EnvState, action: jax.Array, key: jax.Array) -> tuple[EnvState, EnvStep]:
