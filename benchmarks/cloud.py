@@ -60,7 +60,7 @@ def _made(folder: Path) -> Path:
 
 
 def make_lake(path: str, segments: int, size: int) -> None:
-    """A lake with so many files of rows, of about so many bytes each, that do not compress."""
+    """A lake with `segments` files of incompressible rows, of about `size` bytes each."""
     import lakepond as lp
 
     row = 1 * MB

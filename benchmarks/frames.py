@@ -29,9 +29,7 @@ class Steps(NamedTuple):
     step: np.ndarray  # (calls, 8) int64
     obs: np.ndarray  # (calls, 8, 4, 84, 84) uint8
     next_obs: np.ndarray
-    obs_last: (
-        np.ndarray | None
-    )  # (calls, 8, 84, 84, 4): the same for whoever wants the stack on the last axis
+    obs_last: np.ndarray | None  # (calls, 8, 84, 84, 4): the same with the stack on the last axis
     next_obs_last: np.ndarray | None
     action: np.ndarray
     terminated: np.ndarray

@@ -296,7 +296,7 @@ def _take(laps: dict[str, Callable[[], object]], seconds: dict[str, list[float]]
 
 
 def _commit_with(path: str, steps: int) -> int:
-    """The first commit that has so many steps."""
+    """The first commit with that many steps."""
     from lakepond.lake.format import commits
 
     folder = Path(path) / "commits"

@@ -102,7 +102,7 @@ class Costs:
 
     def commit(self, replay: Any) -> None:
         """Record three steps and commit them."""
-        from lakepond.testing.large_lakes import record
+        from benchmarks.large_lakes import record
 
         record(replay, 3)
         began = time.perf_counter()
@@ -125,7 +125,7 @@ class Costs:
 def commits(path: str, count: int) -> dict[str, Any]:
     """Many small commits."""
     import lakepond as lp
-    from lakepond.testing.large_lakes import record, spec_of
+    from benchmarks.large_lakes import record, spec_of
 
     with lp.Replay.open(path, spec_of(1_000), capacity=1_000) as replay:
         for _ in range(count):
@@ -137,7 +137,7 @@ def commits(path: str, count: int) -> dict[str, Any]:
 def fabricate(path: str, entries: int, commits: int) -> dict[str, Any]:
     """A lake of that many files of steps and of rows."""
     import lakepond as lp
-    from lakepond.testing.large_lakes import make
+    from benchmarks.large_lakes import make
 
     make(Path(path), entries=entries, num_commits=commits, steps=STEPS, row_bytes=ROW_BYTES)
     with lp.Lake.open(path) as lake:
@@ -147,7 +147,7 @@ def fabricate(path: str, entries: int, commits: int) -> dict[str, Any]:
 
 def compared(one: str, other: str) -> dict[str, Any]:
     """The next commits of two lakes, which take turns."""
-    from lakepond.testing.large_lakes import continued
+    from benchmarks.large_lakes import continued
 
     costs = {"one": Costs(one), "other": Costs(other)}
     with continued(Path(one), capacity=1_000) as first, continued(Path(other), capacity=1_000) as second:

@@ -119,7 +119,7 @@ def record(replay: Any, steps: Walk, start: int, stop: int, windows: Windows) ->
 
 
 def wrong(replay: Any, rows: np.ndarray, steps: Walk, batches: int = 4) -> int:
-    """Of so many batches of 32: transitions that differ from the panel in a single bit."""
+    """The number of transitions in `batches` batches of 32 that differ from the panel in any bit."""
     rng, view, count = np.random.default_rng(1), views(rows, steps), 0
     for _ in range(batches):
         batch = replay.sample(BATCH, rng=rng)

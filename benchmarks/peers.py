@@ -8,7 +8,7 @@ The reward of a step is its own number, so every transition handed over can be c
 Peers that need the steps of an episode one after the other (cpprb with `next_of`, TorchRL with slices) get
 each environment's steps kept back until its episode ends, as the caller's arrays: nothing is cheaper.
 """
-# ruff: noqa: D102  (the verbs are told above, once for all)
+# ruff: noqa: D102  (the methods are described above)
 
 from __future__ import annotations
 

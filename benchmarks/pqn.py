@@ -77,7 +77,7 @@ def their_script(checkout: Path, log: type[EpisodeLog] = EpisodeLog) -> Any:
 
 
 def their_config(game: str, frames: int) -> dict[str, Any]:
-    """The published settings, for a run of so many frames."""
+    """The published settings, for a run of `frames` frames."""
     return {
         "TOTAL_TIMESTEPS": frames,
         "TOTAL_TIMESTEPS_DECAY": frames,

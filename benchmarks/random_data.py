@@ -76,7 +76,7 @@ def make(name: str, case: Case) -> Any:
 
 
 class Source:
-    """Fresh random steps; the pool is filled anew for every turn."""
+    """Fresh random steps; the pool is filled again for every round."""
 
     def __init__(self, case: Case) -> None:
         self._case, self._rng = case, np.random.default_rng(0)

@@ -83,7 +83,7 @@ class Asker:
 
 
 def measure(path: Path) -> dict[str, Any]:
-    """Seconds, each from a server that has just begun or has been asked nothing like it."""
+    """Seconds per request, each to a server that was just started or has not had such a request."""
     found: dict[str, Any] = {}
     begin = time.perf_counter()
     with ViewServer(path) as server:

@@ -1,4 +1,4 @@
-"""What a file declares is read as Arrow reads it, before Arrow does."""
+"""The sizes that a file declares are the ones that Arrow reads."""
 
 from __future__ import annotations
 

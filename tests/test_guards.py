@@ -30,12 +30,12 @@ def said(caplog):
 def test_a_quiet_disk_is_quiet_and_its_numbers_are_in_the_metrics(disk, said, tmp_path):
     guard = Guard(tmp_path, last=25)
     for generation in range(1, 26):
-        told = guard.check(generation)
+        answer = guard.check(generation)
     assert said() == []
-    assert told["disk_free_bytes"] == 100 * GB
-    assert told["disk_floor_at"] is None
-    assert told["memory_available_bytes"] == 50 * GB
-    assert told["rss_bytes"] == GB
+    assert answer["disk_free_bytes"] == 100 * GB
+    assert answer["disk_floor_at"] is None
+    assert answer["memory_available_bytes"] == 50 * GB
+    assert answer["rss_bytes"] == GB
     assert guard.saving
     assert not guard.stopping
 
@@ -44,8 +44,8 @@ def test_it_warns_early_with_the_generation_at_which_the_floor_is_reached(disk, 
     guard = Guard(tmp_path, last=25)  # floor: 20 GB, as the trading project wanted
     at = []
     for generation in range(1, 21):
-        told = guard.check(generation)
-        at.append(told["disk_floor_at"])
+        answer = guard.check(generation)
+        at.append(answer["disk_floor_at"])
         disk["free"] -= 4 * GB
     # 100 GB at generation 1, 4 GB less each: 20 GB are left at generation 21
     assert at[:3] == [None] * 3  # too early to tell
@@ -58,11 +58,11 @@ def test_it_warns_early_with_the_generation_at_which_the_floor_is_reached(disk, 
 def test_a_jump_is_no_trend(disk, said, tmp_path):
     guard = Guard(tmp_path, last=1_000)
     for generation in range(1, 20):
-        told = guard.check(generation)
+        answer = guard.check(generation)
         disk["free"] -= 40 * GB if generation == 3 else 0
         disk["resident"] += 20 * GB if generation == 1 else 0
         disk["available"] -= GB  # other processes
-    assert (told["disk_floor_at"], told["memory_floor_at"]) == (None, None)
+    assert (answer["disk_floor_at"], answer["memory_floor_at"]) == (None, None)
     assert said() == []
 
 
@@ -124,11 +124,11 @@ def test_saving_goes_on_when_there_is_space_again(disk, tmp_path):
 def test_memory_that_runs_out_is_told_with_its_forecast(disk, said, tmp_path):
     guard = Guard(tmp_path, min_memory="2GB", last=25)
     for generation in range(1, 5):
-        told = guard.check(generation)
+        answer = guard.check(generation)
         disk["available"] -= 6 * GB
         disk["resident"] += 6 * GB
     # 50 GB at generation 1, 6 GB less each: 2 GB are left at generation 9
-    assert told["memory_floor_at"] == 9
+    assert answer["memory_floor_at"] == 9
     assert "32 GB of memory available" in said()[0]
     assert "reached at about generation 9" in said()[0]
 
@@ -147,6 +147,6 @@ def test_a_setting_that_cannot_be_is_refused(tmp_path):
 
 
 def test_it_watches_the_real_machine(tmp_path):
-    told = Guard(tmp_path, min_free=0).check(1)
-    assert told["disk_free_bytes"] > 0
-    assert told["memory_available_bytes"] > 0
+    answer = Guard(tmp_path, min_free=0).check(1)
+    assert answer["disk_free_bytes"] > 0
+    assert answer["memory_available_bytes"] > 0

@@ -33,8 +33,8 @@ from hypothesis.stateful import (
 import lakepond as lp
 from lakepond.pond.observations import RECHECKS
 from lakepond.sampling.priorities import EPSILON
-from lakepond.testing import WORLDS, PlainReplay, same_bytes
 from lakepond.types import Tree, leaves, rebuild
+from reference import WORLDS, PlainReplay, same_bytes
 
 STREAMS = 3
 

@@ -26,7 +26,7 @@ def test_no_batch_is_torn(capacity, monkeypatch):
         while not stop.is_set():
             try:
                 out = replay.sample(32, rng=rng, out=out)
-            except lp.TooFewSteps:  # just begun, or just cleared
+            except lp.TooFewSteps:  # just started, or just cleared
                 continue
             batches += 1
             first = out.action % 65_521

@@ -1,4 +1,4 @@
-"""What is installed is what lies in the source: scripts, styles and the mark of a typed package, too."""
+"""The wheel contains all files of the source: scripts, styles and the marker of a typed package, too."""
 
 import subprocess
 import sys

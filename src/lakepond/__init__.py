@@ -51,45 +51,25 @@ if TYPE_CHECKING:
     from lakepond.types import Batch, Field, RowSource, Spec, Stats, WindowRef
 
 _HOMES = {
-    "lakepond.replay": ("Replay", "fill"),
-    "lakepond.followed": ("FollowedReplay",),
-    "lakepond.flow.following.lag": ("Lag", "WriterLag"),
-    "lakepond.flow.mixing": ("Mixture", "mix"),
-    "lakepond.lake.format.snapshots": ("Snapshot",),
-    "lakepond.lake.read.lake": ("Lake", "LakeStats"),
-    "lakepond.cloud.place": ("Cloud",),
-    "lakepond.cloud.status": ("UploadStatus",),
-    "lakepond.flow.lake_to_cloud": ("push",),
-    "lakepond.flow.cloud_to_lake": ("pull",),
-    "lakepond.cloud.garbage": ("gc",),
-    "lakepond.lake.repair": ("repair",),
-    "lakepond.types": ("Spec", "Field", "Batch", "Stats", "RowSource", "WindowRef"),
-    "lakepond.errors": (
-        "LakepondError",
-        "SpecError",
-        "RecordError",
-        "SampleError",
-        "TooFewSteps",
-        "SampleTimeout",
-        "UnknownStream",
-        "ReplayClosed",
-        "LakeError",
-        "LakeNotFound",
-        "LakeLocked",
-        "LakeCorrupt",
-        "LakeFull",
-        "LakeReadOnly",
-        "LakeTooNew",
-        "LakeConflict",
-        "ForkedReplay",
-        "CloudError",
-        "CloudUnreachable",
-        "CloudRefused",
-        "CloudNotFound",
-        "CloudConflict",
-        "CloudCorrupt",
-    ),
+    "Replay": "replay",
+    "fill": "replay",
+    "FollowedReplay": "followed",
+    "Lag": "flow.following.lag",
+    "WriterLag": "flow.following.lag",
+    "Mixture": "flow.mixing",
+    "mix": "flow.mixing",
+    "Snapshot": "lake.format.snapshots",
+    "Lake": "lake.read.lake",
+    "LakeStats": "lake.read.lake",
+    "Cloud": "cloud.place",
+    "UploadStatus": "cloud.status",
+    "push": "flow.lake_to_cloud",
+    "pull": "flow.cloud_to_lake",
+    "gc": "cloud.garbage",
+    "repair": "lake.repair",
+    **dict.fromkeys(("Spec", "Field", "Batch", "Stats", "RowSource", "WindowRef"), "types"),
 }
+"""the module of each name below lakepond; all others are in `errors`"""
 
 urls.register(lambda: import_module("lakepond.flow.following.cloud_chains"))
 
@@ -146,10 +126,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            globals()[name] = value = getattr(import_module(home), name)  # found at once from now on
-            return value
+    if name in __all__:
+        home = import_module(f"lakepond.{_HOMES.get(name, 'errors')}")
+        globals()[name] = value = getattr(home, name)  # later uses do not call this function
+        return value
     if name in _MOVED:
         warnings.warn(
             f"lakepond.{name} has moved to lakepond.adapters.trading.{name}; this name goes in version 0.3.",

@@ -22,11 +22,13 @@ ReadAt = Callable[[int, int], bytes]
 HEADER_BYTES = 1 << 20
 """the largest page header that is read: a few numbers and the statistics of one page"""
 MOST_DEPTH = 32
+MOST_RATIO = 1032
+"""bytes that one byte of a file may expand to, as for deflate"""
 FREE_BYTES = 64 << 20
 """a file may always expand to this many bytes"""
 
 
-class Batch(NamedTuple):
+class BatchSize(NamedTuple):
     """One record batch or dictionary of an Arrow IPC file."""
 
     rows: int
@@ -50,7 +52,7 @@ def read_footer(read_at: ReadAt, size: int) -> Footer:
     if not 8 <= length <= size - 18:
         raise ValueError(f"its footer cannot have {length} bytes")
     try:
-        table = _Table.root(read_at(length, size - 10 - length))
+        table = _FlatTable.root(read_at(length, size - 10 - length))
         found = [
             [struct.unpack_from("<qi4xq", table.data, at) for at in table.vector(field, 24)]
             for field in (2, 3)
@@ -63,13 +65,13 @@ def read_footer(read_at: ReadAt, size: int) -> Footer:
     return Footer(*found)
 
 
-def read_batch(read_at: ReadAt, block: tuple[int, int, int]) -> Batch:
+def read_batch(read_at: ReadAt, block: tuple[int, int, int]) -> BatchSize:
     """The rows and the uncompressed size that one batch declares; ValueError if it is damaged."""
     offset, metadata, body = block
     head = read_at(metadata, offset)
     try:
         start = 8 if head[:4] == b"\xff\xff\xff\xff" else 4
-        message = _Table.root(head[start:])
+        message = _FlatTable.root(head[start:])
         header = message.table(2)
         if message.number(1, "B") == 2:  # a dictionary wraps a batch
             header = header.table(1)
@@ -86,12 +88,12 @@ def read_batch(read_at: ReadAt, block: tuple[int, int, int]) -> Batch:
             if declared < 0:
                 raise ValueError(f"a batch has a buffer of {declared} bytes")
             total += declared
-        return Batch(header.number(0, "q"), total)
+        return BatchSize(header.number(0, "q"), total)
     except (struct.error, IndexError) as error:
         raise ValueError(f"the metadata of a batch is damaged ({error})") from None
 
 
-def check_ipc(path: str | os.PathLike[str], ratio: int) -> int:
+def check_ipc(path: str | os.PathLike[str], ratio: int = MOST_RATIO) -> int:
     """The rows of an Arrow IPC file; ValueError if it declares more bytes than `ratio` times its size."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -110,7 +112,7 @@ def check_ipc(path: str | os.PathLike[str], ratio: int) -> int:
     return rows
 
 
-def check_parquet(path: str | os.PathLike[str], ratio: int) -> int:
+def check_parquet(path: str | os.PathLike[str], ratio: int = MOST_RATIO) -> int:
     """The rows of a Parquet file; ValueError if it declares more bytes than `ratio` times its size.
 
     Its metadata is read here and not by Arrow, which ends the process where some of it is damaged.
@@ -155,7 +157,7 @@ def _pages(descriptor: int, chunk: dict[int, Any], size: int) -> Iterator[int]:
         at += header.length + page[3]
 
 
-class _Table:
+class _FlatTable:
     """A FlatBuffers table."""
 
     def __init__(self, data: bytes, at: int) -> None:
@@ -165,7 +167,7 @@ class _Table:
             raise IndexError("a table outside of its buffer")
 
     @classmethod
-    def root(cls, data: bytes) -> _Table:
+    def root(cls, data: bytes) -> _FlatTable:
         """The root table of a buffer."""
         return cls(data, struct.unpack_from("<I", data, 0)[0])
 
@@ -182,12 +184,12 @@ class _Table:
         at = self.offset(field)
         return int(struct.unpack_from(f"<{kind}", self.data, at)[0]) if at else 0
 
-    def table(self, field: int) -> _Table:
+    def table(self, field: int) -> _FlatTable:
         """A field that is a table."""
         at = self.offset(field)
         if not at:
             raise IndexError(f"no field {field}")
-        return _Table(self.data, at + struct.unpack_from("<I", self.data, at)[0])
+        return _FlatTable(self.data, at + struct.unpack_from("<I", self.data, at)[0])
 
     def vector(self, field: int, width: int) -> range:
         """The offsets of the elements of a vector of structs of `width` bytes."""

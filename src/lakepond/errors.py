@@ -1,43 +1,7 @@
 """The exceptions of lakepond.
 
-Every message is one sentence with the relevant numbers and a next step. Every class also derives from the
-builtin exception that fits best::
-
-    LakepondError
-    ├── SpecError          (ValueError)    an invalid declaration: a shape, a dtype, a capacity
-    ├── RecordError        (ValueError)    the values passed to `record` are invalid; nothing was recorded
-    ├── SampleError        (ValueError)    `sample` was called with invalid arguments
-    │   └── TooFewSteps    (LookupError)   fewer steps recorded than requested
-    │       └── SampleTimeout (TimeoutError)   the steps that `sample` waited for did not arrive in time
-    ├── UnknownStream      (LookupError)   no live step belongs to that stream
-    ├── ReplayClosed       (RuntimeError)  used after `close()`
-    ├── LakeError
-    │   ├── LakeNotFound   (FileNotFoundError)  no lake there, or no such commit
-    │   ├── LakeLocked     (BlockingIOError)    another process is writing it
-    │   ├── LakeCorrupt    (ValueError)         a file is missing or damaged
-    │   ├── LakeFull       (OSError)            the disk is full up to `min_free`; the last commit is intact
-    │   ├── LakeReadOnly   (PermissionError)    this process may only read it
-    │   ├── LakeConflict   (FileExistsError)    another writer has published that commit number
-    │   ├── ForkedReplay   (RuntimeError)       written to in a forked child
-    │   └── LakeTooNew     (ValueError)         written by a later version of the format
-    ├── RunError           (ValueError)    an invalid or unusable run folder
-    │   ├── RunNotFound    (FileNotFoundError)  no run there, or no such checkpoint
-    │   ├── RunLocked      (BlockingIOError)    another process is training it
-    │   ├── RunMismatch                         started by another trainer or with other settings
-    │   ├── RunCorrupt                          a file of a checkpoint is missing or damaged
-    │   └── RunNotSaved    (OSError)            training has ended, but its results could not be saved
-    ├── ConfigError        (ValueError)    invalid settings of a trainer
-    ├── CloudError
-    │   ├── CloudUnreachable    (ConnectionError)    no network, no server, or no answer in time
-    │   ├── CloudRefused        (PermissionError)    credentials are missing or wrong
-    │   ├── CloudNotFound       (FileNotFoundError)  no such bucket, file, lake or commit there
-    │   ├── CloudConflict       (FileExistsError)    something else is there; nothing was overwritten
-    │   ├── CloudCorrupt        (ValueError)         a file in the cloud is damaged
-    │   ├── CloudForked         (RuntimeError)       used in a forked child
-    │   └── CloudClientMissing  (ImportError)        the client is not installed
-    ├── ClusterError       (RuntimeError)  no Ray cluster, or one that cannot run what is asked for
-    │   └── RayMissing     (ImportError)   Ray is not installed
-    └── MarketDataError    (ValueError)    an invalid market panel, or one that could not be downloaded
+Every message is one sentence with the relevant numbers and a next step. Every class is a `LakepondError` and
+also derives from the builtin exception that fits best.
 """
 
 
@@ -62,7 +26,7 @@ class TooFewSteps(SampleError, LookupError):
 
 
 class SampleTimeout(TooFewSteps, TimeoutError):
-    """`sample` of a followed lake waited for steps, or for the limit of samples per insert, in vain."""
+    """`sample` of a followed lake timed out waiting for steps, or for the limit of samples per insert."""
 
 
 class UnknownStream(LakepondError, LookupError):

@@ -1,11 +1,14 @@
-"""How sizes, numbers and durations are written for people: in every command, log line and report page."""
+"""How sizes, numbers and durations are written: for people, and as JSON."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 from lakepond.errors import SpecError
 
@@ -134,6 +137,22 @@ def ranges(numbers: list[int]) -> str:
     if len(parts) > 9:
         parts[4:-4] = [f"... ({sum(map(len, runs[4:-4])):,} more) ..."]
     return ", ".join(parts) or "none"
+
+
+def json_ready(value: Any) -> Any:
+    """A value as JSON can hold it: None for NaN and infinity, text for paths and keys, lists for tuples."""
+    if isinstance(value, dict):
+        return {str(key): json_ready(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_ready(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def json_numbers(values: Iterable[float], digits: int = 7) -> list[float | None]:
+    """Numbers for JSON with that many significant digits; None for NaN and infinity."""
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
 
 
 def _rounded(value: float) -> float:

@@ -45,7 +45,7 @@ METRICS = (
     "device_bytes",
     "device_limit_bytes",
 )
-"""what `check` returns: all of it tells of the machine, so a resumed run has other numbers"""
+"""keys that `check` returns; they describe the machine, so a resumed run has other values"""
 SOON = 20
 """warn when the floor will be reached within this many generations, if the last one is unknown"""
 WINDOW = 8
@@ -88,7 +88,7 @@ class Guard:
         return self.full and self.at_floor == "stop"
 
     def check(self, number: int) -> dict[str, float | int | None]:
-        """Look, warn if need be, return the numbers for the metrics; once a generation, after its work."""
+        """Measure, warn if necessary, return the values for the metrics; to be called once per generation."""
         free = machine.free_disk(self.folder)
         available = machine.memory().available
         device = machine.device_memory()
@@ -106,15 +106,15 @@ class Guard:
             text = self._memory_text(number, available, memory_at)
             self._say_memory_at = self._warn(number, self._say_memory_at, memory_at, text)
         used, limit = (None, None) if device is None else device
-        told = (free, self.floor, disk_at, available, memory_at, resident, used, limit)
-        return dict(zip(METRICS, told, strict=True))
+        values = (free, self.floor, disk_at, available, memory_at, resident, used, limit)
+        return dict(zip(METRICS, values, strict=True))
 
     def _is_near(self, at: int | None, number: int) -> bool:
         """Whether a forecast matters: before the run ends, or soon if it has no end."""
         return at is not None and at <= (number + SOON if self.last is None else self.last)
 
     def _warn(self, number: int, say_at: int, at: int | None, text: str) -> int:
-        """Log a warning unless it was just said; returns when it may be again: half-way to the floor."""
+        """Log a warning unless one was logged recently; return when the next may be: half-way to there."""
         if number < say_at:
             return say_at
         log.warning("%s", text)
@@ -150,7 +150,7 @@ class Guard:
 
 
 class _Trend:
-    """How fast something is used up, over the last few looks: the median, so that one jump does not count.
+    """The rate at which a resource is used up: the median of the last checks, so one jump does not count.
 
     A compilation, a dataset that is unpacked, another process that begins: those happen once.
     """

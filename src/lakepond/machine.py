@@ -1,4 +1,4 @@
-"""What this machine has: disk, memory, accelerator. Read from the system, at once, without a library.
+"""What this machine has: disk, memory, accelerator. Read from the system without a library.
 
 In a container the limit of its control group counts, not what the host has.
 """
@@ -35,12 +35,12 @@ class Memory:
 
 
 def memory() -> Memory:
-    """Main memory: what the system has, or what this container may use of it, whichever is less."""
-    told = {}
+    """Main memory: the smaller of what the system has and what this container may use."""
+    fields = {}
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, rest = line.partition(":")
-        told[name] = int(rest.split()[0]) * 1024
-    total, available = told["MemTotal"], told["MemAvailable"]
+        fields[name] = int(rest.split()[0]) * 1024
+    total, available = fields["MemTotal"], fields["MemAvailable"]
     for folder, limit_name, used_name, cache_name in _CGROUPS:
         try:
             limit, used = (int((folder / name).read_text()) for name in (limit_name, used_name))
@@ -54,7 +54,7 @@ def memory() -> Memory:
 
 
 def resident(pid: int | None = None) -> int | None:
-    """The bytes a process has in main memory, None if it is gone."""
+    """The resident bytes of a process, None if it has ended."""
     try:
         pages = int(Path(f"/proc/{pid or os.getpid()}/statm").read_text().split()[1])
     except (OSError, IndexError):
@@ -102,10 +102,10 @@ def lock_holder(file: str | Path) -> int | None:
     Asking takes no lock, so nobody who wants it is in the way.
     """
     try:
-        told = os.stat(file)
+        file_info = os.stat(file)
     except FileNotFoundError:
         return None
-    device = f"{os.major(told.st_dev):02x}:{os.minor(told.st_dev):02x}:{told.st_ino}"
+    device = f"{os.major(file_info.st_dev):02x}:{os.minor(file_info.st_dev):02x}:{file_info.st_ino}"
     for line in Path("/proc/locks").read_text().splitlines():
         parts = line.split()
         if parts[1] == "FLOCK" and parts[5] == device:

@@ -177,7 +177,7 @@ class Spec:
                 raise SpecError(f"Spec extra {name!r} is {type(extra).__name__}; give a Field(shape, dtype).")
         object.__setattr__(self, "extras", dict(self.extras))
         for name in ("obs", "action"):  # lists become tuples, so that equal specs are equal
-            object.__setattr__(self, name, _with_tuples(getattr(self, name)))
+            object.__setattr__(self, name, map_leaves(lambda leaf: leaf, getattr(self, name)))
 
     def __hash__(self) -> int:
         return hash(frozenset(self.fields().items()))
@@ -221,9 +221,7 @@ class Spec:
         obs = _field_of(observation_space, "observation space")
         if dtype is not None:
             wanted = np.dtype(dtype)
-            found = [leaf for _, leaf in leaves(obs)]
-            changed = iter(replace(f, dtype=wanted) if np.dtype(f.dtype).kind == "f" else f for f in found)
-            obs = rebuild(obs, lambda: next(changed))
+            obs = map_leaves(lambda f: replace(f, dtype=wanted) if np.dtype(f.dtype).kind == "f" else f, obs)
         return cls(
             obs=obs,
             action=_field_of(action_space, "action space"),
@@ -237,11 +235,6 @@ class Spec:
         obs = sum(leaf.nbytes for _, leaf in leaves(self.obs))
         action = sum(leaf.nbytes for _, leaf in leaves(self.action))
         return int(2 * obs + action + self.reward.nbytes + 2 + sum(e.nbytes for e in self.extras.values()))
-
-
-def _with_tuples(tree: Tree) -> Tree:
-    values = iter([leaf for _, leaf in leaves(tree)])
-    return rebuild(tree, lambda: next(values))
 
 
 def _field_of(space: Any, path: str) -> Tree:
@@ -391,3 +384,8 @@ def rebuild(tree: Tree, leaf: Callable[[], Any]) -> Tree:
     if type(tree) in (tuple, list):
         return tuple(rebuild(sub, leaf) for sub in tree)
     return leaf()
+
+
+def map_leaves(change: Callable[[Any], Any], tree: Tree) -> Tree:
+    """A tree of the same form whose leaves are `change(leaf)`, called in the order of `leaves`."""
+    return rebuild(tree, map(change, [leaf for _, leaf in leaves(tree)]).__next__)

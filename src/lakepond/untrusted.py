@@ -1,4 +1,4 @@
-"""Readers for files that came from elsewhere: JSON and NumPy archives.
+"""Readers for untrusted files: JSON and NumPy archives.
 
 Whatever is in such a file, reading it returns values or raises one of lakepond's own errors. Memory is
 bounded by what the file can hold, nothing is unpickled and nothing is executed.

@@ -1,4 +1,4 @@
-"""CloudSync: the trading project's verbs, without its 900 GB."""
+"""CloudSync has the interface of the trading project, and uploads each byte once."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_buffer_is_sent_by_its_lake_alone_each_segment_once(sync, tmp_path):
     assert [k + 1 for k, done in enumerate(saved) if done] == [5, 10, 15, 20, 25]
     there = Store(lp.Cloud(f"file://{tmp_path}/bucket")).list()
     assert not [name for name in there if name.startswith("demo/checkpoints")]
-    everything = sum(told.size for told in there.values())
+    everything = sum(answer.size for answer in there.values())
     assert sent(sync) <= 1.01 * everything
     lp.pull(tmp_path / "again", f"file://{tmp_path}/bucket/demo/buffer").close()
     again = trading.ReplayBuffer.load(tmp_path / "again")

@@ -1,4 +1,4 @@
-"""Torch datasets over a lake: right data, every step once, and the same in worker processes."""
+"""Torch datasets over a lake: correct data, every step once, and the same in worker processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 import lakepond as lp
 from lakepond.adapters.datasets import LakeDataset, LakeLoader, LakeSteps
 from lakepond.lake.read.loaded import LoadedSteps
-from lakepond.testing import WORLDS
 from lakepond.types import leaves, rebuild
+from reference import WORLDS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lake"))
 from test_lake import agrees, record, spec_of

@@ -1,4 +1,4 @@
-"""Datasets of others come into a lake, and go back out, with every bit as it was."""
+"""Datasets in other formats are imported to a lake and exported again bit for bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import lakepond as lp
 from lakepond.adapters.episodes import Episode, import_episodes
 from lakepond.adapters.minari import import_minari, read_minari
 from lakepond.adapters.npz import import_npz, read_npz
-from lakepond.testing import same_bytes
+from reference import same_bytes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lake"))
 from test_lake import record, spec_of
@@ -36,12 +36,12 @@ def test_there_and_back(tmp_path, world, way):
     with lp.Lake.open(tmp_path / "one") as lake:
         before = list(lake.episodes())
         getattr(lake, f"to_{way}")(tmp_path / "between")
-    told = []
+    answer = []
     bring = import_npz if way == "npz" else import_minari
-    done = bring(tmp_path / "between", tmp_path / "two", progress=lambda a, b: told.append((a, b)))
+    done = bring(tmp_path / "between", tmp_path / "two", progress=lambda a, b: answer.append((a, b)))
     assert (done.episodes, done.steps) == (len(before), 80)
     assert done.ratio > 0
-    assert told[-1] == (len(before), len(before))
+    assert answer[-1] == (len(before), len(before))
     with lp.Lake.open(tmp_path / "two") as lake:
         lake.verify()
         same_episodes(list(lake.episodes()), before)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakepond import SampleError
-from lakepond.adapters.epochs import Epoch, Position
+from lakepond.adapters.epochs import Epoch, EpochPosition
 
 
 def plan(units, batch_size, block=4, group=12, **settings):
@@ -60,7 +60,7 @@ def test_an_epoch_continues_from_any_position_with_another_number_of_workers(
     size, stop, before, after, chance
 ):
     units, batch_size, block, group, _ = size
-    epoch, position, seen = plan(units, batch_size, block, group), Position(), []
+    epoch, position, seen = plan(units, batch_size, block, group), EpochPosition(), []
 
     def run(position, workers, count):
         """Deliver batches, the workers in any order."""
@@ -75,7 +75,7 @@ def test_an_epoch_continues_from_any_position_with_another_number_of_workers(
             count -= 1
 
     run(position, before, stop)
-    run(Position.from_state_dict(json.loads(json.dumps(position.state_dict()))), after, -1)
+    run(EpochPosition.from_state_dict(json.loads(json.dumps(position.state_dict()))), after, -1)
     assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(units))
 
 
@@ -118,4 +118,4 @@ def test_draws_with_replacement_are_uniform_and_differ_between_ranks_groups_and_
 @pytest.mark.parametrize("state", [{}, {"epoch": 0, "first": 0}, {"epoch": "a", "first": 0, "delivered": []}])
 def test_what_is_not_a_position_is_refused(state):
     with pytest.raises(SampleError, match="state_dict"):
-        Position.from_state_dict(state)
+        EpochPosition.from_state_dict(state)

@@ -1,4 +1,4 @@
-"""Old replay files: each reward is its transition's number, so any mix-up shows."""
+"""Pickled replay files: each reward is its transition's number, so any mix-up is visible."""
 
 import copyreg
 import gzip
@@ -82,11 +82,10 @@ def assert_reads_as_pickle(path: Path, data: bytes) -> None:
 
 @pytest.fixture
 def cramped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So little room that everything is dropped and had again."""
+    """So little memory that everything is evicted and read again."""
     monkeypatch.setattr(legacy_source, "CACHE_BYTES", 40_000)
     monkeypatch.setattr(legacy_source, "BUFFER_BYTES", 700)
-    monkeypatch.setattr(legacy_source, "PAGE_ENTRIES", 30)
-    monkeypatch.setattr(legacy_source, "PAGES_IN_MEMORY", 8)
+    monkeypatch.setattr(legacy_source, "RECENT_ENTRIES", 60)
 
 
 class TestReading:
@@ -502,7 +501,7 @@ class TestDamage:
     def test_every_flipped_gzip_bit_is_noticed_or_harmless(self, tmp_path: Path) -> None:
         whole = buffer_of(2)
         data = gzip.compress(pickle.dumps(whole, 4), 6)
-        for at in range(10, len(data)):  # after the header, whose name and time are nobody's business
+        for at in range(10, len(data)):  # after the header, whose name and time are not used
             damaged = bytearray(data)
             damaged[at] ^= 1 << at % 8
             try:
@@ -580,7 +579,7 @@ class TestMemory:
     def test_600_megabytes_are_read_within_60(self, tmp_path: Path, packed: bool) -> None:
         daily = np.full((504, 108, 9), 7, np.float32)
         buffer: deque[dict[str, Any]] = deque(maxlen=200)
-        for i in range(155):  # views are pickled by value, each anew
+        for i in range(155):  # views are pickled by value, each again
             values = (daily.view(), daily[0, :, :2].copy(), np.float32(i), daily.view(), False)
             buffer.append(dict(zip(KEYS, values, strict=True)))
         path = tmp_path / "b"
@@ -594,7 +593,7 @@ class TestMemory:
 
     def test_many_small_transitions_do_not_pile_up_in_the_memo(self, tmp_path: Path) -> None:
         path = put(tmp_path / "b", pickle.dumps(buffer_of(20_000, (2, 2), limit=50_000), 4))
-        assert extra_megabytes(path, 20_000) < 10  # 2; would be 22 if nothing were paged out
+        assert extra_megabytes(path, 20_000) < 10  # would be 22 if all were kept in memory
 
     def test_writing_keeps_nothing(self, tmp_path: Path) -> None:
         state = np.ones((504, 108, 9), np.float32)

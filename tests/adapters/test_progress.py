@@ -1,4 +1,4 @@
-"""Somebody who looks on is told how far it is; a log file is spared."""
+"""Progress is printed to a terminal and not to a log file."""
 
 from __future__ import annotations
 

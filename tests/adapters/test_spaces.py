@@ -17,7 +17,7 @@ from lakepond.adapters.arrow import import_arrow
 from lakepond.adapters.lerobot import import_lerobot
 from lakepond.adapters.minari import import_minari
 from lakepond.lake.format import description
-from lakepond.testing import same_bytes
+from reference import same_bytes
 
 OBS = spaces.Dict(
     {

@@ -1,4 +1,4 @@
-"""Batches as tensors: right values, at most one copy, and nothing that is held is ever overwritten."""
+"""Batches as tensors: correct values, at most one copy, and a tensor in use is never overwritten."""
 
 import copy
 import ctypes

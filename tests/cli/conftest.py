@@ -1,4 +1,4 @@
-"""Small lakes and runs to look at."""
+"""Fixtures: small lakes and runs."""
 
 import json
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def damage() -> Callable[[Path], Path]:
 
 
 @pytest.fixture
-def told(capsys) -> Callable[..., dict]:
+def json_of(capsys) -> Callable[..., dict]:
     """What a command prints with --json: one line on stdout and nothing else there."""
 
     def tell(*words: object, code: int = 0) -> dict:

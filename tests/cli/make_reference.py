@@ -40,10 +40,10 @@ def help_of(*words: str) -> str:
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "100"
     try:
-        with redirect_stdout(TextIOWrapper(BytesIO(), "utf-8")) as told:
+        with redirect_stdout(TextIOWrapper(BytesIO(), "utf-8")) as answer:
             assert main([*words, "--help"]) == 0
-            told.seek(0)
-            text = told.read()
+            answer.seek(0)
+            text = answer.read()
     finally:
         if before is None:
             del os.environ["COLUMNS"]
@@ -56,8 +56,8 @@ def help_of(*words: str) -> str:
 def section(words: list[str]) -> str:
     """A command and all below it."""
     text = help_of(*words)
-    told = f"\n{'#' * (len(words) + 1)} lakepond {' '.join(words)}\n\n```text\n{text}\n```\n"
-    return told + "".join(section([*words, word]) for word in SUBCOMMANDS.get(" ".join(words), {}))
+    answer = f"\n{'#' * (len(words) + 1)} lakepond {' '.join(words)}\n\n```text\n{text}\n```\n"
+    return answer + "".join(section([*words, word]) for word in SUBCOMMANDS.get(" ".join(words), {}))
 
 
 def reference() -> str:

@@ -21,8 +21,8 @@ def test_synthetic_writes_the_panel_the_library_makes(tmp_path, capsys):
     out = tmp_path / "made" / "panel.npz"
     words = f"data synthetic --days 80 --instruments 4 --seed 2 --signal 0.2 --out {out} --json"
     assert main(words.split()) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["days"], told["symbols"], told["first_day"]) == (80, 4, "2010-01-04")
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["days"], answer["symbols"], answer["first_day"]) == (80, 4, "2010-01-04")
     np.testing.assert_array_equal(Panel.load(out).close, synthetic(80, 4, seed=2, signal=0.2).close)
 
 
@@ -45,23 +45,25 @@ def test_show_prints_a_table(small, capsys):
 
 def test_show_prints_json_with_true_numbers(small, capsys):
     assert main(["data", "show", str(small), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    answer = json.loads(capsys.readouterr().out)
     panel = Panel.load(small)
-    assert told["coverage"]["all"] == pytest.approx(panel.traded.mean())
-    assert told["coverage"]["least_traded"] == pytest.approx(panel.traded.mean(axis=0).min())
-    assert told["features_finite"]["close"] >= told["coverage"]["all"]
-    assert told["features_finite"]["all_nine"] == told["features_finite"]["trix"]  # the slowest to warm up
-    assert told["bytes"] == small.stat().st_size
+    assert answer["coverage"]["all"] == pytest.approx(panel.traded.mean())
+    assert answer["coverage"]["least_traded"] == pytest.approx(panel.traded.mean(axis=0).min())
+    assert answer["features_finite"]["close"] >= answer["coverage"]["all"]
+    assert (
+        answer["features_finite"]["all_nine"] == answer["features_finite"]["trix"]
+    )  # the slowest to warm up
+    assert answer["bytes"] == small.stat().st_size
 
 
 def test_fetch_saves_and_tells_what_was_cleaned(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["data", "fetch", "sp500", "--json"]) == 0
     out, err = capsys.readouterr()
-    told = json.loads(out)  # nothing but JSON on stdout
+    answer = json.loads(out)  # nothing but JSON on stdout
     assert err == "Downloading the wheel with pip ...\n"
-    assert told["source"] == "skfolio 1.12.2"
-    assert told["cleaned"] == {"zeros": 0, "partial": 0, "contradictions": 0, "splits": 0, "jumps": 8}
+    assert answer["source"] == "skfolio 1.12.2"
+    assert answer["cleaned"] == {"zeros": 0, "partial": 0, "contradictions": 0, "splits": 0, "jumps": 8}
     assert Panel.load("data/sp500.npz").shape == (8313, 20)
 
 

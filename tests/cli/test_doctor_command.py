@@ -5,7 +5,17 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from lakepond.cli import main
+from lakepond.doctor import software
+from lakepond.doctor.check import Finding
+
+
+@pytest.fixture(autouse=True)
+def _no_jax(monkeypatch):
+    """The check that starts a process with JAX is tested in tests/doctor."""
+    monkeypatch.setattr(software, "accelerator", lambda: Finding("accelerator", "warn", "none", "none"))
 
 
 def test_each_line_is_a_verdict_a_name_and_what_was_found(tmp_path, capsys):
@@ -26,8 +36,12 @@ def test_what_fails_is_exit_code_1(capsys):
 def test_warm_up_compiles_all_that_a_replay_runs(tmp_path):
     """After it, a replay in a new process loads machine code from the cache and compiles nothing."""
     cache = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    warm = [sys.executable, "-m", "lakepond", "doctor", "--path", str(tmp_path), "--warm-up"]
-    done = subprocess.run(warm, env=cache, capture_output=True, text=True, check=True)
+    warm = (
+        "from lakepond.cli import main; from lakepond.doctor import software;"
+        "software.accelerator = software.python;"
+        f"raise SystemExit(main(['doctor', '--path', {str(tmp_path)!r}, '--warm-up']))"
+    )
+    done = subprocess.run([sys.executable, "-c", warm], env=cache, capture_output=True, text=True, check=True)
     assert "compiled" in done.stdout
     compiled = sorted(path.name for path in (tmp_path / "cache").rglob("*.nbc"))
     code = """

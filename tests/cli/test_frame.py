@@ -94,7 +94,7 @@ def test_no_word_is_exit_code_2_and_help_on_stderr(capsys):
 
 def test_help_and_storage_commands_load_no_trainer_library(lake):
     heavy = ["jax", "torch", "optax", "gymnasium", "ale_py", "obstore", "pandas", "matplotlib", "wandb"]
-    for words in (
+    commands = (
         ["--help"],
         ["train", "--help"],
         ["train", "erl", "--help"],
@@ -105,13 +105,14 @@ def test_help_and_storage_commands_load_no_trainer_library(lake):
         ["show", str(lake)],
         ["verify", str(lake)],
         ["status", str(lake)],
-    ):
-        done = run(
-            f"import sys; from lakepond.cli import main; code = main({words!r});"
-            f"heavy = [m for m in {heavy!r} if m in sys.modules];"
-            "sys.exit(code or (f'loaded {heavy}' if heavy else 0))"
-        )
-        assert done.returncode == 0, (words, done.stderr)
+    )
+    done = run(  # one process: what a command loads is still loaded after the next one
+        "import sys\nfrom lakepond.cli import main\n"
+        f"for words in {commands!r}:\n"
+        f"    assert main(words) == 0, words\n"
+        f"    assert not (found := [m for m in {heavy!r} if m in sys.modules]), (words, found)"
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["--version"]])
@@ -157,7 +158,7 @@ def command(monkeypatch):
     [
         (errors.LakeNotFound("there is no lake; look elsewhere."), 1),
         (OSError(28, "No space left on device"), 1),
-        (errors.SpecError("that cannot be; give another."), 2),
+        (errors.SpecError("that is not valid; give another."), 2),
         (errors.LakeCorrupt("a file is wrong; run `lakepond repair`."), 3),
         (errors.LakeLocked("somebody writes it; wait."), 4),
     ],
@@ -320,7 +321,7 @@ def test_completion_completes_commands_options_and_choices_in_bash(tmp_path, cap
         ("ls --js", "--json"),
     ]
     for words, expected in tries:
-        told = subprocess.run(
+        answer = subprocess.run(
             [
                 "bash",
                 "-c",
@@ -332,7 +333,7 @@ def test_completion_completes_commands_options_and_choices_in_bash(tmp_path, cap
             check=True,
             timeout=60,
         )
-        assert told.stdout.split() == [expected], told.stderr
+        assert answer.stdout.split() == [expected], answer.stderr
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -1,4 +1,4 @@
-"""Numbers given as options: an impossible one is one sentence and exit code 2, and nothing is done."""
+"""Numbers given as options: an invalid one is one sentence and exit code 2, and nothing is changed."""
 
 import dataclasses
 import re

@@ -24,11 +24,11 @@ def same(a: lp.Batch, b: lp.Batch) -> None:
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
-def test_compact_merges_and_keeps_every_step(lake, told, capsys):
+def test_compact_merges_and_keeps_every_step(lake, json_of, capsys):
     before = steps_of(lake)
-    merged = told("compact", lake, "--keep-last", 1)
+    merged = json_of("compact", lake, "--keep-last", 1)
     assert merged["files"] < merged["files_before"]
-    assert [each["number"] for each in told("ls", lake)["commits"]] == [merged["commit"]]
+    assert [each["number"] for each in json_of("ls", lake)["commits"]] == [merged["commit"]]
     same(steps_of(lake), before)
     assert main(["compact", str(lake)]) == 0
     assert f"commit {merged['commit']} had" in capsys.readouterr().out
@@ -39,17 +39,17 @@ def test_compact_of_a_lake_that_is_written_is_exit_code_4(lake):
         assert main(["compact", str(lake)]) == 4
 
 
-def test_a_lake_goes_up_and_comes_back(lake, tmp_path, told, capsys):
+def test_a_lake_goes_up_and_comes_back(lake, tmp_path, json_of, capsys):
     url = f"file://{tmp_path}/bucket/demo"
-    pushed = told("push", lake, url)
+    pushed = json_of("push", lake, url)
     assert pushed["done"]
     assert pushed["status"]["uploaded"] > 0
-    assert told("push", lake, url)["status"]["uploaded"] == 0  # each file goes once
-    pulled = told("pull", url, tmp_path / "back")
+    assert json_of("push", lake, url)["status"]["uploaded"] == 0  # each file goes once
+    pulled = json_of("pull", url, tmp_path / "back")
     assert pulled["trainer"] is None
     assert pulled["lake"]["steps"] == 150
     same(steps_of(tmp_path / "back"), steps_of(lake))
-    assert told("pull", url, tmp_path / "older", "--commit", 0)["lake"]["steps"] == 50
+    assert json_of("pull", url, tmp_path / "older", "--commit", 0)["lake"]["steps"] == 50
     assert main(["push", str(lake), url]) == 0
     assert capsys.readouterr().out == f"{lake} is in {url}: the lake had no new files.\n"
     assert main(["push", str(lake), f"{url}-2"]) == 0
@@ -57,23 +57,23 @@ def test_a_lake_goes_up_and_comes_back(lake, tmp_path, told, capsys):
     assert f"{url}-2: uploaded {count} new files of the lake, " in capsys.readouterr().out
 
 
-def test_a_place_that_came_with_a_lake_is_shown_and_not_used(lake, tmp_path, told, capsys, monkeypatch):
+def test_a_place_that_came_with_a_lake_is_shown_and_not_used(lake, tmp_path, json_of, capsys, monkeypatch):
     """Somebody sends a lake whose lists say where it was pushed: nothing of ours goes there by itself."""
     monkeypatch.delenv("CLOUD_BUCKET", raising=False)
     url = f"file://{tmp_path}/bucket/theirs"
-    told("push", lake, url)
+    json_of("push", lake, url)
     shutil.rmtree(tmp_path / "bucket")
     assert main(["push", str(lake)]) == 2
     assert f"confirm that it should go there: lakepond push {lake} {url}" in capsys.readouterr().err
     assert not (tmp_path / "bucket").exists()
 
 
-def test_a_run_goes_up_and_comes_back(make_run, tmp_path, told, capsys):
+def test_a_run_goes_up_and_comes_back(make_run, tmp_path, json_of, capsys):
     run = make_run(done=3)
     url = f"file://{tmp_path}/bucket/run"
-    assert told("push", run, url)["done"]
-    assert told("push", run, url)["url"] == url
-    assert told("pull", url, tmp_path / "back")["trainer"] == "erl"
+    assert json_of("push", run, url)["done"]
+    assert json_of("push", run, url)["url"] == url
+    assert json_of("pull", url, tmp_path / "back")["trainer"] == "erl"
     same(steps_of(tmp_path / "back" / "lake"), steps_of(run / "lake"))
     assert not (tmp_path / "bucket" / "run" / "lock").exists()
     assert main(["pull", url, str(tmp_path / "again"), "--commit", "1"]) == 2
@@ -101,10 +101,10 @@ def test_push_without_credentials_fails_at_once(scheme, lake, make_run, capsys, 
         assert err.count("\n") == 1
 
 
-def test_push_goes_where_the_environment_says(lake, tmp_path, monkeypatch, told):
+def test_push_goes_where_the_environment_says(lake, tmp_path, monkeypatch, json_of):
     monkeypatch.setenv("CLOUD_PROVIDER", "local")
     monkeypatch.setenv("CLOUD_BUCKET", str(tmp_path / "bucket"))
-    assert told("push", lake)["url"] == f"file://{tmp_path}/bucket/lake"
+    assert json_of("push", lake)["url"] == f"file://{tmp_path}/bucket/lake"
     assert (tmp_path / "bucket" / "lake" / "lake.json").exists()
 
 
@@ -113,22 +113,22 @@ def test_pull_of_nothing_is_one_sentence(tmp_path, capsys):
     assert "has no lake" in capsys.readouterr().err
 
 
-def test_gc_only_tells_unless_told_to_delete(lake, tmp_path, told, capsys):
+def test_gc_only_tells_unless_told_to_delete(lake, tmp_path, json_of, capsys):
     url = f"file://{tmp_path}/bucket"
     lp.push(lake, url)
     words = ["gc", url, "--keep-last", "1", "--older-than", "0"]
-    dry = told(*words)
+    dry = json_of(*words)
     assert (dry["dry_run"], dry["commits"]) == (True, [0, 1])
     assert main(words) == 0
     assert "add --delete to mark them" in capsys.readouterr().err
     assert main([*words, "--delete"]) == 0
     assert "Run it again after 0 hours to delete what is marked." in capsys.readouterr().err
-    assert told(*words, "--delete")["commits"] == [0, 1]
-    assert told(*words)["commits"] == []
-    assert told("pull", url, tmp_path / "back")["lake"]["steps"] == 150
+    assert json_of(*words, "--delete")["commits"] == [0, 1]
+    assert json_of(*words)["commits"] == []
+    assert json_of("pull", url, tmp_path / "back")["lake"]["steps"] == 150
 
 
-def test_an_old_pickle_becomes_a_lake_and_goes_back(tmp_path, told):
+def test_an_old_pickle_becomes_a_lake_and_goes_back(tmp_path, json_of):
     rows = np.random.default_rng(0).random((60, 3, 2), np.float32)
     old = {
         "capacity": 500,
@@ -144,12 +144,12 @@ def test_an_old_pickle_becomes_a_lake_and_goes_back(tmp_path, told):
         ),
     }
     (tmp_path / "replay_buffer.pkl").write_bytes(pickle.dumps(old))
-    imported = told("import", tmp_path / "replay_buffer.pkl", tmp_path / "lake")
+    imported = json_of("import", tmp_path / "replay_buffer.pkl", tmp_path / "lake")
     assert (imported["form"], imported["steps"], imported["episodes"]) == ("pickle", 40, 4)
     batch = steps_of(tmp_path / "lake")
     np.testing.assert_array_equal(batch.reward, np.arange(40))
     np.testing.assert_array_equal(batch.obs[7], rows[7:15])
-    written = told("export", tmp_path / "lake", tmp_path / "back.pkl", "--compress", "no")
+    written = json_of("export", tmp_path / "lake", tmp_path / "back.pkl", "--compress", "no")
     assert (written["form"], written["steps"]) == ("pickle", 40)
     back = pickle.loads((tmp_path / "back.pkl").read_bytes())
     assert back["capacity"] == 500
@@ -160,16 +160,16 @@ def test_an_old_pickle_becomes_a_lake_and_goes_back(tmp_path, told):
             np.testing.assert_array_equal(mine[name], theirs[name])
 
 
-def test_episodes_go_out_as_npz_and_come_back(lake, tmp_path, told):
-    assert told("export", lake, tmp_path / "episodes")["form"] == "npz"
-    imported = told("import", tmp_path / "episodes", tmp_path / "again")
+def test_episodes_go_out_as_npz_and_come_back(lake, tmp_path, json_of):
+    assert json_of("export", lake, tmp_path / "episodes")["form"] == "npz"
+    imported = json_of("import", tmp_path / "episodes", tmp_path / "again")
     assert (imported["form"], imported["steps"], imported["episodes"]) == ("npz", 150, 3)
     same(steps_of(tmp_path / "again"), steps_of(lake))
 
 
-def test_episodes_go_out_as_minari_and_come_back(lake, tmp_path, told):
-    assert told("export", lake, tmp_path / "set", "--form", "minari")["steps"] == 150
-    imported = told("import", tmp_path / "set", tmp_path / "again")
+def test_episodes_go_out_as_minari_and_come_back(lake, tmp_path, json_of):
+    assert json_of("export", lake, tmp_path / "set", "--form", "minari")["steps"] == 150
+    imported = json_of("import", tmp_path / "set", tmp_path / "again")
     assert (imported["form"], imported["steps"]) == ("minari", 150)
     np.testing.assert_array_equal(steps_of(tmp_path / "again").reward, steps_of(lake).reward)
 
@@ -177,21 +177,21 @@ def test_episodes_go_out_as_minari_and_come_back(lake, tmp_path, told):
 @pytest.mark.parametrize(
     ("target", "form"), [("a.parquet", "parquet"), ("a.arrow", "arrow"), ("set", "lerobot"), ("x", "parquet")]
 )
-def test_import_recognises_what_export_wrote_whatever_its_name(lake, tmp_path, told, target, form):
-    told("export", lake, tmp_path / target, "--form", form)
-    imported = told("import", tmp_path / target, tmp_path / "again")
+def test_import_recognises_what_export_wrote_whatever_its_name(lake, tmp_path, json_of, target, form):
+    json_of("export", lake, tmp_path / target, "--form", form)
+    imported = json_of("import", tmp_path / target, tmp_path / "again")
     assert (imported["form"], imported["steps"], imported["episodes"]) == (form, 150, 3)
     np.testing.assert_array_equal(
         np.sort(steps_of(tmp_path / "again").reward), np.sort(steps_of(lake).reward)
     )
 
 
-def test_steps_go_out_as_parquet_and_arrow(lake, tmp_path, told):
+def test_steps_go_out_as_parquet_and_arrow(lake, tmp_path, json_of):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    told("export", lake, tmp_path / "steps.parquet", "--commit", 1)
-    told("export", lake, tmp_path / "steps.arrow", "--next-obs", "no")
+    json_of("export", lake, tmp_path / "steps.parquet", "--commit", 1)
+    json_of("export", lake, tmp_path / "steps.arrow", "--next-obs", "no")
     table = pq.read_table(tmp_path / "steps.parquet")
     assert table["reward"].to_pylist() == list(map(float, range(100)))
     with pa.ipc.open_file(str(tmp_path / "steps.arrow")) as file:

@@ -15,7 +15,7 @@ from lakepond.runs import Run
 def test_the_preset_prints_the_storys_table(capsys):
     assert main(["plan", "--preset", "eigen2", "--disk", "100GB", "--ram", "16GB"]) == 0
     out = capsys.readouterr().out
-    for told in (
+    for answer in (
         "7.5 GB",
         "37.4 GB",
         "74.8 GB",
@@ -25,7 +25,7 @@ def test_the_preset_prints_the_storys_table(capsys):
         "3.74 MiB",
         "2,500 distinct rows",
     ):
-        assert told in out
+        assert answer in out
     assert "That machine is large enough" in out
 
 
@@ -38,8 +38,8 @@ def test_it_fits_the_terminal(columns, monkeypatch, capsys):
     assert not any("…" in line for line in lines)
 
 
-def test_a_machine_that_is_too_small_is_exit_code_1(told, capsys):
-    planned = told(
+def test_a_machine_that_is_too_small_is_exit_code_1(json_of, capsys):
+    planned = json_of(
         "plan", "--preset", "eigen2", "--store", "plain", "--disk", "50GB", "--ram", "175GB", code=1
     )
     assert planned["verdict"]["fits"] is False
@@ -49,35 +49,37 @@ def test_a_machine_that_is_too_small_is_exit_code_1(told, capsys):
     assert "too small" in capsys.readouterr().out
 
 
-def test_shapes_are_planned_as_the_preset_they_describe(told):
+def test_shapes_are_planned_as_the_preset_they_describe(json_of):
     machine = ["--disk", "1TB", "--ram", "1TB"]
     schedule = ["--per-generation", 2_000, "--generations", 25, "--pool", 2_500]
-    shapes = told("plan", "--obs", "504,108,9:float32", "--action", "108,2", *schedule, *machine)
-    preset = told("plan", "--preset", "eigen2", *machine)
+    shapes = json_of("plan", "--obs", "504,108,9:float32", "--action", "108,2", *schedule, *machine)
+    preset = json_of("plan", "--preset", "eigen2", *machine)
     assert shapes["growth"] == preset["growth"]
     assert len(shapes["growth"]) == 25
     assert shapes["growth"][-1]["reported_gb"] == 187.0
 
 
-def test_small_observations_are_planned_without_deduplication(told):
-    assumed = told("plan", "--obs", "4:float32", "--per-generation", 1000, "--generations", 3)["assumptions"]
+def test_small_observations_are_planned_without_deduplication(json_of):
+    assumed = json_of("plan", "--obs", "4:float32", "--per-generation", 1000, "--generations", 3)[
+        "assumptions"
+    ]
     assert assumed.startswith("Assumed: observations this small are stored without deduplication; gzip ")
     assert "0 distinct rows" not in assumed
 
 
-def test_an_environment_is_planned_by_its_spaces(told, capsys):
-    planned = told("plan", "--env", "ALE/Gravitar-v5", "--play", 0, "--disk", "1TB", "--ram", "1TB")
+def test_an_environment_is_planned_by_its_spaces(json_of, capsys):
+    planned = json_of("plan", "--env", "ALE/Gravitar-v5", "--play", 0, "--disk", "1TB", "--ram", "1TB")
     assert planned["transition_bytes"] == 2 * 210 * 160 * 3 + 8 + 4 + 2
     assert capsys.readouterr().out == ""
 
 
-def test_a_run_is_planned_on_from_what_it_measured(make_run, told):
+def test_a_run_is_planned_on_from_what_it_measured(make_run, json_of):
     run = make_run()
-    planned = told("plan", "--from", run, "--disk", "1TB", "--ram", "64GB")
+    planned = json_of("plan", "--from", run, "--disk", "1TB", "--ram", "64GB")
     assert planned["measured"]["steps"] == 150
     assert planned["measured"]["steps_per_commit"] == 50
     assert planned["measured"]["disk_full_after_steps"] > 1e6
-    assert planned["generations"] == 4  # as the run was told
+    assert planned["generations"] == 4  # as the settings of the run say
     assert len(planned["growth"]) == 4
 
 
@@ -97,14 +99,14 @@ class Settings:
     push_every: int = 4
 
 
-def test_a_run_is_planned_from_its_own_sizes_and_settings(tmp_path, lake, told, capsys):
+def test_a_run_is_planned_from_its_own_sizes_and_settings(tmp_path, lake, json_of, capsys):
     run = tmp_path / "run"
     with Run.create(run, "erl", Settings()) as made:
         shutil.copytree(lake, made.lake_folder)
         for generation in range(1, 4):
             made.log(generation, {"rss_bytes": 700_000_000})
             made.save(generation, {"population": np.zeros(100_000, np.float32)}, {})
-    planned = told("plan", "--from", run)
+    planned = json_of("plan", "--from", run)
     newest = sum(file.stat().st_size for file in (run / "checkpoints" / "00000003").iterdir())
     parts = planned["parts"]
     assert parts[f"checkpoints, 5 x {size(newest)}"] == [5 * newest] * 2
@@ -119,12 +121,12 @@ def test_a_run_is_planned_from_its_own_sizes_and_settings(tmp_path, lake, told, 
     out = capsys.readouterr().out
     assert "upload every 4 gen" in out
     assert "This machine is large enough" in out
-    more = told("plan", "--from", run, "--population", 16, "--agent-size", "2MB")
+    more = json_of("plan", "--from", run, "--population", 16, "--agent-size", "2MB")
     assert more["parts"]["population, 16 x 2 MB"] == [32e6, 32e6]
 
 
-def test_a_lake_without_a_run_needs_what_it_takes(lake, told):
-    need = told("plan", "--from", lake)["stores"]["lakepond"]["run"]
+def test_a_lake_without_a_run_needs_what_it_takes(lake, json_of):
+    need = json_of("plan", "--from", lake)["stores"]["lakepond"]["run"]
     with lp.Lake.open(lake) as opened:
         assert need[1] < 5 * opened.stats().bytes_on_disk
 

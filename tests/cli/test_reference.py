@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import lakepond as lp
+from lakepond.doctor import software
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
@@ -35,10 +36,10 @@ def documented() -> dict[str, set[str]]:
     return found
 
 
-def keys(told: dict, known: set[str], prefix: str = "") -> set[str]:
+def keys(answer: dict, known: set[str], prefix: str = "") -> set[str]:
     """The keys of an object, and of those within it that the page goes into."""
     found = set()
-    for name, value in told.items():
+    for name, value in answer.items():
         path = f"{prefix}{name}"
         found.add(path)
         inner = value[0] if isinstance(value, list) and value else value
@@ -68,12 +69,13 @@ def keys(told: dict, known: set[str], prefix: str = "") -> set[str]:
         "report {run}",
     ],
 )
-def test_the_keys_are_those_of_the_page(words, make_run, tmp_path, told):
+def test_the_keys_are_those_of_the_page(words, make_run, tmp_path, json_of, monkeypatch):
+    monkeypatch.setattr(software, "accelerator", software.python)  # the check that starts a process with JAX
     run = make_run(done=4)
     lp.push(run / "lake", f"file://{tmp_path}/pushed")
     with lp.Lake.open(run / "lake") as lake:
         lake.to_npz(tmp_path / "episodes")
-    printed = told(*words.format(run=run, folder=tmp_path).split())
+    printed = json_of(*words.format(run=run, folder=tmp_path).split())
     known = documented()[words.split()[0]]
     found = keys(printed, known)
     if words.startswith("plan --preset"):
@@ -83,8 +85,8 @@ def test_the_keys_are_those_of_the_page(words, make_run, tmp_path, told):
     assert found == known
 
 
-def test_the_keys_of_a_list_of_commits_are_those_of_the_page(make_run, told):
+def test_the_keys_of_a_list_of_commits_are_those_of_the_page(make_run, json_of):
     known = documented()["ls"]
-    printed = told("ls", make_run())
+    printed = json_of("ls", make_run())
     listed = {key for key in known if key.startswith(("lake", "commits"))}
     assert keys(printed, known) == listed

@@ -1,4 +1,4 @@
-"""`status` and `watch`: of runs that run, ended or died, here and in a bucket."""
+"""`status` and `watch` of runs that are running, finished or killed, here and in a bucket."""
 
 import json
 import os
@@ -54,9 +54,9 @@ def training(tmp_path):
         process.stdout.close()
 
 
-def test_a_run_that_runs_is_told_with_its_process_and_stays_free_to_write(training, told):
+def test_a_run_that_runs_is_told_with_its_process_and_stays_free_to_write(training, json_of):
     folder, process = training
-    seen = told("status", folder)
+    seen = json_of("status", folder)
     assert (seen["state"], seen["pid"]) == ("running", process.pid)
     assert (seen["unit"], seen["done"], seen["total"]) == ("generation", 2, 4)
     assert seen["rss_bytes"] == pytest.approx(machine.resident(process.pid), rel=0.2)
@@ -64,17 +64,17 @@ def test_a_run_that_runs_is_told_with_its_process_and_stays_free_to_write(traini
     assert seen["lake"] is None
 
 
-def test_a_run_whose_process_was_killed_has_stopped(training, told):
+def test_a_run_whose_process_was_killed_has_stopped(training, json_of):
     folder, process = training
     process.send_signal(signal.SIGKILL)
     process.wait()
-    seen = told("status", folder)
+    seen = json_of("status", folder)
     assert (seen["state"], seen["pid"], seen["done"]) == ("stopped", None, 2)
 
 
-def test_a_run_that_reached_its_end_is_finished(make_run, told, capsys):
+def test_a_run_that_reached_its_end_is_finished(make_run, json_of, capsys):
     folder = make_run(done=4)
-    seen = told("status", folder)
+    seen = json_of("status", folder)
     assert (seen["state"], seen["done"], seen["eta_seconds"]) == ("finished", 4, None)
     assert (seen["lake"]["steps"], seen["lake"]["commit"]) == (150, 2)
     assert seen["lake"]["ratio"] > 1
@@ -86,22 +86,22 @@ def test_a_run_that_reached_its_end_is_finished(make_run, told, capsys):
     assert "150 steps" in out
 
 
-def test_time_left_follows_from_the_rate_whatever_pauses_there_were(make_run, told):
+def test_time_left_follows_from_the_rate_whatever_pauses_there_were(make_run, json_of):
     folder = make_run(done=0)
     moments = [100.0, 110.0, 120.0, 9_999.0, 10_009.0]  # ten seconds each, and a night between two sittings
     lines = [{"step": step, "time": moment} for step, moment in enumerate(moments)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[:4]))
-    assert told("status", folder)["per_second"] == pytest.approx(0.1)
-    assert told("status", folder)["eta_seconds"] == pytest.approx(10.0)
+    assert json_of("status", folder)["per_second"] == pytest.approx(0.1)
+    assert json_of("status", folder)["eta_seconds"] == pytest.approx(10.0)
 
 
-def test_a_torn_log_and_a_damaged_lake_are_told_and_no_error(make_run, told, capsys):
+def test_a_torn_log_and_a_damaged_lake_are_told_and_no_error(make_run, json_of, capsys):
     folder = make_run(done=3)
     with (folder / "metrics.jsonl").open("ab") as log:
         log.write(b'torn\n{"step": 9, "ti')
     for commit in (folder / "lake" / "commits").iterdir():
         commit.write_bytes(b"{")
-    seen = told("status", folder)
+    seen = json_of("status", folder)
     assert seen["done"] == 3
     assert seen["lake"] is None
     assert len(seen["problems"]) == 1
@@ -109,18 +109,18 @@ def test_a_torn_log_and_a_damaged_lake_are_told_and_no_error(make_run, told, cap
     assert "problem" in capsys.readouterr().out
 
 
-def test_a_lake_without_a_run_has_a_status_too(lake, told, capsys):
-    seen = told("status", lake)
+def test_a_lake_without_a_run_has_a_status_too(lake, json_of, capsys):
+    seen = json_of("status", lake)
     assert (seen["trainer"], seen["unit"], seen["done"]) == (None, "step", 150)
     assert main(["status", str(lake)]) == 0
     assert "not being written" in capsys.readouterr().out
 
 
-def test_a_run_in_a_bucket_is_told_as_the_one_here(make_run, tmp_path, told):
+def test_a_run_in_a_bucket_is_told_as_the_one_here(make_run, tmp_path, json_of):
     folder = make_run(done=4)
     url = f"file://{tmp_path}/bucket/run"
     push_run(folder, Cloud(url))
-    here, there = told("status", folder), told("status", url)
+    here, there = json_of("status", folder), json_of("status", url)
     for name in ("trainer", "state", "done", "total", "metrics", "checkpoint"):
         assert there[name] == here[name]
     for name in ("commit", "steps", "bytes_on_disk", "bytes_plain", "rows"):
@@ -129,49 +129,49 @@ def test_a_run_in_a_bucket_is_told_as_the_one_here(make_run, tmp_path, told):
     assert there["disk_free_bytes"] is None
 
 
-def test_a_lake_in_a_bucket_has_a_status_too(lake, tmp_path, told):
+def test_a_lake_in_a_bucket_has_a_status_too(lake, tmp_path, json_of):
     url = f"file://{tmp_path}/bucket/lake"
     lakepond.push(lake, url)
-    seen = told("status", url)
+    seen = json_of("status", url)
     assert (seen["trainer"], seen["lake"]["steps"]) == (None, 150)
 
 
-def test_what_is_not_pushed_yet_is_the_backlog(make_run, tmp_path, told, capsys):
+def test_what_is_not_pushed_yet_is_the_backlog(make_run, tmp_path, json_of, capsys):
     folder = make_run(done=4)
     push_run(folder, Cloud(f"file://{tmp_path}/bucket/run"))
     (list_of_files,) = (folder / "lake" / "elsewhere").glob("*.txt")
     lines = list_of_files.read_text().splitlines()
     list_of_files.write_text("\n".join([*lines[:-1], ""]))  # as if the last file had not arrived
-    upload = told("status", folder)["upload"]
+    upload = json_of("status", folder)["upload"]
     assert upload["pending"] == 1
     assert upload["pending_bytes"] == (folder / "lake" / "segments" / lines[-1]).stat().st_size
     assert main(["status", str(folder)]) == 0
     assert "1 file, " in capsys.readouterr().out
 
 
-def test_a_push_that_failed_is_told_until_one_succeeds(make_run, tmp_path, told, capsys):
+def test_a_push_that_failed_is_told_until_one_succeeds(make_run, tmp_path, json_of, capsys):
     folder = make_run(done=4)
     url = f"file://{tmp_path}/bucket/run"
     other = make_run("other", done=4)
     lakepond.push(other / "lake", f"{url}/lake")  # another lake is there already
     told_by_push = push_run(folder, Cloud(url), timeout=20)
     assert not told_by_push.done
-    upload = told("status", folder)["upload"]
+    upload = json_of("status", folder)["upload"]
     assert "another machine has published" in upload["last_error"]
     assert main(["status", str(folder)]) == 0
     assert "another machine has published" in " ".join(capsys.readouterr().out.split())
     push_run(folder, Cloud(f"{url}-2"))
-    assert told("status", folder)["upload"]["last_error"] is None
+    assert json_of("status", folder)["upload"]["last_error"] is None
 
 
-def test_a_run_comes_back_from_a_bucket_whole(make_run, tmp_path, told):
+def test_a_run_comes_back_from_a_bucket_whole(make_run, tmp_path, json_of):
     folder = make_run(done=4)
     url = f"file://{tmp_path}/bucket/run"
     push_run(folder, Cloud(url))
     run = pull_run(tmp_path / "back", Cloud(url))
     assert run.trainer == "erl"
     assert (tmp_path / "back" / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
-    assert told("verify", tmp_path / "back")["intact"]
+    assert json_of("verify", tmp_path / "back")["intact"]
 
 
 def test_a_push_and_a_pull_of_a_run_leave_no_thread(make_run, tmp_path):
@@ -184,11 +184,11 @@ def test_a_push_and_a_pull_of_a_run_leave_no_thread(make_run, tmp_path):
     assert threading.active_count() <= before, threading.enumerate()
 
 
-def test_status_reads_no_segment(make_run, told):
+def test_status_reads_no_segment(make_run, json_of):
     folder = make_run(done=4)
     for file in (folder / "lake" / "segments").iterdir():
-        file.write_bytes(b"x" * file.stat().st_size)  # whoever reads one will notice
-    assert told("status", folder)["lake"]["steps"] == 150
+        file.write_bytes(b"x" * file.stat().st_size)  # reading one would raise
+    assert json_of("status", folder)["lake"]["steps"] == 150
 
 
 def test_watch_prints_a_line_at_each_look_until_the_run_ends(training, capfd):

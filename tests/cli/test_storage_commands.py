@@ -11,10 +11,10 @@ from lakepond.lake.lock import WriterLock
 from lakepond.plan.measured import written
 
 
-def test_ls_finds_runs_and_lakes_below_a_folder(lake, make_run, tmp_path, told):
+def test_ls_finds_runs_and_lakes_below_a_folder(lake, make_run, tmp_path, json_of):
     make_run("deep/inside/run")
     (tmp_path / "config.json").write_text('{"of": "something else"}')
-    found = told("ls", tmp_path)["found"]
+    found = json_of("ls", tmp_path)["found"]
     assert [(each["path"], each["trainer"]) for each in found] == [
         (str(tmp_path / "deep/inside/run"), "erl"),
         (str(lake), None),
@@ -33,49 +33,49 @@ def test_ls_prints_a_table_that_fits_a_narrow_terminal(lake, tmp_path, monkeypat
         assert max(map(len, out.splitlines())) <= int(columns)
 
 
-def test_ls_of_nothing_says_so_and_is_no_error(tmp_path, told, capsys):
-    assert told("ls", tmp_path) == {"path": str(tmp_path), "found": []}
+def test_ls_of_nothing_says_so_and_is_no_error(tmp_path, json_of, capsys):
+    assert json_of("ls", tmp_path) == {"path": str(tmp_path), "found": []}
     assert main(["ls", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert out == ""
     assert "has no lakes and no runs" in err
 
 
-def test_ls_of_a_lake_lists_its_newest_commits(lake, told, capsys):
-    listed = told("ls", lake, "--limit", 2)
+def test_ls_of_a_lake_lists_its_newest_commits(lake, json_of, capsys):
+    listed = json_of("ls", lake, "--limit", 2)
     assert (listed["lake"], listed["commits_kept"]) == (str(lake), 3)
     assert [commit["number"] for commit in listed["commits"]] == [1, 2]
     assert listed["commits"][-1]["note"] == {"generation": 3}
-    assert [commit["steps"] for commit in told("ls", lake, "--limit", 0)["commits"]] == [50, 100, 150]
+    assert [commit["steps"] for commit in json_of("ls", lake, "--limit", 0)["commits"]] == [50, 100, 150]
     assert main(["ls", str(lake), "--limit", "1"]) == 0
     out, err = capsys.readouterr()
     assert "generation 3" in out
     assert "2 older commits are not shown" in err
 
 
-def test_ls_goes_on_past_a_commit_that_is_damaged(lake, told):
+def test_ls_goes_on_past_a_commit_that_is_damaged(lake, json_of):
     (lake / "commits" / "0000000001.json").write_bytes(b"{")
-    listed = told("ls", lake)["commits"]
+    listed = json_of("ls", lake)["commits"]
     assert [each["problem"] is None for each in listed] == [True, False, True]
 
 
-def test_ls_tells_of_a_lake_that_cannot_be_read(lake, tmp_path, told):
+def test_ls_tells_of_a_lake_that_cannot_be_read(lake, tmp_path, json_of):
     (lake / "lake.json").write_bytes(b"torn")
-    (found,) = told("ls", tmp_path)["found"]
+    (found,) = json_of("ls", tmp_path)["found"]
     assert "is damaged" in found["problem"]
 
 
-def test_show_tells_what_a_commit_holds(lake, make_run, told, capsys):
-    shown = told("show", lake)
+def test_show_tells_what_a_commit_holds(lake, make_run, json_of, capsys):
+    shown = json_of("show", lake)
     with lp.Lake.open(lake) as opened:
         stats = opened.stats()
     assert (shown["commit"], shown["steps"], shown["rows"]) == (2, 150, stats.rows)
     assert shown["bytes_on_disk"] == stats.bytes_on_disk
     assert shown["bytes_of_rows"] == sum(file.stat().st_size for file in lake.glob("segments/*.rows")) > 0
     assert shown["spec"] == {"obs": "uint8[4, 8, 8]", "action": "int64[]", "reward": "float32[]"}
-    assert told("show", lake, "--commit", 0)["steps"] == 50
+    assert json_of("show", lake, "--commit", 0)["steps"] == 50
     run = make_run()
-    assert told("show", run)["lake"] == str(run / "lake")
+    assert json_of("show", run)["lake"] == str(run / "lake")
     assert main(["show", str(run)]) == 0
     assert "150 live: [0, 150)" in capsys.readouterr().out
 
@@ -87,17 +87,17 @@ def test_show_of_a_lake_without_an_intact_commit_is_one_sentence(lake, capsys):
     assert "has no intact commit; `lakepond verify` says what is damaged." in capsys.readouterr().err
 
 
-def test_verify_of_a_whole_lake(lake, told, capsys):
-    checked = told("verify", lake, "--all")
+def test_verify_of_a_whole_lake(lake, json_of, capsys):
+    checked = json_of("verify", lake, "--all")
     assert checked["intact"]
     assert [each["number"] for each in checked["commits"]] == [0, 1, 2]
     assert main(["verify", str(lake)]) == 0
     assert capsys.readouterr().out.startswith("commit 2: intact (")
 
 
-def test_verify_of_a_damaged_lake_is_exit_code_3_and_names_the_next_step(lake, damage, told, capsys):
+def test_verify_of_a_damaged_lake_is_exit_code_3_and_names_the_next_step(lake, damage, json_of, capsys):
     file = damage(lake)
-    checked = told("verify", lake, "--all", code=3)
+    checked = json_of("verify", lake, "--all", code=3)
     assert not checked["intact"]
     assert [each["intact"] for each in checked["commits"]] == [True, True, False]
     assert file.name in checked["commits"][2]["why"]
@@ -107,9 +107,9 @@ def test_verify_of_a_damaged_lake_is_exit_code_3_and_names_the_next_step(lake, d
     assert f"lakepond repair {lake}" in err
 
 
-def test_verify_does_not_step_back_over_a_commit_that_is_broken(lake, told):
+def test_verify_does_not_step_back_over_a_commit_that_is_broken(lake, json_of):
     (lake / "commits" / "0000000002.json").write_bytes(b"{")
-    assert not told("verify", lake, code=3)["intact"]
+    assert not json_of("verify", lake, code=3)["intact"]
 
 
 def test_verify_of_an_empty_lake_says_that_there_is_nothing(tmp_path, capsys):
@@ -119,15 +119,15 @@ def test_verify_of_an_empty_lake_says_that_there_is_nothing(tmp_path, capsys):
     assert "has no commit yet" in capsys.readouterr().err
 
 
-def test_repair_moves_what_is_damaged_aside_and_the_lake_is_whole_again(lake, damage, told, capsys):
+def test_repair_moves_what_is_damaged_aside_and_the_lake_is_whole_again(lake, damage, json_of, capsys):
     assert main(["repair", str(lake)]) == 0
     assert "intact, nothing to repair" in capsys.readouterr().out
     file = damage(lake)
-    repaired = told("repair", lake)
+    repaired = json_of("repair", lake)
     assert repaired["newest"] == 1
     assert file.name in repaired["quarantined"]
     assert (lake / "quarantine" / file.name).exists()
-    assert told("verify", lake)["commits"][0]["number"] == 1
+    assert json_of("verify", lake)["commits"][0]["number"] == 1
 
 
 def test_repair_waits_for_nobody_a_lake_that_is_written_is_exit_code_4(lake, capsys):
@@ -175,7 +175,7 @@ def test_progress_is_drawn_on_a_terminal_only(lake, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_lake_of_several_writers_is_told_as_a_whole(tmp_path, told):
+def test_a_lake_of_several_writers_is_told_as_a_whole(tmp_path, json_of):
     path, spec = tmp_path / "lake", lp.Spec(obs=lp.Field((256,), "float32"))
     for writer in ("", "a"):
         with lp.Replay.open(path, spec, capacity=100, writer=writer, merge_after=None) as replay:
@@ -187,16 +187,16 @@ def test_a_lake_of_several_writers_is_told_as_a_whole(tmp_path, told):
                 replay.commit()
     files = [*(path / "segments").iterdir(), *(path / "writers" / "a" / "segments").iterdir()]
     size = sum(file.stat().st_size for file in files)
-    status = told("status", path)["lake"]
+    status = json_of("status", path)["lake"]
     assert (status["bytes_on_disk"], status["rows"]) == (size, 26)
     assert status["bytes_per_second"] is None
-    shown = told("show", path)
+    shown = json_of("show", path)
     assert (shown["segments"], shown["files"], shown["bytes_on_disk"]) == (24, len(files), size)
     assert shown["bytes_of_rows"] == sum(f.stat().st_size for f in files if f.suffix == ".rows")
     measured = written(path)
     assert (measured.bytes, measured.row_bytes) == (size, 26 * 1024)
     assert measured.bytes_per_step == pytest.approx(size / 24)
-    merged = told("compact", path, "--keep-last", 1)
+    merged = json_of("compact", path, "--keep-last", 1)
     assert merged["bytes_before"] == size
     assert merged["files"] < merged["files_before"] == len(files)
     assert merged["bytes"] < size

@@ -235,9 +235,9 @@ def test_the_facts_of_a_panel_fit(columns, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_the_doctors_lines_fit(columns, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("lakepond.doctor.software.accelerator", lambda: next(iter(checks)))
-    from lakepond.doctor.check import Check
+    from lakepond.doctor.check import Finding
 
-    checks = [Check("accelerator", "warn", "JAX cannot be used: [/red] " + "y" * 90, "do [this]")]
+    checks = [Finding("accelerator", "warn", "JAX cannot be used: [/red] " + "y" * 90, "do [this]")]
     out = printed(["doctor", "--path", str(tmp_path)], columns, monkeypatch, capsys)
     assert "[/red]" in out
     assert "→ do [this]" in out

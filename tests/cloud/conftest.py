@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 import servers
-
-from lakepond.testing.chaos import ChaosProxy
+from chaos import ChaosProxy
 
 _numbers = itertools.count()
 

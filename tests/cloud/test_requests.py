@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import large_lakes
 from small_runs import SPEC, record, run, whole
 
 import lakepond as lp
@@ -19,7 +20,6 @@ from lakepond.cloud.memory import MemoryBucket
 from lakepond.cloud.pusher import Pusher
 from lakepond.cloud.store import Store
 from lakepond.lake.format import commits
-from lakepond.testing import large_lakes
 
 
 class Counting(MemoryBucket):

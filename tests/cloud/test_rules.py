@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import servers
+from chaos import Fault
 from small_runs import SPEC, environment, record, run, whole
 
 import lakepond as lp
@@ -23,7 +24,6 @@ from lakepond.cloud.pace import Backoff, TokenBucket, timeout_for
 from lakepond.cloud.pusher import Pusher
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudForked
-from lakepond.testing.chaos import Fault
 
 S3_GCS_AZURE = pytest.mark.parametrize("server", ["moto", "gcs", "azurite"], indirect=True)
 

@@ -1,4 +1,4 @@
-"""The doctor tries things, and never shows a credential."""
+"""The checks of `lakepond doctor` use real files and objects, and never show a credential."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Environments of the host, stepped inside jit."""
+"""Gymnasium environments on the host, stepped inside jit."""
 
 import gymnasium
 import jax

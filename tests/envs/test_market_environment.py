@@ -310,11 +310,11 @@ def test_relative_features_have_no_unit_of_price():
     table = np.full((2, 1, 9), 7.0, np.float32)
     table[0, 0, :4], table[1, 0, :4] = (100, 100, 100, 100), (102, 110, 120, 99)
     table[:, 0, 4:7] = 70, 1.1, 2.2
-    told = relative(table)[1, 0]
+    answer = relative(table)[1, 0]
     logs = [np.log(102 / 110), np.log(110 / 100), np.log(120 / 110), np.log(99 / 110)]
-    np.testing.assert_allclose(told, [*(100 * x for x in logs), 20, 1, 2, 7, 7], rtol=1e-6)
+    np.testing.assert_allclose(answer, [*(100 * x for x in logs), 20, 1, 2, 7, 7], rtol=1e-6)
     np.testing.assert_allclose(
-        relative(table * np.float32([5, 5, 5, 5, 1, 5, 5, 1, 1]))[1, 0], told, rtol=1e-5
+        relative(table * np.float32([5, 5, 5, 5, 1, 5, 5, 1, 1]))[1, 0], answer, rtol=1e-5
     )
 
 
@@ -322,14 +322,14 @@ def test_summaries_are_those_of_the_window():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(90, 3, 2)).astype(np.float32)
     context = 30
-    told = summaries(rows, context)
+    answer = summaries(rows, context)
     assert spans(context) == (1, 5, 21, 30)
     for day in (29, 57, 89):
         window = rows[day + 1 - context : day + 1].astype(np.float64)
         by_hand = [window[-span:].sum(axis=0) / np.sqrt(span) for span in spans(context)]
         by_hand.append(window.std(axis=0))
-        np.testing.assert_allclose(told[day], np.concatenate(by_hand, axis=-1), atol=1e-5)
-    assert (told[:29] == 0).all()
+        np.testing.assert_allclose(answer[day], np.concatenate(by_hand, axis=-1), atol=1e-5)
+    assert (answer[:29] == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A user's own prices: every format gives the same panel, every fault is told by line and column."""
+"""A user's own prices: every format gives the same panel, every error names its line and column."""
 
 import json
 from pathlib import Path
@@ -124,9 +124,9 @@ def test_a_fault_is_told_by_line_and_column(fault, panel, tmp_path, capsys):
     with pytest.raises(MarketDataError, match=says):
         read_market(file)
     assert main(["data", "check", str(file), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert not told["good"]
-    assert any(says.split(":")[0] in problem for problem in told["problems"])
+    answer = json.loads(capsys.readouterr().out)
+    assert not answer["good"]
+    assert any(says.split(":")[0] in problem for problem in answer["problems"])
 
 
 def test_days_twice_or_out_of_order_are_told(panel, tmp_path):

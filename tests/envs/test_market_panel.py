@@ -1,4 +1,4 @@
-"""A panel that cannot be is refused in one sentence; one that can survives the disk bit for bit."""
+"""An invalid panel is refused in one sentence; a valid one is saved and loaded bit for bit."""
 
 import os
 import pickle

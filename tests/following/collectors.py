@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import lakepond as lp
-from lakepond.testing import WORLDS, same_bytes
+from reference import WORLDS, same_bytes
 
 STREAMS, EPISODE = 3, 7
 QUICK = {"poll_every": "0.01s", "discover_every": "0.05s"}

@@ -30,7 +30,7 @@ from faults.forks import in_child
 from lakepond.flow import lake_to_pond
 from lakepond.lake.format.commits import Start, numbers
 from lakepond.pond.observations import part_of
-from lakepond.testing import WORLDS
+from reference import WORLDS
 
 
 @pytest.mark.parametrize("world", MANY_WORLDS)

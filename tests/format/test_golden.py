@@ -18,8 +18,8 @@ from golden_lakes import GOLDEN, LAKES
 
 import lakepond as lp
 from lakepond.lake import writers
-from lakepond.testing import same_bytes
 from lakepond.types import Tree, leaves, rebuild
+from reference import same_bytes
 
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 EXAMPLE = LAKES["v2/example"]

@@ -20,8 +20,8 @@ from golden_lakes import GOLDEN, LAKES, as_format, write
 import lakepond as lp
 from lakepond.lake.format.steps import write_steps
 from lakepond.lake.read.weights import read_weights
-from lakepond.testing import WORLDS
 from lakepond.types import leaves
+from reference import WORLDS
 
 
 def commits_of(lake: Path) -> Iterator[tuple[str, int]]:

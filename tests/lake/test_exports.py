@@ -11,8 +11,8 @@ import pytest
 from test_lake import item, record, spec_of, step_of
 
 import lakepond as lp
-from lakepond.testing import same_bytes
 from lakepond.types import leaves
+from reference import same_bytes
 
 EXPORTED = ["frames first", "frames last", "market window", "dict and tuple", "vector"]
 

@@ -16,8 +16,8 @@ from scipy import stats
 
 import lakepond as lp
 from lakepond.adapters import trading
-from lakepond.testing import WORLDS, same_bytes
 from lakepond.types import Tree, leaves, rebuild
+from reference import WORLDS, same_bytes
 
 
 def item(tree: Tree, i: int) -> Tree:

@@ -28,7 +28,7 @@ from lakepond.lake.format import commits, manifests, names, ranges
 from lakepond.lake.format.entries import Entry, Manifest, Segment
 from lakepond.lake.format.steps import StepsInfo
 from lakepond.lake.write import packing, writer
-from lakepond.testing import same_bytes
+from reference import same_bytes
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks import large_lakes
 
 import lakepond as lp
-from lakepond.testing import large_lakes
 
 ENTRIES, COMMITS, STEPS, ROW_BYTES = 78_000, 100_000, 5_128, 25_000
 
@@ -66,7 +66,7 @@ import itertools, os, sys
 from pathlib import Path
 import lakepond as lp
 from lakepond.lake.write import maintenance, merge
-from lakepond.testing import large_lakes
+from benchmarks import large_lakes
 
 def peak():
     with open("/proc/self/status") as status:

@@ -17,8 +17,8 @@ from lakepond.flow.following.chains import chains_at
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Elsewhere, Segments
 from lakepond.lake.format import commits, names
+from lakepond.report.view.files import describe_uploads
 from lakepond.report.view.opened import OpenedLake
-from lakepond.report.view.uploads import tell_uploads
 
 WORLD = "frames first"
 
@@ -99,7 +99,7 @@ def test_strangers_are_ignored_by_everything_and_deleted_by_nothing(tmp_path, ca
     newest, problems = OpenedLake(chains_at(path)).newest()
     assert newest is not None
     assert (newest.number, problems) == (11, [])
-    assert [place["place"] for place in tell_uploads(path, "", newest)["places"]] == [cloud]
+    assert [place["place"] for place in describe_uploads(path, "", newest)["places"]] == [cloud]
     assert lp.push(path, cloud).done
     write(path, [5, 5])
     assert main(["compact", str(path), "--keep-last", "1"]) == 0, capsys.readouterr()

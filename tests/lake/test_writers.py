@@ -23,7 +23,7 @@ from lakepond.lake import writers
 from lakepond.lake.format import commits
 from lakepond.lake.format.description import describe
 from lakepond.lake.write.writer import create
-from lakepond.testing import same_bytes
+from reference import same_bytes
 
 WORLD = "frames first"
 

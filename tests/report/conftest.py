@@ -1,4 +1,4 @@
-"""Lakes that are made once, a server that is stopped, a browser that is closed."""
+"""Fixtures: small lakes, the server of `view`, and a browser."""
 
 import os
 import shutil
@@ -85,4 +85,4 @@ def visit(chromium):
     for context in contexts:
         context.close()
     wrong = [one for one in complaints if not one.startswith("failed:") or "/api/" not in one]
-    assert not wrong, "\n".join(wrong)  # a question that is asked no longer is let go of, which is no fault
+    assert not wrong, "\n".join(wrong)  # an aborted request of the page is not an error

@@ -67,8 +67,8 @@ def evaluated(folder: Path) -> Path:
         "win_rate": 66.7,
         "exposure": 40.0,
     }
-    told = {"part": "holdout", "champion": account, "buy_and_hold": account | {"total_return": 0.0}}
-    (home / "result.json").write_text(json.dumps(told))
+    answer = {"part": "holdout", "champion": account, "buy_and_hold": account | {"total_return": 0.0}}
+    (home / "result.json").write_text(json.dumps(answer))
     with (home / "equity.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["date", "champion", "buy and hold"])
@@ -102,6 +102,6 @@ def mixture(folder: Path, *, lines: int = 40) -> Path:
 
 
 def empty(folder: Path) -> Path:
-    """A run that was begun and logged nothing."""
+    """A run that was started and logged nothing."""
     with Run.create(folder, "erl", Settings()):
         return folder

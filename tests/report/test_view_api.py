@@ -18,7 +18,7 @@ import lakepond as lp
 from lakepond.lake.elsewhere import Elsewhere
 from lakepond.lake.format.ranges import meets
 from lakepond.report.view import ViewServer
-from lakepond.report.view.kinds import kind_of
+from lakepond.report.view.fields import kind_of
 from lakepond.report.view.pictures import png
 from lakepond.report.view.server import _json as as_json
 
@@ -41,11 +41,11 @@ def refused(server: ViewServer, name: str, **words) -> tuple[int, str]:
 def finished(server: ViewServer, name: str, **words):
     """The answer when all episodes are known."""
     for _ in range(100):
-        told = ask(server, name, **words)
-        if told["progress"]["done"]:
-            return told
+        result = ask(server, name, **words)
+        if result["progress"]["done"]:
+            return result
         time.sleep(0.05)
-    raise AssertionError(f"episodes are not known yet: {told['progress']}")
+    raise AssertionError(f"episodes are not known yet: {result['progress']}")
 
 
 def unpack(data: bytes) -> np.ndarray:
@@ -85,10 +85,10 @@ def plain_episodes(path: Path) -> list[tuple[int, int, int, int, float, str]]:
 @pytest.mark.parametrize("name", ["boards", "frames", "market", "vectors"])
 def test_every_episode_is_found_with_its_return(lakes, serve, name):
     server = serve(lakes / name)
-    told = finished(server, "episodes", limit=500, order="oldest")
+    result = finished(server, "episodes", limit=500, order="oldest")
     known = plain_episodes(lakes / name)
-    got = {(e["stream"], e["first"]): e for e in told["episodes"]}
-    assert told["of"] == len(known) == len(got)
+    got = {(e["stream"], e["first"]): e for e in result["episodes"]}
+    assert result["of"] == len(known) == len(got)
     for stream, first, last, steps, total, end in known:
         one = got[stream, first]
         assert (one["last"], one["steps"], one["end"]) == (last, steps, end)
@@ -109,27 +109,27 @@ def test_episodes_come_in_the_order_asked_for_a_page_at_a_time(lakes, serve):
 
 
 def test_streams_add_up(lakes, serve):
-    told = finished(serve(lakes / "boards"), "streams")
+    result = finished(serve(lakes / "boards"), "streams")
     known = [e for e in plain_episodes(lakes / "boards") if e[5] != "open"]
-    assert [s["steps"] for s in told["streams"]] == [600] * 4
-    for stream in told["streams"]:
+    assert [s["steps"] for s in result["streams"]] == [600] * 4
+    for stream in result["streams"]:
         mine = [e for e in known if e[0] == stream["stream"]]
         assert stream["episodes"] == len(mine)
         assert stream["mean"] == pytest.approx(np.mean([e[4] for e in mine]))
         assert (stream["best"], stream["newest"]) == (max(e[4] for e in mine), mine[-1][4])
-    assert told["returns"][-1][0] == max(e[2] for e in known)
+    assert result["returns"][-1][0] == max(e[2] for e in known)
 
 
 def test_an_episode_of_one_among_many_streams_has_its_own_steps_only(lakes, serve):
     server = serve(lakes / "boards")
     stream, first, last, steps, total, end = max(plain_episodes(lakes / "boards"), key=lambda e: e[3])
-    told = ask(server, "episode", stream=stream, first=first, last=last)
-    assert (told["steps"], told["end"], told["first"], told["last"]) == (steps, end, first, last)
-    assert told["return"][-1] == told["total"] == total
+    result = ask(server, "episode", stream=stream, first=first, last=last)
+    assert (result["steps"], result["end"], result["first"], result["last"]) == (steps, end, first, last)
+    assert result["return"][-1] == result["total"] == total
     with lp.Lake.open(lakes / "boards") as lake:
         batch = lake.steps(first, last + 1)
     mine = batch.stream == stream
-    assert told["actions"][0]["values"] == batch.action[mine].tolist()
+    assert result["actions"][0]["values"] == batch.action[mine].tolist()
     at = steps // 2
     step = ask(server, "step", stream=stream, first=first, last=last, at=at)
     assert step["step"] == batch.step_id[mine][at]
@@ -150,18 +150,18 @@ def test_frames_are_shown_as_they_were_recorded(lakes, serve):
     np.testing.assert_array_equal(stacks[84:], np.concatenate(mine[21], axis=1))
     after = unpack(ask(server, "pictures", **words, at=20, count=1, which="next_obs"))
     np.testing.assert_array_equal(after, mine[21, -1])
-    told = ask(server, "spec")["observations"][0]
-    assert len(unpack(ask(server, "pictures", **words))) == 84 * told["strip"]
+    result = ask(server, "spec")["observations"][0]
+    assert len(unpack(ask(server, "pictures", **words))) == 84 * result["strip"]
 
 
 def test_a_board_has_a_colour_for_each_channel(lakes, serve):
     server = serve(lakes / "boards")
-    told = ask(server, "spec")["observations"][0]
-    assert (told["kind"], len(set(told["colours"]))) == ("channels", 4)
+    result = ask(server, "spec")["observations"][0]
+    assert (result["kind"], len(set(result["colours"]))) == ("channels", 4)
     pixels = unpack(ask(server, "pictures", stream=0, first=0, last=0, count=1))
     with lp.Lake.open(lakes / "boards") as lake:
         board = lake.steps(0, 1).obs[0]
-    for channel, colour in enumerate(told["colours"]):
+    for channel, colour in enumerate(result["colours"]):
         shown = (pixels == np.frombuffer(bytes.fromhex(colour[1:]), np.uint8)).all(axis=-1)
         first = board.argmax(axis=-1) == channel
         np.testing.assert_array_equal(shown, board[..., channel] & first)
@@ -173,9 +173,9 @@ def test_a_market_window_is_shown_an_instrument_at_a_time_with_its_entries(lakes
         batch = lake.steps(0, 240)
     mine = batch.stream == 3
     words = {"stream": 3, "first": 3, "last": 239}
-    told = ask(server, "observation", **words, at=17, column=5)
-    np.testing.assert_allclose(told["curves"]["close"], batch.obs[mine][17, :, 5, 1], rtol=1e-5)
-    np.testing.assert_allclose(told["curves"]["rsi"], batch.obs[mine][17, :, 5, 4], rtol=1e-5)
+    result = ask(server, "observation", **words, at=17, column=5)
+    np.testing.assert_allclose(result["curves"]["close"], batch.obs[mine][17, :, 5, 1], rtol=1e-5)
+    np.testing.assert_allclose(result["curves"]["rsi"], batch.obs[mine][17, :, 5, 4], rtol=1e-5)
     entries = ask(server, "episode", **words, threshold=0.9)["entries"]
     actions = batch.action[mine]
     held: dict[int, int] = {}
@@ -198,10 +198,12 @@ def test_trades_are_told_as_the_market_made_them(serve, tmp_path, credit):
     assert ask(server, "spec")["symbols"] == names["symbols"]
     reasons = set()
     for stream, trades in enumerate(made):
-        told = ask(server, "episode", stream=stream, first=40 * stream, last=40 * stream + 39)["trades"]
+        result = ask(server, "episode", stream=stream, first=40 * stream, last=40 * stream + 39)["trades"]
         first = 60 + 20 * stream
-        assert [(t["at"], t["column"]) for t in told] == [(t.entry_day - first, t.instrument) for t in trades]
-        for one, trade in zip(told, trades, strict=True):
+        assert [(t["at"], t["column"]) for t in result] == [
+            (t.entry_day - first, t.instrument) for t in trades
+        ]
+        for one, trade in zip(result, trades, strict=True):
             seen = trade.exit_day < first + 40
             assert one["date"] == names["dates"][trade.entry_day]
             assert one["symbol"] == names["symbols"][trade.instrument]
@@ -222,11 +224,11 @@ def test_trades_are_told_as_the_market_made_them(serve, tmp_path, credit):
 
 def test_of_an_episode_that_has_not_ended_open_trades_stay_open(serve, tmp_path):
     folder, _ = view_lakes.traded(tmp_path / "run", episodes=1)
-    told = ask(serve(folder / "lake"), "episode", stream=0, first=0, last=9)["trades"]
-    assert [t["closed_by"] for t in told if t["exit_at"] is None] == ["open"] * sum(
-        t["exit_at"] is None for t in told
+    result = ask(serve(folder / "lake"), "episode", stream=0, first=0, last=9)["trades"]
+    assert [t["closed_by"] for t in result if t["exit_at"] is None] == ["open"] * sum(
+        t["exit_at"] is None for t in result
     )
-    assert told[-1]["exit_at"] is None
+    assert result[-1]["exit_at"] is None
 
 
 def test_without_the_run_a_market_tells_what_its_actions_ask_for(serve, tmp_path):
@@ -234,20 +236,20 @@ def test_without_the_run_a_market_tells_what_its_actions_ask_for(serve, tmp_path
     server = serve(folder / "lake")
     words = {"stream": 0, "first": 0, "last": 39}
     (folder / "market.json").unlink()
-    told = ask(server, "episode", **words)["trades"]
-    assert {t["symbol"] for t in told} == {None}
-    assert {t["date"] for t in told} == {None}
+    result = ask(server, "episode", **words)["trades"]
+    assert {t["symbol"] for t in result} == {None}
+    assert {t["date"] for t in result} == {None}
     for wrong in ("{", '{"config": {"rules": {"context": 0}}}', '{"config": {"rules": 3}}', '{"config": []}'):
         (folder / "config.json").write_text(wrong)
-        told = ask(server, "episode", **words)
-        assert "trades" not in told
-        assert told["entries"]
+        result = ask(server, "episode", **words)
+        assert "trades" not in result
+        assert result["entries"]
 
 
 def test_leaves_of_a_dict_are_shown_one_by_one(lakes, serve):
     server = serve(lakes / "vectors")
-    told = ask(server, "spec")["observations"]
-    assert [leaf["path"] for leaf in told] == ["obs['body']", "obs['goal'][0]", "obs['goal'][1]"]
+    result = ask(server, "spec")["observations"]
+    assert [leaf["path"] for leaf in result] == ["obs['body']", "obs['goal'][0]", "obs['goal'][1]"]
     assert ask(server, "observation", stream=0, first=50, last=99, at=7, leaf=1)["numbers"] == [1.0, 57.0]
     assert ask(server, "observation", stream=0, first=50, last=99, at=7, leaf=2)["numbers"] == [57.0]
 
@@ -256,9 +258,9 @@ def test_distributions_count_every_step_of_a_small_lake(lakes, serve):
     server = serve(lakes / "boards")
     with lp.Lake.open(lakes / "boards") as lake:
         batch = lake.steps(0, len(lake))
-    told = ask(server, "distribution", column="action")
-    assert told["steps"] == told["of"] == 2400
-    assert told["parts"][0]["counts"] == np.bincount(batch.action).tolist()
+    result = ask(server, "distribution", column="action")
+    assert result["steps"] == result["of"] == 2400
+    assert result["parts"][0]["counts"] == np.bincount(batch.action).tolist()
     reward = ask(server, "distribution", column="reward")["parts"][0]
     assert dict(zip(reward["at"], reward["counts"], strict=True))[1.0] == int(batch.reward.sum())
     parts = ask(serve(lakes / "market"), "distribution", column="action")["parts"]
@@ -268,36 +270,36 @@ def test_distributions_count_every_step_of_a_small_lake(lakes, serve):
 
 
 def test_sharing_tells_who_uses_which_rows(lakes, serve):
-    told = ask(serve(lakes / "market"), "sharing")
+    result = ask(serve(lakes / "market"), "sharing")
     with lp.Lake.open(lakes / "market") as lake:
         batch, stats = lake.steps(0, len(lake)), lake.stats()
-    assert (told["rows"], told["uses"]) == (stats.rows, 2 * 1200 * 120)
+    assert (result["rows"], result["uses"]) == (stats.rows, 2 * 1200 * 120)
     rows = {stream: set() for stream in range(4)}
     for stream, obs, then in zip(batch.stream, batch.obs, batch.next_obs, strict=True):
         rows[int(stream)] |= {row.tobytes() for row in (*obs, then[-1])}
-    assert told["overlap"] == [[len(rows[a] & rows[b]) for b in range(4)] for a in range(4)]
+    assert result["overlap"] == [[len(rows[a] & rows[b]) for b in range(4)] for a in range(4)]
     by = [sum(row in mine for mine in rows.values()) for row in set().union(*rows.values())]
-    assert [bar["rows"] for bar in told["shared"]] == [by.count(k) for k in range(1, 5)]
-    assert sum(map(sum, told["uses_by_stream"])) == told["uses"]
+    assert [bar["rows"] for bar in result["shared"]] == [by.count(k) for k in range(1, 5)]
+    assert sum(map(sum, result["uses_by_stream"])) == result["uses"]
 
 
 def test_commits_and_files_are_those_of_the_lake(lakes, serve):
     server = serve(lakes / "boards")
-    told = ask(server, "commits")
-    assert [c["number"] for c in told["commits"]] == [5, 4, 3, 2, 1, 0]
-    assert [c["recorded"] for c in told["commits"]] == [2400, 2000, 1600, 1200, 800, 400]
-    assert told["commits"][0]["note"] == {"frames": 2400}
+    result = ask(server, "commits")
+    assert [c["number"] for c in result["commits"]] == [5, 4, 3, 2, 1, 0]
+    assert [c["recorded"] for c in result["commits"]] == [2400, 2000, 1600, 1200, 800, 400]
+    assert result["commits"][0]["note"] == {"frames": 2400}
     assert [c["number"] for c in ask(server, "commits", before=2)["commits"]] == [1, 0]
     with lp.Lake.open(lakes / "boards", commit=2) as lake:
         segments, rows = list(lake.reader.stored()), [file for _, file in lake.reader.row_files(0)]
-    told = ask(server, "files", commit=2, kind="steps")
-    assert [f["file"] for f in told["files"]] == [s.name for s in reversed(segments)]
-    assert told["of"] == len(segments)
+    result = ask(server, "files", commit=2, kind="steps")
+    assert [f["file"] for f in result["files"]] == [s.name for s in reversed(segments)]
+    assert result["of"] == len(segments)
     (needed,) = segments[-1].segment.needs
-    assert told["files"][0]["needs"] == sum(meets(needed, file.first, file.stop) for file in rows)
-    told = ask(server, "files", commit=2, kind="rows")
-    assert [f["file"] for f in told["files"]] == [file.name for file in reversed(rows)]
-    assert told["of"] == len(rows)
+    assert result["files"][0]["needs"] == sum(meets(needed, file.first, file.stop) for file in rows)
+    result = ask(server, "files", commit=2, kind="rows")
+    assert [f["file"] for f in result["files"]] == [file.name for file in reversed(rows)]
+    assert result["of"] == len(rows)
 
 
 def test_an_older_commit_shows_what_it_held(lakes, serve):
@@ -367,13 +369,13 @@ def test_a_broken_segment_is_told_where_it_is_needed(lakes, serve, tmp_path):
     (path / "segments" / name).write_bytes(b"\0" * (path / "segments" / name).stat().st_size)
     server = serve(path)
     for _ in range(100):
-        told = ask(server, "episodes", limit=500)
-        if told["progress"]["error"]:
+        result = ask(server, "episodes", limit=500)
+        if result["progress"]["error"]:
             break
         time.sleep(0.05)
-    assert name in told["progress"]["error"]
-    assert told["progress"]["steps"] == 1200  # what comes before it is there
-    assert told["of"] > 50
+    assert name in result["progress"]["error"]
+    assert result["progress"]["steps"] == 1200  # what comes before it is there
+    assert result["of"] > 50
 
 
 def test_a_running_writer_is_followed(serve, tmp_path):
@@ -397,18 +399,18 @@ def test_a_running_writer_is_followed(serve, tmp_path):
         server = serve(path)
         assert finished(server, "episodes")["of"] == 2
         record(15)
-        told = finished(server, "episodes")
-        assert [(e["first"], e["end"]) for e in told["episodes"]] == [
+        result = finished(server, "episodes")
+        assert [(e["first"], e["end"]) for e in result["episodes"]] == [
             (30, "open"),
             (20, "truncated"),
             (10, "truncated"),
             (0, "truncated"),
         ]
-        assert told["progress"]["commit"] == 1
+        assert result["progress"]["commit"] == 1
         for _ in range(8):  # the first steps leave, and the commits that were looked at
             record(15)
-        told = finished(server, "episodes", order="newest", limit=1)
-        assert told["episodes"][0]["last"] == 154
+        result = finished(server, "episodes", order="newest", limit=1)
+        assert result["episodes"][0]["last"] == 154
         assert refused(server, "spec", commit=0)[0] == 404
         assert len(lp.Lake.open(path)) == 64
 
@@ -506,8 +508,8 @@ def test_observations_that_never_repeat_share_no_row(serve, tmp_path, rng):
             record_one(replay, rng.random((8, 12), np.float32), next_obs=rng.random((8, 12), np.float32))
         replay.commit()
     server = serve(tmp_path / "lake")
-    told = ask(server, "sharing")
-    assert told["kind"] == "plain" or told["uses"] == told["rows"]
+    result = ask(server, "sharing")
+    assert result["kind"] == "plain" or result["uses"] == result["rows"]
     strip = unpack(ask(server, "pictures", stream=0, first=0, last=9, count=10))
     assert strip.shape == (80, 12)
 
@@ -534,13 +536,13 @@ def test_the_index_keeps_the_newest_episodes_within_its_bound(lakes, serve, monk
     from lakepond.report.view import episodes
 
     monkeypatch.setattr(episodes, "MOST_EPISODES", 100)
-    told = finished(serve(lakes / "boards"), "episodes", limit=500)
+    result = finished(serve(lakes / "boards"), "episodes", limit=500)
     known = plain_episodes(lakes / "boards")
     going = sum(e[5] == "open" for e in known)
-    assert told["progress"]["dropped"] == len(known) - told["of"] > 0
-    assert told["of"] - going <= 100
+    assert result["progress"]["dropped"] == len(known) - result["of"] > 0
+    assert result["of"] - going <= 100
     newest = max(e[2] for e in known if e[5] != "open")
-    assert newest in [e["last"] for e in told["episodes"]]
+    assert newest in [e["last"] for e in result["episodes"]]
 
 
 def test_a_compacted_lake_is_read_as_before(lakes, serve, tmp_path):

@@ -1,4 +1,4 @@
-"""The view of a lake with so many files that its commit lists them through manifests."""
+"""The view of a lake whose commit lists its files in manifests."""
 
 import time
 
@@ -11,16 +11,15 @@ from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, manifests
 from lakepond.lake.format.entries import Manifest
 from lakepond.lake.read.catalog import Catalog
-from lakepond.report.view.checks import check
 from lakepond.report.view.episodes import EpisodeIndex
-from lakepond.report.view.files import tell_files
+from lakepond.report.view.files import check, describe_files
 from lakepond.report.view.opened import OpenedLake
 
 SPEC = lp.Spec(obs=lp.Field((256,), "float32"))
 
 
 def write(path, count, *, commit=None, first=0):
-    """So many commits of four steps each, an episode a commit."""
+    """A lake with `count` commits of four steps, one episode each."""
     with lp.Replay.open(
         path, None if first else SPEC, capacity=400, commit=commit, merge_after=None
     ) as replay:
@@ -54,12 +53,12 @@ def test_pages_of_files_are_those_of_the_commit_and_read_few_manifests(lake, kin
     assert sum(isinstance(entry, Manifest) for entry in listed) >= 2
     catalog = Catalog(commit, Segments(lake))
     for offset in (0, 1, 15, 16, 30, 59, 60, 99):
-        told, of = tell_files(catalog, kind, offset, 7)
-        assert [file["file"] for file in told] == names[::-1][offset : offset + 7]
+        answer, of = describe_files(catalog, kind, offset, 7)
+        assert [file["file"] for file in answer] == names[::-1][offset : offset + 7]
         assert of == len(names)
     read = []
     monkeypatch.setattr(Catalog, "read", lambda self, manifest, leaf: read.append(manifest))
-    assert len(tell_files(catalog, "rows", 0, 7)[0]) == 7
+    assert len(describe_files(catalog, "rows", 0, 7)[0]) == 7
     assert not read
 
 
@@ -73,10 +72,10 @@ def test_a_broken_manifest_is_named_and_what_it_lists_is_not_called_intact(lake,
     (lake / "segments" / manifest.name).write_bytes(bytes(manifest.size))
     monkeypatch.setattr(manifests, "kept", lambda manifest: None)
     with lp.Lake.open(lake) as opened:
-        told = list(check(opened))
-    assert [line["file"] for line in told if line["state"] != "intact"] == [manifest.name]
-    assert manifest.name in told[-1]["error"]
-    assert len(told) < lines
+        answer = list(check(opened))
+    assert [line["file"] for line in answer if line["state"] != "intact"] == [manifest.name]
+    assert manifest.name in answer[-1]["error"]
+    assert len(answer) < lines
 
 
 def finished(index, commit):

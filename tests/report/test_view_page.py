@@ -1,4 +1,4 @@
-"""The page of `view` in a real browser: keyboard, light and dark, wide and narrow, whole and broken."""
+"""The page of `view` in a real browser: keyboard, light and dark, wide and narrow, intact and damaged."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Who may ask `view` for what, and how the command begins and ends."""
+"""Access to the server of `view`, and how the command starts and ends."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Small lakes to look at: boards, frame stacks, a market, vectors in a dict; and what is empty or broken."""
+"""Small lakes to view: boards, frame stacks, a market, vectors in a dict; and empty or damaged ones."""
 
 import json
 import shutil
@@ -24,17 +24,17 @@ def boards(path: Path, steps: int = 2400, streams: int = 4, commits: int = 6) ->
         for n in range(steps // streams):
             before = np.stack([game.board() for game in games])
             action = rng.integers(0, 3, streams, dtype=np.int32)
-            told = [game.step(int(a)) for game, a in zip(games, action, strict=True)]
+            answer = [game.step(int(a)) for game, a in zip(games, action, strict=True)]
             replay.record(
                 obs=before,
                 action=action,
-                reward=np.array([reward for reward, _ in told], np.float32),
+                reward=np.array([reward for reward, _ in answer], np.float32),
                 next_obs=np.stack([game.board() for game in games]),
-                terminated=np.array([end for _, end in told]),
+                terminated=np.array([end for _, end in answer]),
                 truncated=np.zeros(streams, bool),
                 epsilon=np.full(streams, max(0.05, 1 - n / 300), np.float32),
             )
-            for game, (_, end) in zip(games, told, strict=True):
+            for game, (_, end) in zip(games, answer, strict=True):
                 if end:
                     game.reset()
             if (n + 1) % (steps // streams // commits) == 0:
@@ -179,8 +179,8 @@ def traded(path: Path, episodes: int = 3, **rules: Any) -> tuple[Path, list[list
                 obs, info = then, after
             made.append(env.trades)
         replay.commit()
-    told = {"trainer": "mine", "config": {"rules": rules}}
-    (path / "config.json").write_text(json.dumps(told))
+    answer = {"trainer": "mine", "config": {"rules": rules}}
+    (path / "config.json").write_text(json.dumps(answer))
     names = {
         "symbols": list(history.symbols),
         "dates": [str(date) for date in history.dates],

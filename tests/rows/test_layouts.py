@@ -1,4 +1,4 @@
-"""The rows of observations are found from what is recorded, and never from data that says nothing."""
+"""Row layouts are detected from recorded observations, and not from data without evidence."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_equal_rows_say_nothing(value):
 
 
 def test_a_dot_that_moves_over_a_blank_board_says_nothing():
-    """Each board is the previous one moved by a line, but nothing new enters: it is no window."""
+    """Each board is the previous one moved by a line, but nothing new enters: it is not a window."""
     boards = np.zeros((40, 48, 24), np.uint8)
     for t in range(40):
         boards[t, 44 - t, 3] = 1

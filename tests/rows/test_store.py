@@ -1,4 +1,4 @@
-"""Each distinct row once: how many rows are kept for what is handed over."""
+"""Each distinct row is stored once: the number of rows for given observations."""
 
 import subprocess
 import sys
@@ -321,7 +321,7 @@ def test_thousands_of_short_lived_streams_leave_nothing_behind():
 
 @pytest.mark.parametrize("rows", [None, "auto"])
 def test_window_refs_are_right_whatever_the_layout(rows):
-    """A field whose rows are too small to be told apart, or that is kept whole by choice."""
+    """A field whose rows are too small to be distinguished, or that is stored as one row by choice."""
     source = lp.RowSource(np.arange(400, dtype=np.float32))
     replay = lp.Replay(lp.Spec(obs=lp.Field((100,), "float32", rows=rows)), 10)
     for stop in (150, 151, 399):

@@ -1,4 +1,4 @@
-"""Kill a start, a resume and a move at each file operation; then start again and look that nothing is lost.
+"""Kill a start, a resume and a move at each file operation; then start again and check that nothing is lost.
 
     python tests/runs/crash_points.py FOLDER
 

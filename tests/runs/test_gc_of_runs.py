@@ -1,4 +1,4 @@
-"""What a checkpoint needs is not garbage: the commits that checkpoints name stay in the cloud."""
+"""Commits that a checkpoint names are kept in the cloud."""
 
 import json
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class _Settings:
 
 @pytest.fixture
 def run(tmp_path) -> Path:
-    """Commits 0 to 7 of which each lets go of older steps; checkpoints 2, 5 and 9 name 2, 5 and none."""
+    """Commits 0 to 7 of which each drops older steps; checkpoints 2, 5 and 9 name 2, 5 and none."""
     folder = tmp_path / "run"
     spec = lp.Spec(obs=lp.Field((64,), "float32"))
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Starting and resuming a run: experience is never deleted, and each advice that an error gives works."""
+"""Starting and resuming a run: experience is never deleted, and following the advice of each error works."""
 
 import json
 import logging
@@ -424,7 +424,7 @@ def test_another_machine_is_warned_of_once_and_every_session_is_kept(run, caplog
     assert "memory" not in warning.getMessage()
     train(run, 6)
     assert len(caplog.records) == 1
-    sessions = Run.open(run).told["sessions"]
+    sessions = Run.open(run).about["sessions"]
     assert len(sessions) == 3
     assert [each["machine"]["cores"] for each in sessions] == [512, *[len(os.sched_getaffinity(0))] * 2]
     check(run, 6)

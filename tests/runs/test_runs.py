@@ -1,4 +1,4 @@
-"""A run's folder: what is saved comes back, what is half is not seen, going back goes back in everything."""
+"""A run's folder: saved state is restored, incomplete files are ignored, a rewind covers every file."""
 
 import contextlib
 import errno
@@ -194,7 +194,7 @@ def test_tensorboard_and_wandb_get_the_same_numbers_without_login(tmp_path, monk
                 run.log(step * 100, {"reward": step, "note": "text stays in the file"})
     assert len(list((tmp_path / "tensorboard").glob("events*"))) == 1
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    assert file.name == f"run-{run.told['id']}.wandb"  # not the name of the folder, which others have too
+    assert file.name == f"run-{run.about['id']}.wandb"  # not the name of the folder, which others have too
     assert [json.loads(line)["reward"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [
         1,
         2,
@@ -205,7 +205,7 @@ def test_two_runs_have_two_ids_and_a_resumed_one_keeps_its_own(tmp_path):
     found = []
     for folder in (tmp_path / "here/run", tmp_path / "there/run", tmp_path / "here/run"):
         with Run.create(folder, "erl", Config()) as run:
-            found.append(run.told["id"])
+            found.append(run.about["id"])
     assert found[0] == found[2] != found[1]
 
 

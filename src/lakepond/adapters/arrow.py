@@ -26,9 +26,7 @@ from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, Batch, Spec, leaves, rebuild
 
 BATCH_BYTES = 16 << 20
-"""plain bytes in a record batch"""
-MOST_RATIO = 1032
-"""bytes that one byte of a file may expand to, as for deflate"""
+"""uncompressed bytes of a record batch"""
 SPEC = b"lakepond.spec"
 
 
@@ -101,8 +99,7 @@ def import_arrow(path: str | Path, lake: str | Path, *, progress: Progress | Non
             trees = {"obs": spec.obs, "next_obs": spec.obs, "action": spec.action}
             steps: dict[str, Any] = {}
             for name, tree in trees.items():
-                parts = iter([values[leaf] for leaf, _ in leaves(tree, name)])
-                steps[name] = rebuild(tree, lambda parts=parts: next(parts))  # type: ignore[misc]
+                steps[name] = rebuild(tree, iter([values[leaf] for leaf, _ in leaves(tree, name)]).__next__)
             for name in ("reward", "terminated", "truncated", "stream", *spec.extras):
                 steps[name] = values[name]
             replay.record(**steps)
@@ -124,7 +121,7 @@ def _opened(path: Path) -> tuple[int, Spec, Iterator[Any]]:
 
     with path.open("rb") as file:
         parquet = file.read(4) == b"PAR1"
-    total = (check_parquet if parquet else check_ipc)(path, MOST_RATIO)
+    total = (check_parquet if parquet else check_ipc)(path)
     if parquet:
         table = pq.ParquetFile(path)
         spec = _spec_of(table.schema_arrow, path)

@@ -369,7 +369,7 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def _send_changed(store: Store, path: Path, name: str) -> int:
-    """Have a file there as it is now; returns how many bytes were sent for it."""
+    """Upload a file if it differs from the object of that name; return the bytes uploaded."""
     size = path.stat().st_size
     info = store.head(name)
     if size > LARGE:
@@ -385,7 +385,7 @@ def _send_changed(store: Store, path: Path, name: str) -> int:
 
 
 def _download(store: Store, name: str, size: int, aside: Path) -> None:
-    with aside.open("wb" if aside.exists() else "xb") as file:  # another try writes the same file
+    with aside.open("wb" if aside.exists() else "xb") as file:  # a retry writes the same file
         for piece in store.stream(name, size):
             file.write(piece)
         file.flush()

@@ -25,12 +25,11 @@ from lakepond.errors import SpecError, TooFewSteps
 from lakepond.lake.read.assemble import PART_STEPS
 from lakepond.lake.read.episodes import Episode, episode_of
 from lakepond.lake.read.lake import Lake
-from lakepond.lake.read.loaded import LoadedSteps, views
 from lakepond.lake.read.sequences import episodes_of
 from lakepond.types import Array, Field, Tree
 
 CACHE_BYTES = 256 << 20
-"""whole episodes that are kept in memory, for pickers and slicers that need whole episodes"""
+"""bytes of complete episodes in the cache, for pickers and slicers that need these"""
 
 
 class LakeBuffer:
@@ -90,7 +89,7 @@ class LakeBuffer:
         return number, transitions - self._before[number]
 
     def read(self, number: int) -> Episode:
-        """A whole episode, from memory if it was read recently."""
+        """A complete episode, from the cache if it was read recently."""
         if number in self._cache:
             self._cache.move_to_end(number)
             return self._cache[number]
@@ -105,7 +104,7 @@ class LakeBuffer:
 
 
 class _Episodes(Sequence[Any]):
-    """The episodes of a buffer, made when they are asked for."""
+    """The episodes of a buffer, created on access."""
 
     def __init__(self, buffer: LakeBuffer) -> None:
         self._buffer = buffer
@@ -192,7 +191,7 @@ class LakeEpisode:
 
 
 class LakeReplayBuffer(d3.ReplayBuffer):
-    """d3rlpy's dataset over a lake. A batch is read at once, and only its own steps are.
+    """d3rlpy's dataset over a lake. A batch is read in one call, and only its own steps are.
 
     That holds for `BasicTransitionPicker` and `BasicTrajectorySlicer`, the defaults; others read whole
     episodes, of which some are kept in memory.
@@ -242,9 +241,9 @@ class LakeReplayBuffer(d3.ReplayBuffer):
         start, size = buffer.starts[number], buffer.sizes[number]
         terminal = buffer.terminated[number] & (at == size - 1)
         step = start + at
-        batch = _read(buffer.lake, buffer.ids[step])
+        batch = buffer.lake.steps(buffer.ids[step])
         following = np.where(terminal, step, step + 1)
-        next_action = _with_axis(_actions(buffer.lake, buffer.ids[following]))
+        next_action = _with_axis(buffer.lake.steps(buffer.ids[following], only=()).action)
         action = _with_axis(batch.action)
         found = []
         for i in range(len(index)):
@@ -284,7 +283,7 @@ class _Tail(LakeEpisode):
         super().__init__(buffer, number)
         self._first = first
         start = int(buffer.starts[number])
-        self._batch = _read(buffer.lake, buffer.ids[start + first : start + stop])
+        self._batch = buffer.lake.steps(buffer.ids[start + first : start + stop])
 
     @property
     def observations(self) -> Any:
@@ -331,21 +330,6 @@ def _scan(lake: Lake, ids: Array) -> tuple[Array, int]:
         if columns["action"].dtype.kind in "biu":
             largest = max(largest, int(columns["action"].max()))
     return rewards[ids - oldest], largest
-
-
-def _read(lake: Lake, ids: Array) -> Any:
-    distinct, at = np.unique(ids, return_inverse=True)
-    loaded = LoadedSteps(lake, distinct)
-    data, places = loaded.batch(at.reshape(-1), lambda size: np.empty(size, np.uint8))
-    return views(loaded.form, data, places)
-
-
-def _actions(lake: Lake, ids: Array) -> Array:
-    """The actions of some steps, without their observations."""
-    distinct, at = np.unique(ids, return_inverse=True)
-    parts = [lake.reader.read(segment, some) for segment, some in lake.reader.parts(distinct, PART_STEPS)]
-    found: Array = np.concatenate([part.columns["action"] for part in parts])[at.reshape(-1)]
-    return found
 
 
 def _with_axis(actions: Array) -> Array:

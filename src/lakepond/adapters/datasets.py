@@ -22,13 +22,13 @@ import torch
 import torch.distributed
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from lakepond.adapters.epochs import Epoch, Position
+from lakepond.adapters.epochs import Epoch, EpochPosition
 from lakepond.adapters.torch import to_torch
 from lakepond.errors import SampleError, TooFewSteps
 from lakepond.lake.read.lake import Lake, open_commits
 from lakepond.lake.read.loaded import LoadedSteps, Place, views
 from lakepond.lake.read.sequences import Sequences
-from lakepond.types import Array, Batch, Field, Tree, leaves, rebuild
+from lakepond.types import Array, Batch, Field, Tree, leaves, map_leaves
 
 BUFFER_BYTES = 64 << 20
 """decoded steps that an iterator keeps in memory, about"""
@@ -86,7 +86,7 @@ class LakeDataset(IterableDataset):
         if burn_in and sequence_length is None:
             raise SampleError(f"burn_in={burn_in} needs sequence_length, the number of steps to learn from.")
         self._prepare()
-        self._position = Position()
+        self._position = EpochPosition()
 
     def _prepare(self) -> None:
         """Derive from the lake what does not change while it is read."""
@@ -107,7 +107,7 @@ class LakeDataset(IterableDataset):
 
     def set_epoch(self, epoch: int) -> None:
         """Start an epoch from its beginning."""
-        self._position = Position(epoch)
+        self._position = EpochPosition(epoch)
 
     def _plan(self, epoch: int) -> Epoch:
         return Epoch(
@@ -183,7 +183,7 @@ class LakeDataset(IterableDataset):
 
         The number of workers may be another one.
         """
-        position = Position.from_state_dict(state)
+        position = EpochPosition.from_state_dict(state)
         commits = state.get("commits")
         if commits != self._commits():
             if not isinstance(commits, dict):
@@ -252,7 +252,7 @@ class LakeLoader(DataLoader):
 
 
 class _Marked(IterableDataset):
-    """Batches with their marks, which tell the process that receives them what was delivered."""
+    """Batches with their marks, by which the receiving process counts what was delivered."""
 
     def __init__(self, dataset: LakeDataset) -> None:
         super().__init__()
@@ -294,10 +294,7 @@ class LakeSteps(Dataset):
 
     def _batch(self, positions: Array) -> Batch:
         ids = self.lake.commit.oldest + np.where(positions < 0, positions + len(self), positions)
-        distinct, at = np.unique(ids, return_inverse=True)
-        loaded = LoadedSteps(self.lake, distinct)
-        data, places = loaded.batch(at.reshape(ids.shape), _aligned)
-        return to_torch(views(loaded.form, data, places))
+        return to_torch(self.lake.steps(ids))
 
 
 def _opened(owner: object, lake: Lake | str | Path) -> Lake:
@@ -348,12 +345,7 @@ def _aligned(size: int) -> Array:
 
 def _step(batch: Batch, i: int) -> Batch:
     """One step of a batch."""
-
-    def one(tree: Tree) -> Tree:
-        values = iter([leaf for _, leaf in leaves(tree)])
-        return rebuild(tree, lambda: next(values)[i])
-
-    return Batch(*(one(tree) for tree in batch))
+    return Batch(*(map_leaves(lambda leaf: leaf[i], tree) for tree in batch))
 
 
 # --- sizes -------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +14,10 @@ from lakepond.adapters.staging import new_lake
 from lakepond.errors import SpecError
 from lakepond.lake.read.episodes import Episode
 from lakepond.replay import Replay
-from lakepond.types import Array, Field, Spec, Tree, leaves, rebuild
+from lakepond.types import Array, Field, Spec, map_leaves
 
 PIECE_BYTES = 16 << 20
-"""plain bytes recorded at a time"""
+"""uncompressed bytes recorded at a time"""
 COMMIT_STEPS = 50_000
 """steps between two commits"""
 
@@ -68,7 +69,7 @@ def import_episodes(
         return recorder.finish(count, {"imported": True})
 
 
-class Recorder:
+class ImportReplay:
     """The replay that an import records to; opened when the first step has determined the spec."""
 
     def __init__(self, folder: Path) -> None:
@@ -89,9 +90,9 @@ class Recorder:
 
 
 @contextmanager
-def recording(folder: Path) -> Iterator[Recorder]:
-    """A `Recorder` whose replay is closed when the block ends; after a failure without a further error."""
-    recorder = Recorder(folder)
+def recording(folder: Path) -> Iterator[ImportReplay]:
+    """An `ImportReplay` that is closed when the block ends; after a failure without a further error."""
+    recorder = ImportReplay(folder)
     try:
         yield recorder
         if recorder.replay is not None:
@@ -107,16 +108,11 @@ def _record(replay: Replay, episode: Episode) -> None:
     piece = max(1, PIECE_BYTES // replay.spec.step_nbytes)
     for at in range(0, episode.steps, piece):
         to = min(at + piece, episode.steps)
-
-        def part(tree: Tree, start: int, stop: int) -> Tree:
-            values = iter([leaf for _, leaf in leaves(tree)])
-            return rebuild(tree, lambda: next(values)[start:stop])
-
         replay.record(
-            obs=part(episode.obs, at, to),
-            action=part(episode.action, at, to),
+            obs=map_leaves(itemgetter(slice(at, to)), episode.obs),
+            action=map_leaves(itemgetter(slice(at, to)), episode.action),
             reward=episode.reward[at:to],
-            next_obs=part(episode.obs, at + 1, to + 1),
+            next_obs=map_leaves(itemgetter(slice(at + 1, to + 1)), episode.obs),
             terminated=episode.terminated[at:to],
             truncated=episode.truncated[at:to],
             stream=episode.stream,
@@ -128,14 +124,9 @@ def _record(replay: Replay, episode: Episode) -> None:
 
 def spec_of(episode: Episode) -> Spec:
     """The spec of an episode's arrays."""
-
-    def fields(tree: Tree) -> Tree:
-        values = iter([leaf for _, leaf in leaves(tree)])
-        return rebuild(tree, lambda: _field(next(values)))
-
     return Spec(
-        obs=fields(episode.obs),
-        action=fields(episode.action),
+        obs=map_leaves(_field, episode.obs),
+        action=map_leaves(_field, episode.action),
         reward=_field(episode.reward),
         extras={name: _field(values) for name, values in episode.extras.items()},
     )

@@ -98,7 +98,7 @@ class Epoch:
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.number, *key)))
 
 
-class Position:
+class EpochPosition:
     """How far an epoch is: the batches of each group that were delivered."""
 
     def __init__(self, epoch: int = 0) -> None:
@@ -126,11 +126,11 @@ class Position:
                 yield group, done
 
     def state_dict(self) -> dict[str, Any]:
-        """The position as plain numbers."""
+        """The position as a dict of numbers."""
         return {"epoch": self.epoch, "first": self._first, "delivered": sorted(self._delivered.items())}
 
     @classmethod
-    def from_state_dict(cls, state: dict[str, Any]) -> Position:
+    def from_state_dict(cls, state: dict[str, Any]) -> EpochPosition:
         """The position that `state_dict` returned."""
         try:
             position = cls(int(state["epoch"]))

@@ -17,7 +17,7 @@ import numpy as np
 
 from lakepond.errors import RecordError, UnknownStream
 from lakepond.replay import Replay
-from lakepond.types import Array, Tree, leaves, rebuild
+from lakepond.types import Array, Tree, leaves, map_leaves
 
 
 class Recorder:
@@ -58,43 +58,22 @@ class Recorder:
         if self._obs is None:
             raise RecordError("the environment has not been reset; call reset() before step().")
         obs, reward, terminated, truncated, info = self.env.step(action)
-        if not self._vector:
-            self.replay.record(
-                obs=self._obs,
-                action=action,
-                reward=reward,
-                next_obs=obs,
-                terminated=bool(terminated),
-                truncated=bool(truncated),
-                stream=int(self.streams[0]),
-                **extras,
-            )
-            self._obs = _copy(obs)
-            return obs, reward, terminated, truncated, info
-        ended = np.asarray(terminated) | np.asarray(truncated)
-        next_obs = self._true_next(obs, ended, info)
-        if not self._resetting.any():
-            self.replay.record(
-                obs=self._obs,
-                action=action,
-                reward=reward,
-                next_obs=next_obs,
-                terminated=terminated,
-                truncated=truncated,
-                stream=self.streams,
-                **extras,
-            )
-        elif len(kept := np.flatnonzero(~self._resetting)):
-            self.replay.record(
-                obs=_take(self._obs, kept),
-                action=_take(action, kept),
-                reward=np.asarray(reward)[kept],
-                next_obs=_take(next_obs, kept),
-                terminated=np.asarray(terminated)[kept],
-                truncated=np.asarray(truncated)[kept],
-                stream=self.streams[kept],
-                **{name: np.asarray(value)[kept] for name, value in extras.items()},
-            )
+        ended = np.atleast_1d(np.asarray(terminated) | np.asarray(truncated))
+        step: dict[str, Any] = {
+            "obs": self._obs,
+            "action": action,
+            "reward": reward,
+            "next_obs": self._true_next(obs, ended, info),
+            "terminated": terminated if self._vector else bool(terminated),
+            "truncated": truncated if self._vector else bool(truncated),
+            "stream": self.streams if self._vector else int(self.streams[0]),
+            **extras,
+        }
+        if self._resetting.any():
+            kept = np.flatnonzero(~self._resetting)
+            step = {name: _take(value, kept) for name, value in step.items()}
+        if not self._resetting.all():
+            self.replay.record(**step)
         self._resetting = ended & (self._mode == "NextStep")
         self._obs = _copy(obs)
         return obs, reward, terminated, truncated, info
@@ -121,5 +100,4 @@ def _copy(tree: Tree) -> Tree:
 
 
 def _take(tree: Tree, at: Any) -> Tree:
-    values = iter([np.array(np.asarray(leaf)[at]) for _, leaf in leaves(tree)])
-    return rebuild(tree, lambda: next(values))
+    return map_leaves(lambda leaf: np.array(np.asarray(leaf)[at]), tree)

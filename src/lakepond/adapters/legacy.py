@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from lakepond.adapters.legacy_source import LegacyPickleError, Source
+from lakepond.adapters.legacy_source import LegacyPickleError, ReplayFile
 from lakepond.adapters.legacy_unpickler import DTYPES, MAX_ARRAY_BYTES, Transition, Unpickler
 from lakepond.lake.files import write_path
 
@@ -72,7 +72,7 @@ def legacy_capacity(path: PathLike) -> int:
 
 @contextmanager
 def _opened(path: PathLike) -> Iterator[Unpickler]:
-    source = Source(path)
+    source = ReplayFile(path)
     unpickler = Unpickler(source)
     try:
         yield unpickler

@@ -25,11 +25,11 @@ from lakepond.types import Array, Field, Spec
 
 Progress = Callable[[int, int], None]
 PIECE_BYTES = 16 << 20
-"""plain bytes read of a lake at a time"""
+"""uncompressed bytes read of a lake at a time"""
 
 
 def import_legacy(path: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
-    """Import every transition of an old file, plain or gzip, to a new lake; `progress` counts its bytes.
+    """Import every transition of a pickle, uncompressed or gzip, to a new lake; `progress` counts its bytes.
 
     The file does not tell agents apart, so all transitions belong to one stream; it is cut where a transition
     does not continue the one before it. The file's capacity is noted in the commit, so that it can be written

@@ -1,4 +1,4 @@
-"""The bytes of a replay file, plain or gzip, and the memo of its pickle; both in bounded memory."""
+"""The bytes of a replay file, uncompressed or gzip, and the memo of its pickle; both in bounded memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 import io
 import os
 import pickle
-import tempfile
+import sqlite3
 from collections import OrderedDict
 from typing import Any
 
@@ -16,15 +16,15 @@ GZIP_MAGIC = b"\x1f\x8b"
 BUFFER_BYTES = 1 << 18
 CACHE_BYTES = 32 << 20
 """recent payloads in memory; a payload of more than half of this is read again when it is needed"""
-PAGE_ENTRIES = 256
-PAGES_IN_MEMORY = 64
+RECENT_ENTRIES = 2_048
+"""objects of the memo that are kept in memory"""
 
 
 class LegacyPickleError(LakepondError, ValueError):
     """A replay file that is damaged, holds more than data, or cannot be written."""
 
 
-class Source:
+class ReplayFile:
     """A file, decompressed if it is gzip: read forward, and large payloads again by their offset.
 
     The newest payloads come from a cache, older ones from a second handle. On a gzip file that handle
@@ -102,52 +102,38 @@ def _read(file: io.BufferedReader, count: int) -> bytearray:
 
 
 class Memo:
-    """All numbered objects: any may be referenced again, so old pages go to a temporary file."""
+    """All numbered objects of a pickle: those used recently in memory, the others in a temporary database."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._pages: OrderedDict[int, dict[int, Any]] = OrderedDict()  # least recently used first
-        self._places: dict[int, tuple[int, int]] = {}
-        self._file: Any = None
+        self._recent: OrderedDict[int, Any] = OrderedDict()
+        self._old = sqlite3.connect("", check_same_thread=False)  # a file without a name, once it is large
+        self._old.execute("CREATE TABLE memo (number INTEGER PRIMARY KEY, value BLOB)")
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, number: int) -> Any:
-        page = self._page(number // PAGE_ENTRIES)
-        if number not in page:
-            raise LegacyPickleError(f"it references object {number}, which does not exist or is not kept")
-        return page[number]
+        if number not in self._recent:
+            found = self._old.execute("SELECT value FROM memo WHERE number = ?", (number,)).fetchone()
+            if found is None:
+                raise LegacyPickleError(f"it references object {number}, which does not exist or is not kept")
+            self._keep(number, pickle.loads(found[0]))  # written below
+        self._recent.move_to_end(number)
+        return self._recent[number]
 
     def __setitem__(self, number: int, value: Any) -> None:
         self._count += 1
-        if isinstance(value, tuple) or (isinstance(value, bytes) and len(value) > 1):
-            return  # part of an array: pickle numbers it, but never references it
-        page = self._page(number // PAGE_ENTRIES)
-        page[number] = value
-        self._places.pop(number // PAGE_ENTRIES, None)  # the copy in the file is out of date
+        if not isinstance(value, tuple) and not (isinstance(value, bytes) and len(value) > 1):
+            self._keep(number, value)  # others are parts of arrays: pickle numbers them, but never uses that
+
+    def _keep(self, number: int, value: Any) -> None:
+        self._recent[number] = value
+        if len(self._recent) > RECENT_ENTRIES:
+            old, value = self._recent.popitem(last=False)
+            data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+            self._old.execute("INSERT OR REPLACE INTO memo VALUES (?, ?)", (old, data))
 
     def close(self) -> None:
-        """Delete the temporary file."""
-        if self._file is not None:
-            self._file.close()
-
-    def _page(self, which: int) -> dict[int, Any]:
-        page = self._pages.get(which)
-        if page is None:
-            page = {}
-            if which in self._places:
-                offset, length = self._places[which]
-                self._file.seek(offset)
-                page = pickle.loads(self._file.read(length))  # written below, to a file without a name
-            self._pages[which] = page
-        self._pages.move_to_end(which)
-        if len(self._pages) > PAGES_IN_MEMORY:
-            old, entries = self._pages.popitem(last=False)
-            if entries and old not in self._places:
-                if self._file is None:
-                    self._file = tempfile.TemporaryFile(prefix="lakepond-")  # noqa: SIM115
-                data = pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
-                self._places[old] = self._file.seek(0, os.SEEK_END), len(data)
-                self._file.write(data)
-        return page
+        """Delete the temporary database."""
+        self._old.close()

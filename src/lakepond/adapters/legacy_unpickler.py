@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lakepond.adapters.legacy_source import LegacyPickleError, Memo, Source
+from lakepond.adapters.legacy_source import LegacyPickleError, Memo, ReplayFile
 from lakepond.types import Array
 from lakepond.untrusted import one_line
 
@@ -131,7 +131,7 @@ class ArrayAt:
             )
         self.data, self.form = data, (dtype.name, shape, order, axes)
 
-    def load(self, source: Source) -> Array:
+    def load(self, source: ReplayFile) -> Array:
         """A new, writable array."""
         data, (dtype, shape, order, axes) = self.data, self.form
         flat = source.load(data.offset, data.length) if isinstance(data, Lump) else bytearray(data or b"")
@@ -164,7 +164,7 @@ class Fields:
         """The keys that it lacks."""
         return ", ".join(key for key in Transition._fields if key not in self.values)
 
-    def load(self, source: Source) -> Transition:
+    def load(self, source: ReplayFile) -> Transition:
         """The transition, with arrays of its own."""
         values = {k: v.load(source) if isinstance(v, ArrayAt) else v for k, v in self.values.items()}
         return Transition(**values)
@@ -226,7 +226,7 @@ STAND_INS: dict[str, Any] = {
 class Unpickler(PythonUnpickler):  # type: ignore[misc]
     """Reads a file once; see `next_transition`."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ReplayFile) -> None:
         super().__init__(source)
         self.source = source
         self.capacity: int | None = None

@@ -31,12 +31,11 @@ from lakepond.errors import SpecError
 from lakepond.lake.files import write_path
 from lakepond.lake.format import description
 from lakepond.lake.read.lake import Lake
-from lakepond.types import Array, Field, Spec, Tree, leaves, rebuild
+from lakepond.types import Array, Field, Spec, leaves, rebuild
 
 FILE_BYTES = 100 << 20
 """uncompressed bytes from which on a data file is followed by another one"""
 FILES_PER_CHUNK = 1000
-MOST_RATIO = 1032
 PLACE = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 CARD = """---
 tags: [LeRobot, reinforcement-learning]
@@ -279,8 +278,8 @@ def _read(path: Path, spec: Spec, total: int) -> Iterator[Episode]:
             values = {name: _values(table[name], field) for name, field in {**fields, **plain}.items()}
             obs = [np.concatenate([values[name], _values(final[name], fields[name])]) for name in observed]
             episode = Episode(
-                obs=_tree(spec.obs, obs),
-                action=_tree(spec.action, [values[name] for name in acted]),
+                obs=rebuild(spec.obs, iter(obs).__next__),
+                action=rebuild(spec.action, iter([values[name] for name in acted]).__next__),
                 reward=values["next.reward"],
                 terminated=values["next.terminated"],
                 truncated=values["next.truncated"],
@@ -295,7 +294,7 @@ def _episodes(folder: Path) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     for file in sorted(folder.glob("chunk-*/file-*.parquet")):
-        check_parquet(file, MOST_RATIO)
+        check_parquet(file)
         table = pq.ParquetFile(file)
         for group in range(table.num_row_groups):
             rows = table.read_row_group(group)
@@ -316,8 +315,3 @@ def _values(values: Any, field: Field) -> Array:
         raise ValueError(f"a column is {values.type} where {field} is expected")
     array: Array = flat.to_numpy(zero_copy_only=False)
     return array.reshape(len(values), *field.shape)
-
-
-def _tree(tree: Tree, values: list[Array]) -> Tree:
-    parts = iter(values)
-    return rebuild(tree, lambda: next(parts))

@@ -30,14 +30,12 @@ from lakepond.adapters.staging import refuse_existing
 from lakepond.arrow_sizes import check_ipc, check_parquet
 from lakepond.errors import SpecError
 from lakepond.lake.read.lake import Lake
-from lakepond.types import Array, Field, Spec, Tree, leaves
+from lakepond.types import Array, Field, Spec, Tree, leaves, map_leaves
 
 VERSION = "0.5.4"
 """the first that reads images without JPEG"""
 IMAGE_SIDE = 32
 """Minari takes uint8 boxes of at least this height and width for images"""
-MOST_RATIO = 1032
-"""bytes that one byte of an Arrow or Parquet file may expand to, as for deflate"""
 
 
 def export_minari(
@@ -157,7 +155,7 @@ def _is_discrete(field: Field) -> bool:
 
 
 def _space(spec: Tree, path: str, seen: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    """A Gymnasium space as Minari writes it; `seen`: the lowest and the highest of each whole number."""
+    """A Gymnasium space as Minari writes it; `seen`: the lowest and the highest of each integer."""
     if isinstance(spec, dict):
         inner = {key: _space(sub, f"{path}[{key!r}]", seen) for key, sub in spec.items()}
         return {"type": "Dict", "subspaces": inner}
@@ -261,7 +259,7 @@ def _read_arrow(data: Path, form: str) -> Iterator[dict[str, Any]]:
     for folder in folders:
         dataset = ds.dataset(folder, format=form, exclude_invalid_files=True)
         for file in dataset.files:
-            (check_ipc if form == "arrow" else check_parquet)(file, MOST_RATIO)
+            (check_ipc if form == "arrow" else check_parquet)(file)
         table = dataset.to_table().combine_chunks()
         table.validate(full=True)  # or offsets in the file may point outside of its buffers
         columns = {name: table[name].combine_chunks() for name in table.column_names}
@@ -296,9 +294,10 @@ def _shaped(values: Any, field: Any) -> Any:
 def _episode(found: dict[str, Any], obs_space: Any, action_space: Any, jpeg: bool) -> Episode:
     steps = int(np.shape(found["terminations"])[0])
     obs = _values(found["observations"], obs_space, jpeg)
-    count = _length(obs)
+    count = len(next(leaves(obs))[1])
     columns = [np.asarray(found[name]) for name in ("rewards", "terminations", "truncations")]
-    lengths = {steps, _length(actions := _values(found["actions"], action_space, jpeg)), *map(len, columns)}
+    actions = _values(found["actions"], action_space, jpeg)
+    lengths = {steps, len(next(leaves(actions))[1]), *map(len, columns)}
     if len(lengths) > 1 or any(column.ndim != 1 or column.dtype.kind not in "biuf" for column in columns):
         raise ValueError(
             f"its actions, rewards, terminations and truncations do not belong together: {lengths}"
@@ -307,7 +306,7 @@ def _episode(found: dict[str, Any], obs_space: Any, action_space: Any, jpeg: boo
     steps = min(steps, count - 1)  # Arrow pads all columns to the length of the observations
     return Episode(
         obs=obs,
-        action=_first(actions, steps),
+        action=map_leaves(lambda leaf: leaf[:steps], actions),
         reward=columns[0][:steps],
         terminated=columns[1][:steps].astype(bool),
         truncated=columns[2][:steps].astype(bool),
@@ -353,15 +352,3 @@ def _extras(infos: dict[str, Any], steps: int) -> Iterator[tuple[str, Array]]:
             continue
         if name.isidentifier() and steps <= len(values) <= steps + 1:
             yield name, values[:steps]
-
-
-def _length(tree: Tree) -> int:
-    while isinstance(tree, dict | tuple):
-        tree = next(iter(tree.values())) if isinstance(tree, dict) else tree[0]
-    return len(tree)
-
-
-def _first(tree: Tree, count: int) -> Tree:
-    if isinstance(tree, dict):
-        return {key: _first(sub, count) for key, sub in tree.items()}
-    return tuple(_first(sub, count) for sub in tree) if isinstance(tree, tuple) else tree[:count]

@@ -7,28 +7,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-def watched() -> bool:
+def is_watched() -> bool:
     """Whether stderr is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Context manager that yields a function `progress(done, total)`, which draws a progress bar."""
-    if not watched():
+    """Yield a function `progress(done, total)`, which draws a progress bar with the label `what`."""
+    if not is_watched():
         yield lambda done, total: None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as drawn:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+    stderr = Console(stderr=True, markup=False, emoji=False)
+    with Progress(*columns, TimeRemainingColumn(), console=stderr, transient=True) as drawn:
         task = drawn.add_task(what, total=None)
-        yield lambda done, total: drawn.update(task, completed=done, total=total)
+        yield lambda done, total: drawn.update(task, completed=done, total=total or None)
 
 
 def say(line: str) -> None:
     """Print one line to stderr if it is a terminal."""
-    if watched():
-        from rich.console import Console
-
-        Console(stderr=True).print(line, highlight=False)
+    if is_watched():
+        print(line, file=sys.stderr)  # noqa: T201

@@ -52,7 +52,7 @@ def new_lake(target: Path) -> Iterator[Path]:
 
 
 def _make_locked(target: Path) -> tuple[Path, int]:
-    """A new temporary folder, and the descriptor whose flock says that its import is running."""
+    """A new temporary folder, and the descriptor whose flock shows that its import is running."""
     while True:
         folder = target.with_name(f".{target.name}.{os.urandom(4).hex()}{ASIDE}")
         folder.mkdir()

@@ -27,8 +27,8 @@ MOST_SPARE = 4
 """host batches that are kept to be used again"""
 
 
-class Source(Protocol):
-    """What can be sampled: a `Replay`, or a `Lake`."""
+class Sampled(Protocol):
+    """A `Replay`, a `Lake`, or any object with such a `sample`."""
 
     sample: Callable[..., Batch]
 
@@ -50,7 +50,7 @@ class TorchSampler:
     """
 
     def __init__(
-        self, source: Source, batch_size: int, *, device: Any = "cpu", prefetch: bool = False, **options: Any
+        self, source: Sampled, batch_size: int, *, device: Any = "cpu", prefetch: bool = False, **options: Any
     ) -> None:
         """`options`: passed to `source.sample`, such as `n_step`, `gamma`, `beta`, `rng`.
 
@@ -81,7 +81,7 @@ class TorchSampler:
         return self._spare.deliver(host, self.device)
 
     def _draw(self) -> Batch:
-        """A batch in host memory that nobody else refers to."""
+        """A batch in host memory without other references."""
         free = self._spare.take() if self._takes_out else None
         more = {} if free is None else {"out": free}
         return self.source.sample(self.batch_size, **self._options, **more)
@@ -107,7 +107,7 @@ class TorchSampler:
         self.close()
 
 
-def _sampler(source: Source, batch_size: int, settings: dict[str, Any]) -> TorchSampler:
+def _sampler(source: Sampled, batch_size: int, settings: dict[str, Any]) -> TorchSampler:
     return TorchSampler(source, batch_size, **settings)
 
 
@@ -125,7 +125,7 @@ class _Spare:
             self._batches = []
 
     def take(self) -> Batch | None:
-        """A batch whose arrays nobody refers to and no transfer reads; None if there is none."""
+        """A batch whose arrays have no other reference and no pending transfer; None if there is none."""
         with self._lock:
             for i, (batch, arrays, counts, transfer) in enumerate(self._batches):
                 if _reference_counts(arrays) == counts and (transfer is None or transfer.query()):
@@ -168,10 +168,10 @@ def _mapped(batch: Batch, change: Callable[[str, Array], Any]) -> Batch:
     """A batch with `change(path, array)` in place of each array; observations left out stay None."""
 
     def field(name: str, tree: Tree) -> Tree:
-        changed = iter([None if leaf is None else change(path, leaf) for path, leaf in leaves(tree, name)])
-        return rebuild(tree, lambda: next(changed))
+        changed = [None if leaf is None else change(path, leaf) for path, leaf in leaves(tree, name)]
+        return rebuild(tree, iter(changed).__next__)
 
-    return Batch(*(field(name, tree) for name, tree in zip(Batch._fields, batch, strict=True)))
+    return Batch(*map(field, Batch._fields, batch))
 
 
 def _tensor(path: str, array: Array) -> Any:

@@ -178,7 +178,7 @@ class ReplayBuffer:
         min_size: int = 10_000,
         seed: int | None = None,
     ) -> Self:
-        """Load a buffer from a save, or from a pickle, plain or gzip.
+        """Load a buffer from a save, or from a pickle, uncompressed or gzip.
 
         Pickles are read in pieces, by a reader that builds only NumPy data. Options: those of the class.
         """

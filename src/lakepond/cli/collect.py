@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lakepond.distributed.collector import Collector
 
 LOOK_SECONDS = 15.0
-"""how often the weights and the position of the learner are looked for"""
+"""interval at which new weights and the position of the learner are read"""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Collect:
                 if saved is not None and params is not None:
                     collector.load(saved.version, params)
                 collector.waiting = learners.are_behind()
-            except Exception as error:  # the server does not answer, say: it is tried again
+            except Exception as error:  # for example, no answer from the server: tried again
                 collector.note_error(error)
             if ended.wait(LOOK_SECONDS):
                 return

@@ -48,7 +48,7 @@ class Compact:
             files = lake.stats().files
             lake.compact(keep_last=self.keep_last, keep_every=self.keep_every)
             after = _on_disk(folder)
-            told: dict[str, Any] = {
+            result: dict[str, Any] = {
                 "lake": folder,
                 "commit": lake.commit.number,
                 "files_before": files,
@@ -57,10 +57,10 @@ class Compact:
                 "bytes": after,
             }
         if self.json:
-            words.print_json(told)
+            words.print_json(result)
             return
         print(
-            f"{folder}: commit {told['commit']} had {files:,} files and now has {told['files']:,}; "
+            f"{folder}: commit {result['commit']} had {files:,} files and now has {result['files']:,}; "
             f"the lake had {formats.size(before)} on disk and now has {formats.size(after)}."
         )
         if after > before:

@@ -46,8 +46,8 @@ class Fetch:
         if self.wheel is None:
             print("Downloading the wheel with pip ...", file=sys.stderr)
         fetched = fetch(out, wheel=self.wheel)
-        told = {"source": str(fetched.source), **_summary(fetched.path, fetched.panel)}
-        _tell(told | {"cleaned": asdict(fetched.cleaned)}, as_json=self.json)
+        result = {"source": str(fetched.source), **_summary(fetched.path, fetched.panel)}
+        _tell(result | {"cleaned": asdict(fetched.cleaned)}, as_json=self.json)
 
 
 @dataclass(frozen=True)
@@ -126,24 +126,24 @@ class Check:
 
         found = inspect(self.file)
         problems = [str(problem) for problem in found.problems]
-        told: dict[str, Any] = {"file": str(self.file), "good": not problems, "problems": problems}
+        result: dict[str, Any] = {"file": str(self.file), "good": not problems, "problems": problems}
         if found.panel is not None:
             try:
                 split(len(found.panel.dates), Rules(context=self.context, trading_days=self.trading_days))
             except MarketDataError as short:
                 problems.append(str(short))
-                told["good"] = False
-            told["days"], told["symbols"] = found.panel.shape
-            told["first_day"], told["last_day"] = str(found.panel.dates[0]), str(found.panel.dates[-1])
-            told["own_features"] = found.table is not None
+                result["good"] = False
+            result["days"], result["symbols"] = found.panel.shape
+            result["first_day"], result["last_day"] = str(found.panel.dates[0]), str(found.panel.dates[-1])
+            result["own_features"] = found.table is not None
         if self.json:
-            words.print_json(told)
+            words.print_json(result)
         elif problems:
             print("\n".join(map(words.printable, problems)))
         else:
             print(
-                f"{self.file} is valid: {told['days']:,} days of {told['symbols']:,} symbols, "
-                f"{told['first_day']} to {told['last_day']}"
+                f"{self.file} is valid: {result['days']:,} days of {result['symbols']:,} symbols, "
+                f"{result['first_day']} to {result['last_day']}"
             )
         return 1 if problems else 0
 

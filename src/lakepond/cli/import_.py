@@ -64,8 +64,8 @@ class Import:
         with words.progress(f"import of {self.source.name}") as progress:
             found = importers[form](self.source, self.lake, progress=progress)
         if self.json:
-            told = {**found._asdict(), "ratio": found.ratio}
-            words.print_json({"source": self.source, "form": form, "lake": self.lake, **told})
+            totals = {**found._asdict(), "ratio": found.ratio}
+            words.print_json({"source": self.source, "form": form, "lake": self.lake, **totals})
             return
         plain, held = formats.size(found.bytes_plain), formats.size(found.bytes_on_disk)
         print(

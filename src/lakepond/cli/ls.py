@@ -83,7 +83,7 @@ class Ls:
         from lakepond.errors import LakeCorrupt
 
         known = {name: chains.numbers(name) for name in chains.names()}
-        told: list[dict[str, Any]] = []
+        shown: list[dict[str, Any]] = []
         newest = [
             (w, n)
             for w, numbers in known.items()
@@ -93,9 +93,9 @@ class Ls:
             try:
                 commit = chains.commit(writer, number)
             except LakeCorrupt as error:
-                told.append({"writer": writer, "number": number, "problem": str(error)})
+                shown.append({"writer": writer, "number": number, "problem": str(error)})
                 continue
-            told.append(
+            shown.append(
                 {
                     "writer": writer,
                     "number": number,
@@ -112,9 +112,9 @@ class Ls:
             )
         kept = sum(map(len, known.values()))
         if self.json:
-            words.print_json({"lake": str(chains), "commits_kept": kept, "commits": told})
+            words.print_json({"lake": str(chains), "commits_kept": kept, "commits": shown})
             return
-        if not told:
+        if not shown:
             words.talk(f"{chains} has no commit yet; `replay.commit()` creates one.")
             return
         rows: list[tuple[str, ...]] = [
@@ -128,15 +128,15 @@ class Ls:
             )
             if each["problem"] is None
             else (str(each["number"]), "damaged", "–", "–", "–", "see `lakepond repair`")
-            for each in told
+            for each in shown
         ]
         columns: tuple[str, ...] = ("commit", "time (UTC)", "steps", "new", "in all", "note")
-        if any(each["writer"] for each in told):
-            rows = [(*row, each["writer"] or "–") for row, each in zip(rows, told, strict=True)]
+        if any(each["writer"] for each in shown):
+            rows = [(*row, each["writer"] or "–") for row, each in zip(rows, shown, strict=True)]
             columns = (*columns, "writer")
         words.console().print(words.table("", columns, rows, text=(5, 6)[: len(columns) - 5]))
-        if kept > len(told):
-            words.talk(f"{kept - len(told):,} older commits are not shown; --limit 0 shows all.")
+        if kept > len(shown):
+            words.talk(f"{kept - len(shown):,} older commits are not shown; --limit 0 shows all.")
 
 
 def _last_commit(found: dict[str, Any]) -> str:
@@ -170,7 +170,7 @@ def _summary(folder: Path) -> dict[str, Any]:
     from lakepond.runs import Run
 
     run = Run.open(folder) if where.is_run(folder) and not (folder / where.LAKE).exists() else None
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "path": str(folder),
         "trainer": run.trainer if run else None,
         "commit": None,
@@ -182,14 +182,14 @@ def _summary(folder: Path) -> dict[str, Any]:
     }
     lake_folder = folder / "lake" if run else folder
     if not (lake_folder / where.LAKE).exists():
-        return told
+        return found
     try:
         with Lake.open(lake_folder) as lake:
             stats = lake.stats()
             moment = datetime.fromisoformat(lake.commit.time).timestamp()
     except LakeError as error:
-        return told | {"problem": str(error)}
-    return told | {
+        return found | {"problem": str(error)}
+    return found | {
         "commit": stats.commit,
         "steps": stats.steps,
         "bytes_on_disk": stats.bytes_on_disk,

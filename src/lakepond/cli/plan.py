@@ -14,7 +14,7 @@ from lakepond.cli.limits import at_least
 from lakepond.errors import SpecError
 
 if TYPE_CHECKING:
-    from lakepond.plan.measured import Beside, Written
+    from lakepond.plan.measured import LakeSize, RunSize
     from lakepond.plan.needs import Measured
     from lakepond.plan.workload import Workload
 
@@ -119,7 +119,7 @@ class PlanRun:
             out.print(words.styled((text, "bold red"), f" {'; '.join(verdict.why)}."))
         return DONE if verdict.fits else NO
 
-    def _run_facts(self, so_far: Written | None) -> Beside | None:
+    def _run_facts(self, so_far: LakeSize | None) -> RunSize | None:
         """What is measured of the run of --from; None for a lake without a run."""
         from lakepond.plan.measured import beside
 
@@ -127,7 +127,7 @@ class PlanRun:
             return None
         return beside(self.measured, so_far)
 
-    def _measured(self, so_far: Written | None, run: Beside | None) -> Measured | None:
+    def _measured(self, so_far: LakeSize | None, run: RunSize | None) -> Measured | None:
         from lakepond.plan.needs import Measured
 
         if so_far is None:
@@ -138,11 +138,10 @@ class PlanRun:
             return Measured(so_far.size(), so_far.rows, None, run.process)
         return Measured(so_far.size(), so_far.rows, run.parts(), run.process, run.checkpoint)
 
-    def _workload(self, so_far: Written | None, run: Beside | None) -> Workload:
+    def _workload(self, so_far: LakeSize | None, run: RunSize | None) -> Workload:
         from lakepond.lake.write.disk_guard import parse_bytes
         from lakepond.plan.measured import play
-        from lakepond.plan.presets import PRESETS
-        from lakepond.plan.workload import Workload, parse_field, shares_for
+        from lakepond.plan.workload import PRESETS, Workload, parse_field, shares_for
         from lakepond.types import Spec
 
         given = [name for name in ("preset", "obs", "env", "measured") if getattr(self, name) is not None]
@@ -164,33 +163,12 @@ class PlanRun:
             )
         else:
             assert so_far is not None
-            workload = _of_run(so_far, run)
+            done = max(1, round(so_far.steps / so_far.per_commit))
+            twice = Workload(so_far.spec, so_far.per_commit, 2 * done, shares=shares_for(so_far.spec))
+            workload = twice if run is None else run.workload  # a lake without a run: to twice its size
         asked: dict[str, Any] = {
             name: getattr(self, name) for name in ASKED if getattr(self, name) is not None
         }
         if self.agent_size is not None:
             asked["agent_bytes"] = parse_bytes(self.agent_size)
         return replace(workload, **asked)
-
-
-def _of_run(so_far: Written, run: Beside | None) -> Workload:
-    """The rest of a run as its settings say; a lake without a run is planned to grow to twice its size."""
-    from lakepond.plan.workload import Workload, shares_for
-
-    done = max(1, round(so_far.steps / so_far.per_commit))
-    planned = Workload(
-        so_far.spec,
-        per_generation=so_far.per_commit,
-        generations=2 * done,
-        shares=shares_for(so_far.spec),
-    )
-    if run is None:
-        return planned
-    return replace(
-        planned,
-        generations=max(done, run.generations),
-        capacity=run.capacity,
-        population=run.population,
-        batch_size=run.batch_size,
-        upload_every=run.upload_every,
-    )

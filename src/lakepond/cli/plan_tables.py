@@ -4,28 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakepond import formats
 from lakepond.cli import words
-from lakepond.plan import story as old
-from lakepond.plan.needs import LEARNER_AGENTS, PROCESS_BYTES, Growth, Plan, Verdict
-from lakepond.plan.offers import AS_OF, OFFERS
+from lakepond.plan.needs import GB, LEARNER_AGENTS, PROCESS_BYTES, Growth, Plan, Verdict, reported_gb
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from lakepond.plan.measured import Written
+    from lakepond.plan.measured import LakeSize
     from lakepond.plan.workload import Range
 
 STORES = ("plain", "gzip", "lakepond")
 HEADS = ("uncompressed", "gzip", "lakepond")
 COLOURS = {"fits": "green", "tight": "yellow", "no": "red"}
+AS_OF = "November 2026"
 
 
-def tables(plan: Plan, so_far: Written | None, disk: int, *, story: bool) -> Iterator[RenderableType]:
-    """Everything a plan says, top to bottom; `story`: with the sizes that eigen2 reported."""
+class Offer(NamedTuple):
+    """A disk that a provider rents with a GPU, in bytes."""
+
+    provider: str
+    disk: int
+    what: str
+
+
+OFFERS = (
+    Offer("RunPod", 20 * GB, "container disk, default size"),
+    Offer("RunPod", 50 * GB, "container disk, enlarged"),
+    Offer("RunPod", 250 * GB, "volume disk, size chosen when renting"),
+    Offer("Vast.ai", 10 * GB, "default size"),
+    Offer("Vast.ai", 100 * GB, "size chosen when renting, fixed afterwards"),
+    Offer("Lambda Labs", 512 * GB, "with one A100; deleted with the instance"),
+)
+
+
+def tables(plan: Plan, so_far: LakeSize | None, disk: int, *, story: bool) -> Iterator[RenderableType]:
+    """All tables of a plan, top to bottom; `story`: with the sizes that eigen2 reported."""
     step = plan.workload.spec.step_nbytes
     yield f"One transition is {step:,} B ({step / 2**20:.2f} MiB) uncompressed.\n"
     if so_far is not None:
@@ -43,7 +60,7 @@ def tables(plan: Plan, so_far: Written | None, disk: int, *, story: bool) -> Ite
         yield words.styled((words.paragraph(note), "dim"))
 
 
-def as_json(plan: Plan, verdict: Verdict, store: str, so_far: Written | None, disk: int) -> dict[str, Any]:
+def as_json(plan: Plan, verdict: Verdict, store: str, so_far: LakeSize | None, disk: int) -> dict[str, Any]:
     """The plan in bytes; ranges are [at best, at worst]."""
     work = plan.workload
     return {
@@ -51,12 +68,14 @@ def as_json(plan: Plan, verdict: Verdict, store: str, so_far: Written | None, di
         "per_generation": work.per_generation,
         "generations": work.generations,
         "distinct_rows": work.distinct_rows(work.steps),
-        "growth": [{**asdict(g), "reported_gb": round(old.size(work, g.generation), 2)} for g in plan.growth],
+        "growth": [
+            {**asdict(g), "reported_gb": round(reported_gb(work, g.generation), 2)} for g in plan.growth
+        ],
         "parts": {part.name: part.bytes for part in plan.parts},
         "stores": {name: asdict(plan.store(name)) for name in STORES},
         "upload_of_folder": plan.upload_of_folder,
         "offers": [
-            {**asdict(offer), "fits": {name: fit(plan.store(name).disk, offer.disk) for name in STORES}}
+            {**offer._asdict(), "fits": {name: fit(plan.store(name).disk, offer.disk) for name in STORES}}
             for offer in OFFERS
         ],
         "offers_as_of": AS_OF,
@@ -78,12 +97,12 @@ def as_json(plan: Plan, verdict: Verdict, store: str, so_far: Written | None, di
 def _growth(plan: Plan, story: bool, since: int) -> RenderableType:
     rows = []
     for g in _milestones([g for g in plan.growth if g.steps >= since]):
-        told = [f"{old.size(plan.workload, g.generation):,.1f} GB"] if story else []
+        reported = [f"{reported_gb(plan.workload, g.generation):,.1f} GB"] if story else []
         rows.append(
             (
                 str(g.generation),
                 formats.count(g.steps),
-                *told,
+                *reported,
                 formats.size(g.plain),
                 _of(g.gzip),
                 _of(g.lakepond),
@@ -142,7 +161,7 @@ def _at_worst() -> str:
     return " (at worst)" if words.is_narrow() else ""
 
 
-def _assumptions(plan: Plan, so_far: Written | None) -> str:
+def _assumptions(plan: Plan, so_far: LakeSize | None) -> str:
     work, shares = plan.workload, plan.workload.shares
     parts = [
         f"Assumed: gzip compresses to {_share(shares.gzip)}",
@@ -176,11 +195,11 @@ def _share(shares: Range) -> str:
     return f"{low} %" if low == high else f"{low}–{high} %"
 
 
-def _steps_left(so_far: Written, disk: int) -> int | None:
+def _steps_left(so_far: LakeSize, disk: int) -> int | None:
     return int(disk / so_far.bytes_per_step) if so_far.bytes_per_step else None
 
 
-def _forecast_text(so_far: Written, disk: int) -> str:
+def _forecast_text(so_far: LakeSize, disk: int) -> str:
     left = _steps_left(so_far, disk)
     until = "it does not grow" if left is None else f"{formats.size(disk)} is free, enough for {left:,} steps"
     return (

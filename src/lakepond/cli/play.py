@@ -53,7 +53,7 @@ class Play:
             epsilon=self.epsilon,
             trust_module=self.trust_module,
         )
-        told = {
+        result = {
             "game": episode.game,
             "checkpoint": episode.checkpoint,
             "steps": len(episode.observations) - 1,
@@ -66,11 +66,11 @@ class Play:
 
             save_gif(episode.observations, self.video)
         if self.json:
-            words.print_json(told)
+            words.print_json(result)
             return
         rows = [
             (name, formats.number(value) if isinstance(value, float) else str(value))
-            for name, value in told.items()
+            for name, value in result.items()
             if value is not None
         ]
         words.console().print(words.facts(rows))

@@ -45,15 +45,15 @@ class Push:
         place = where.cloud_for(self.path, self.url)
         where.check_bucket(place)
         if where.is_run(self.path):
-            told = push_run(self.path, place, timeout=self.timeout)
+            status = push_run(self.path, place, timeout=self.timeout)
         else:
-            told = push(where.lake_folder(self.path), place, timeout=self.timeout)
-        done = told is None or told.done
+            status = push(where.lake_folder(self.path), place, timeout=self.timeout)
+        done = status is None or status.done
         if self.json:
-            status = None if told is None else asdict(told)
-            words.print_json({"path": self.path, "url": str(place), "done": done, "status": status})
+            found = None if status is None else asdict(status)
+            words.print_json({"path": self.path, "url": str(place), "done": done, "status": found})
         else:
-            print(f"{self.path} is in {place}: {_uploaded(told)}." if done else f"{place}: {told}")
+            print(f"{self.path} is in {place}: {_uploaded(status)}." if done else f"{place}: {status}")
         if not done:
             words.talk(f"The upload is not complete; `lakepond push {self.path} {place}` uploads the rest.")
         return DONE if done else NO

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from lakepond.runs.status import LakeStatus as LakeTold
-    from lakepond.runs.status import LearnerStatus
-    from lakepond.runs.status import Status as Told
+    from lakepond.runs.status import LakeStatus, LearnerStatus
+    from lakepond.runs.status import Status as RunStatus
 
 COLOURS = {"running": "green", "finished": "cyan", "stopped": "yellow"}
 SHOWN_WRITERS = 16
@@ -44,14 +43,10 @@ class Status:
 
     def run(self) -> None:
         """Read the status and print it."""
-        status = looking_at(self.path)()
-        if self.json:
-            words.print_json(as_json(status))
-        else:
-            words.console().print(picture(status))
+        show(looking_at(self.path)(), as_json=self.json)
 
 
-def looking_at(path: str) -> Callable[[], Told]:
+def looking_at(path: str) -> Callable[[], RunStatus]:
     """A function that returns the status of the run or lake at a path or URL now."""
     if where.is_url(path):
         from lakepond.runs.status_in_cloud import watch_in_cloud
@@ -62,76 +57,85 @@ def looking_at(path: str) -> Callable[[], Told]:
     return partial(status.look, path)
 
 
-def as_json(told: Told) -> dict[str, Any]:
-    """The status as JSON; moments are seconds since 1970."""
-    lake = None if told.lake is None else {**asdict(told.lake), "ratio": told.lake.ratio}
-    return {**asdict(told), "lake": lake}
+def show(status: RunStatus, *, as_json: bool) -> None:
+    """Print a status for people, or as JSON with moments in seconds since 1970."""
+    if as_json:
+        lake = None if status.lake is None else {**asdict(status.lake), "ratio": status.lake.ratio}
+        words.print_json({**asdict(status), "lake": lake})
+    else:
+        words.console().print(picture(status))
 
 
-def picture(told: Told) -> RenderableType:
+def picture(status: RunStatus) -> RenderableType:
     """A status for people."""
     now = time.time()
-    colour = COLOURS[told.state]
+    colour = COLOURS[status.state]
     state = (
-        told.state if told.trainer else "being written" if told.state == "running" else "not being written"
+        status.state
+        if status.trainer
+        else "being written"
+        if status.state == "running"
+        else "not being written"
     )
-    pid = f", process {told.pid}" if told.pid else ""
-    head = words.styled((str(told.path), "bold"), f"  {told.trainer or 'lake'}, ", (state, colour), pid)
+    pid = f", process {status.pid}" if status.pid else ""
+    head = words.styled((str(status.path), "bold"), f"  {status.trainer or 'lake'}, ", (state, colour), pid)
     rows: list[tuple[str | Text, str | Text]] = [("", head)]
-    if told.done is not None and told.trainer is not None:
-        rows.append((told.unit, _progress(told)))
-    if told.per_second is not None and told.state != "finished":
-        rows.append(("rate", _rate(told)))
-    if told.logged is not None:
-        rows.append(("last log", formats.age(told.logged, now)))
-    rows += _machine(told)
-    if told.lake is not None:
-        rows += _lake(told.lake, now)
-    if told.checkpoint is not None:
-        rows.append(("checkpoint", str(told.checkpoint)))
-    if told.upload is not None:
-        rows.append(("upload", _upload(told)))
-    if metrics := _metrics(told):
+    if status.done is not None and status.trainer is not None:
+        rows.append((status.unit, _progress(status)))
+    if status.per_second is not None and status.state != "finished":
+        rows.append(("rate", _rate(status)))
+    if status.logged is not None:
+        rows.append(("last log", formats.age(status.logged, now)))
+    rows += _machine(status)
+    if status.lake is not None:
+        rows += _lake(status.lake, now)
+    if status.checkpoint is not None:
+        rows.append(("checkpoint", str(status.checkpoint)))
+    if status.upload is not None:
+        rows.append(("upload", _upload(status)))
+    if metrics := _metrics(status):
         rows.append(("log", metrics))
-    rows += [(words.styled(("problem", "red")), text) for text in told.problems]
+    rows += [(words.styled(("problem", "red")), text) for text in status.problems]
     return words.facts(rows)
 
 
-def _progress(told: Told) -> str | Text:
-    if told.total is None:
-        return formats.count(told.done)
-    share = min(1.0, (told.done or 0) / max(1, told.total))
+def _progress(status: RunStatus) -> str | Text:
+    if status.total is None:
+        return formats.count(status.done)
+    share = min(1.0, (status.done or 0) / max(1, status.total))
     full = round(share * BAR)
     left = (
-        f", {formats.duration(told.eta_seconds)} left" if told.eta_seconds and told.state == "running" else ""
+        f", {formats.duration(status.eta_seconds)} left"
+        if status.eta_seconds and status.state == "running"
+        else ""
     )
-    text = f" {formats.count(told.done)} of {formats.count(told.total)}, {100 * share:.0f} %{left}"
-    return words.styled(("━" * full, COLOURS[told.state]), ("━" * (BAR - full), "dim"), text)
+    text = f" {formats.count(status.done)} of {formats.count(status.total)}, {100 * share:.0f} %{left}"
+    return words.styled(("━" * full, COLOURS[status.state]), ("━" * (BAR - full), "dim"), text)
 
 
-def _rate(told: Told) -> str:
-    assert told.per_second is not None
-    if told.per_second >= 1:
-        return f"{formats.count(told.per_second)} {told.unit.removesuffix('s')}s per second"
-    return f"{formats.duration(1 / told.per_second)} per {told.unit.removesuffix('s')}"
+def _rate(status: RunStatus) -> str:
+    assert status.per_second is not None
+    if status.per_second >= 1:
+        return f"{formats.count(status.per_second)} {status.unit.removesuffix('s')}s per second"
+    return f"{formats.duration(1 / status.per_second)} per {status.unit.removesuffix('s')}"
 
 
-def _machine(told: Told) -> list[tuple[str, str]]:
+def _machine(status: RunStatus) -> list[tuple[str, str]]:
     rows = []
-    if told.rss_bytes is not None:
-        rows.append(("memory", formats.size(told.rss_bytes)))
-    if told.device_bytes is not None:
+    if status.rss_bytes is not None:
+        rows.append(("memory", formats.size(status.rss_bytes)))
+    if status.device_bytes is not None:
         rows.append(
-            ("device", f"{formats.size(told.device_bytes)} of {formats.size(told.device_limit_bytes)}")
+            ("device", f"{formats.size(status.device_bytes)} of {formats.size(status.device_limit_bytes)}")
         )
-    if told.disk_free_bytes is not None:
-        full = told.disk_full_seconds
+    if status.disk_free_bytes is not None:
+        full = status.disk_full_seconds
         until = f", full in {formats.duration(full)} at this rate" if full is not None else ""
-        rows.append(("disk", f"{formats.size(told.disk_free_bytes)} free{until}"))
+        rows.append(("disk", f"{formats.size(status.disk_free_bytes)} free{until}"))
     return rows
 
 
-def _lake(lake: LakeTold, now: float) -> list[tuple[str, str]]:
+def _lake(lake: LakeStatus, now: float) -> list[tuple[str, str]]:
     held, plain = formats.size(lake.bytes_on_disk), formats.size(lake.bytes_plain)
     kept, ratio = formats.count(lake.commits_kept), formats.ratio(lake.ratio)
     writers = [
@@ -154,7 +158,7 @@ def _lake(lake: LakeTold, now: float) -> list[tuple[str, str]]:
 
 
 def _collector(note: dict[str, Any]) -> str:
-    """What a collector said of itself; from a file that anybody may have written."""
+    """The status that a collector stored with its commit; untrusted input."""
     parts = []
     if isinstance(rate := note.get("steps_per_second"), int | float):
         parts.append(f"{formats.number(rate)} steps/s")
@@ -178,9 +182,9 @@ def _learner(each: LearnerStatus, now: float) -> str:
     )
 
 
-def _upload(told: Told) -> Text:
-    assert told.upload is not None
-    upload = told.upload
+def _upload(status: RunStatus) -> Text:
+    assert status.upload is not None
+    upload = status.upload
     text = f"complete at {upload.url}"
     if upload.pending:
         files = formats.counted(upload.pending, "file")
@@ -188,12 +192,12 @@ def _upload(told: Told) -> Text:
     return words.styled(text, (f" ({upload.last_error})" if upload.last_error else "", "red"))
 
 
-def _metrics(told: Told) -> str:
+def _metrics(status: RunStatus) -> str:
     """The first 16 of the metrics logged last that are not shown above."""
-    above = ("step", "time", told.unit, "generation", "upload_error")
+    above = ("step", "time", status.unit, "generation", "upload_error")
     shown = [
         f"{name.replace('_', ' ')} {_metric(name, value)}"
-        for name, value in told.metrics.items()
+        for name, value in status.metrics.items()
         if isinstance(value, int | float)
         and not isinstance(value, bool)
         and name not in above

@@ -62,9 +62,8 @@ class View:
             who = "from this machine" if self.host == ADDRESS else "from other machines too, unencrypted"
             words.talk(f"serving {folder} {who}, to those who have this address; Ctrl-C stops it.")
             print(server.url, flush=True)
-            if (
-                self.open
-            ):  # through a file that only this user can read: others can see the arguments of a process
+            if self.open:
+                # through a file that only this user can read: others can see the arguments of a process
                 page = Path(private) / "open.html"
                 page.write_text(f'<meta http-equiv="refresh" content="0; url={escape(server.url)}">')
                 webbrowser.open(page.as_uri())

@@ -12,10 +12,10 @@ from tyro.conf import Positional, arg
 from lakepond.cli import DONE, words
 from lakepond.cli.flag import Flag
 from lakepond.cli.limits import at_least
-from lakepond.cli.status import as_json, looking_at, picture
+from lakepond.cli.status import looking_at, picture, show
 
 if TYPE_CHECKING:
-    from lakepond.runs.status import Status as Told
+    from lakepond.runs.status import Status as RunStatus
 
 
 @dataclass(frozen=True)
@@ -45,29 +45,18 @@ class Watch:
         at_least(0.1, every=self.every)
         try:
             look = looking_at(self.path)
-            lines = self.json or not words.console().is_terminal
-            return self._lines(look) if lines else self._live(look)
+            if self.json or not words.console().is_terminal:
+                return self._repeat(look, lambda status: show(status, as_json=self.json))
+            from rich.live import Live
+
+            with Live(console=words.console(), auto_refresh=False, vertical_overflow="visible") as live:
+                return self._repeat(look, lambda status: live.update(picture(status), refresh=True))
         except KeyboardInterrupt:
             return DONE
 
-    def _lines(self, look: Callable[[], Told]) -> int:
+    def _repeat(self, look: Callable[[], RunStatus], show: Callable[[RunStatus], None]) -> int:
         while True:
-            status = look()
-            if self.json:
-                words.print_json(as_json(status))
-            else:
-                words.console().print(picture(status))
+            show(status := look())
             if status.state != "running" and not self.stay:
                 return DONE
             time.sleep(self.every)
-
-    def _live(self, look: Callable[[], Told]) -> int:
-        from rich.live import Live
-
-        with Live(console=words.console(), auto_refresh=False, vertical_overflow="visible") as live:
-            while True:
-                status = look()
-                live.update(picture(status), refresh=True)
-                if status.state != "running" and not self.stay:
-                    return DONE
-                time.sleep(self.every)

@@ -186,7 +186,7 @@ def next_run(name: str) -> Path:
 
 
 def nothing_saved(folder: Path) -> str | None:
-    """What to say after an interrupt if a run has no checkpoint to resume from."""
+    """The message after an interrupt if a run has no checkpoint to resume from; None if it has one."""
     if (folder / "checkpoints").exists():
         return None
     return f"Nothing was saved in {folder} yet; start the run again."

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
+
+from lakepond.adapters.progress import bar
+from lakepond.formats import json_ready
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
@@ -30,17 +31,7 @@ if TYPE_CHECKING:
 
 def print_json(result: dict[str, Any]) -> None:
     """Print one JSON object to stdout, on one line, without NaN."""
-    print(json.dumps(_plain(result), allow_nan=False), flush=True)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value
+    print(json.dumps(json_ready(result), allow_nan=False), flush=True)
 
 
 def talk(sentence: str) -> None:
@@ -53,7 +44,7 @@ def talk(sentence: str) -> None:
 
 
 def printable(text: object) -> str:
-    """Text from a file that came from elsewhere, without control characters such as terminal escapes."""
+    """Untrusted text without control characters such as terminal escapes."""
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in str(text))
 
 
@@ -82,20 +73,9 @@ def paragraph(text: str) -> str:
     return "\n".join(wrap(joined, console().width, break_on_hyphens=False)).replace("\0", " ") + "\n"
 
 
-@contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+def progress(what: str) -> AbstractContextManager[Callable[[int, int], None]]:
     """Yields `show(done, total)`, which draws a bar on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-    stderr = Console(stderr=True, markup=False, emoji=False)
-    with Progress(*columns, TimeRemainingColumn(), console=stderr, transient=True) as bar:
-        task = bar.add_task(printable(what), total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+    return bar(printable(what))
 
 
 NARROW = 90

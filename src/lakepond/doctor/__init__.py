@@ -1,4 +1,4 @@
-"""Check whether this machine is ready for a run. Checks test the real thing; none shows a credential."""
+"""Check whether this machine is ready for a run. Checks use real files and objects, and show no secrets."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from lakepond.doctor import cloud as cloud_checks
 from lakepond.doctor import disk, software
-from lakepond.doctor.check import Check
+from lakepond.doctor.check import Finding
 
-__all__ = ["Check", "examine"]
+__all__ = ["Finding", "examine"]
 
 
-def examine(path: Path, cloud: str | None = None) -> Iterator[Check]:
+def examine(path: Path, cloud: str | None = None) -> Iterator[Finding]:
     """All checks, one after another; `path` is the folder for runs, `cloud` the URL of a bucket."""
     yield software.python()
     yield software.core()

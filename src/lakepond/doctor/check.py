@@ -9,7 +9,7 @@ Verdict = Literal["pass", "warn", "fail"]
 
 
 @dataclass(frozen=True)
-class Check:
+class Finding:
     """The result of one check."""
 
     name: str

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from lakepond.doctor.check import Check
+from lakepond.doctor.check import Finding
 from lakepond.errors import CloudError, SpecError
 from lakepond.formats import duration
 
@@ -15,14 +15,14 @@ SKEW_FAIL = 600.0
 """seconds; object stores refuse signatures from about 15 minutes on"""
 
 
-def credentials(environment: Mapping[str, str]) -> Check:
+def credentials(environment: Mapping[str, str]) -> Finding:
     """Which credentials of object stores exist; none is read or shown."""
     found = []
     named = environment.get("GOOGLE_APPLICATION_CREDENTIALS")
     if named:
         if not os.access(named, os.R_OK):
             step = "set GOOGLE_APPLICATION_CREDENTIALS to a key file that exists and is readable."
-            return Check("credentials", "fail", f"the Google key file {named} cannot be read", step)
+            return Finding("credentials", "fail", f"the Google key file {named} cannot be read", step)
         found.append("Google (key file)")
     if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
         found.append("S3 (variables)")
@@ -31,12 +31,12 @@ def credentials(environment: Mapping[str, str]) -> Check:
     if environment.get("AZURE_STORAGE_ACCOUNT_KEY") or environment.get("AZURE_STORAGE_CONNECTION_STRING"):
         found.append("Azure (variables)")
     if found:
-        return Check("credentials", "pass", f"found for {', '.join(found)}")
+        return Finding("credentials", "pass", f"found for {', '.join(found)}")
     step = "only needed for push and pull: set GOOGLE_APPLICATION_CREDENTIALS, AWS_... or AZURE_STORAGE_..."
-    return Check("credentials", "warn", "none found", step)
+    return Finding("credentials", "warn", "none found", step)
 
 
-def bucket(url: str) -> Check:
+def bucket(url: str) -> Finding:
     """Write, read, compare and delete a small object; compare the store's clock with ours."""
     from lakepond.cloud.place import Cloud
     from lakepond.cloud.store import Store
@@ -46,7 +46,7 @@ def bucket(url: str) -> Check:
     try:
         store = Store(Cloud.of(url))
     except (CloudError, SpecError) as error:
-        return Check(
+        return Finding(
             "bucket", "fail", str(error), "give the URL of an existing bucket, and set its credentials."
         )
     began = time.perf_counter()
@@ -59,7 +59,7 @@ def bucket(url: str) -> Check:
             store.delete(name)
         gone = store.head(name) is None
     except CloudError as error:
-        return Check(
+        return Finding(
             "bucket",
             "fail",
             str(error),
@@ -68,13 +68,13 @@ def bucket(url: str) -> Check:
     took = time.perf_counter() - began
     if not same or not gone or listed is None:
         step = "this store does not return the bytes that were written; do not use it."
-        return Check(
+        return Finding(
             "bucket", "fail", f"{store.cloud} lost an object, changed it, or did not delete it", step
         )
     skew = listed.modified - time.time()
     if abs(skew) > SKEW_FAIL:
         step = "set this machine's clock (timedatectl set-ntp true)."
-        return Check(
+        return Finding(
             "bucket", "fail", f"{store.cloud}: its clock differs from this machine's by {skew:+,.0f} s", step
         )
-    return Check("bucket", "pass", f"{store.cloud}: wrote, read and deleted an object in {duration(took)}")
+    return Finding("bucket", "pass", f"{store.cloud}: wrote, read and deleted an object in {duration(took)}")

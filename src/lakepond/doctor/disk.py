@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from lakepond import machine
-from lakepond.doctor.check import Check
+from lakepond.doctor.check import Finding
 from lakepond.formats import duration, size
 
 GB = 10**9
@@ -41,44 +41,44 @@ time.sleep(60)
 """
 
 
-def free(path: Path) -> Check:
+def free(path: Path) -> Finding:
     """Free space at the folder for runs."""
     left = machine.free_disk(path)
-    told = f"{size(left)} free at {path.absolute()}"
+    result = f"{size(left)} free at {path.absolute()}"
     step = "free some space, or see `lakepond plan` for how much a run needs."
     if left < FREE_FAIL:
-        return Check("disk", "fail", told, step)
-    return Check("disk", "warn", told, step) if left < FREE_WARN else Check("disk", "pass", told)
+        return Finding("disk", "fail", result, step)
+    return Finding("disk", "warn", result, step) if left < FREE_WARN else Finding("disk", "pass", result)
 
 
-def memory() -> Check:
+def memory() -> Finding:
     """Main memory."""
     has = machine.memory()
-    told = f"{size(has.available)} of {size(has.total)} available"
+    result = f"{size(has.available)} of {size(has.total)} available"
     if has.available < MEMORY_WARN:
-        return Check(
-            "memory", "warn", told, "stop other programs, or see `lakepond plan` for how much a run needs."
+        return Finding(
+            "memory", "warn", result, "stop other programs, or see `lakepond plan` for how much a run needs."
         )
-    return Check("memory", "pass", told)
+    return Finding("memory", "pass", result)
 
 
-def open_files() -> Check:
+def open_files() -> Finding:
     """The limit of open files."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     many = "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,}"
     if limit != resource.RLIM_INFINITY and limit < FILES_WARN:
-        return Check("open files", "warn", many, f"ulimit -n {4 * FILES_WARN}")
-    return Check("open files", "pass", many)
+        return Finding("open files", "warn", many, f"ulimit -n {4 * FILES_WARN}")
+    return Finding("open files", "pass", many)
 
 
-def sync_and_lock(path: Path) -> Iterator[Check]:
+def sync_and_lock(path: Path) -> Iterator[Finding]:
     """What a commit needs of the file system, tested in a folder that is removed afterwards."""
     home = machine.existing(path)
     try:
         folder = Path(mkdtemp(prefix=".lakepond-doctor-", dir=home))
     except OSError as error:
         step = "choose a folder that you may write to with --path."
-        yield Check("writing", "fail", f"{home}: {error.strerror}", step)
+        yield Finding("writing", "fail", f"{home}: {error.strerror}", step)
         return
     try:
         yield sync(folder)
@@ -87,7 +87,7 @@ def sync_and_lock(path: Path) -> Iterator[Check]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def sync(folder: Path) -> Check:
+def sync(folder: Path) -> Finding:
     """Write, sync, rename and sync the folder, as a commit does; report the kind of file system."""
     from lakepond.lake.files import write_whole
 
@@ -97,15 +97,15 @@ def sync(folder: Path) -> Check:
         write_whole(folder, lambda file: file.write(os.urandom(65_536)), lambda _: "probe")
     except OSError as error:
         step = "this file system cannot make a commit durable; choose another with --path."
-        return Check("sync", "fail", f"{kind}: {error.strerror}", step)
-    told = f"{kind}: a synced write takes {duration(time.perf_counter() - began)}"
+        return Finding("sync", "fail", f"{kind}: {error.strerror}", step)
+    result = f"{kind}: a synced write takes {duration(time.perf_counter() - began)}"
     if kind in FORGETFUL:
         step = "this file system is in memory and lost when the machine restarts; choose a disk with --path."
-        return Check("sync", "warn", told, step)
-    return Check("sync", "pass", told)
+        return Finding("sync", "warn", result, step)
+    return Finding("sync", "pass", result)
 
 
-def lock(folder: Path) -> Check:
+def lock(folder: Path) -> Finding:
     """A lock that another process holds is refused, and is released when that process ends."""
     file = folder / "lock"
     file.touch()
@@ -116,22 +116,22 @@ def lock(folder: Path) -> Check:
         assert other.stdout is not None
         try:
             if other.stdout.readline() != "held\n":
-                return Check("locks", "fail", "this file system does not support locks", step)
+                return Finding("locks", "fail", "this file system does not support locks", step)
             with file.open() as mine:
                 if _takes(mine.fileno()):
-                    return Check("locks", "fail", "a lock was granted to two processes at once", step)
+                    return Finding("locks", "fail", "a lock was granted to two processes at once", step)
                 other.send_signal(signal.SIGKILL)
                 other.wait()
                 if not _takes(mine.fileno()):
-                    return Check("locks", "fail", "a lock outlived the process that held it", step)
+                    return Finding("locks", "fail", "a lock outlived the process that held it", step)
         finally:
             other.kill()
     kind = machine.file_system(folder)
     if kind.startswith(machine.SHARED):
-        return Check(
+        return Finding(
             "locks", "warn", f"work on this machine; {kind} may not support them between machines", step
         )
-    return Check("locks", "pass", "work, and are released when their process ends")
+    return Finding("locks", "pass", "work, and are released when their process ends")
 
 
 def _takes(descriptor: int) -> bool:
@@ -141,22 +141,22 @@ def _takes(descriptor: int) -> bool:
     return False
 
 
-def clock(path: Path) -> Check:
+def clock(path: Path) -> Finding:
     """The clock: not in the past, and equal to the file system's."""
     now = time.time()
-    told = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    result = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     step = "set it (timedatectl set-ntp true); object stores refuse requests from a wrong clock."
     if now < RELEASED:
-        return Check("clock", "fail", f"{told} is earlier than the release of this version", step)
+        return Finding("clock", "fail", f"{result} is earlier than the release of this version", step)
     probe = machine.existing(path) / f".lakepond-clock-{os.getpid()}"
     try:
         probe.touch()
         skew = probe.stat().st_mtime - time.time()
     except OSError:
-        return Check("clock", "pass", told)  # another check reports that nothing can be written
+        return Finding("clock", "pass", result)  # another check reports that nothing can be written
     finally:
         with suppress(OSError):
             probe.unlink(missing_ok=True)
     if abs(skew) > SKEW_WARN:
-        return Check("clock", "warn", f"{told}; the file system's clock differs by {skew:+,.0f} s", step)
-    return Check("clock", "pass", told)
+        return Finding("clock", "warn", f"{result}; the file system's clock differs by {skew:+,.0f} s", step)
+    return Finding("clock", "pass", result)

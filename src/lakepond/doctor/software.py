@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from lakepond._version import __version__
-from lakepond.doctor.check import Check
+from lakepond.doctor.check import Finding
 
 CORE = ("numpy", "numba", "pyarrow", "xxhash", "zstandard", "tyro", "rich")
 EXTRAS = {
@@ -21,31 +21,34 @@ EXTRAS = {
 }
 
 
-def python() -> Check:
+def python() -> Finding:
     """Python and the system."""
     system = f"{platform.system()} {platform.machine()}"
-    told = f"Python {platform.python_version()} on {system}, lakepond {__version__}"
+    result = f"Python {platform.python_version()} on {system}, lakepond {__version__}"
     if platform.system() != "Linux":
-        return Check("python", "fail", told, "lakepond runs on Linux only; use a Linux machine or container.")
-    return Check("python", "pass", told)
+        return Finding(
+            "python", "fail", result, "lakepond runs on Linux only; use a Linux machine or container."
+        )
+    return Finding("python", "pass", result)
 
 
-def core() -> Check:
+def core() -> Finding:
     """The libraries that lakepond requires."""
     there, missing = _versions(CORE)
     if missing:
-        return Check("libraries", "fail", f"missing: {', '.join(missing)}", "pip install --upgrade lakepond")
-    return Check("libraries", "pass", there)
+        step = "pip install --upgrade lakepond"
+        return Finding("libraries", "fail", f"missing: {', '.join(missing)}", step)
+    return Finding("libraries", "pass", there)
 
 
-def extras() -> Iterator[Check]:
+def extras() -> Iterator[Finding]:
     """The libraries of each extra."""
     for extra, names in EXTRAS.items():
         there, missing = _versions(names)
         if missing:
-            yield Check(extra, "warn", f"missing: {', '.join(missing)}", f"pip install 'lakepond[{extra}]'")
+            yield Finding(extra, "warn", f"missing: {', '.join(missing)}", f"pip install 'lakepond[{extra}]'")
         else:
-            yield Check(extra, "pass", there)
+            yield Finding(extra, "pass", there)
 
 
 def _versions(names: tuple[str, ...]) -> tuple[str, list[str]]:
@@ -58,20 +61,20 @@ def _versions(names: tuple[str, ...]) -> tuple[str, list[str]]:
     return ", ".join(there), missing
 
 
-def accelerator() -> Check:
-    """The device that JAX uses, asked in a process of its own because a broken driver may hang."""
+def accelerator() -> Finding:
+    """The device that JAX uses, queried in a separate process because a broken driver may hang."""
     ask = "import jax; d = jax.devices(); print(d[0].platform, len(d), d[0].device_kind, sep='|')"
     try:
         done = subprocess.run(
             [sys.executable, "-c", ask], capture_output=True, text=True, timeout=90, check=False
         )
     except subprocess.TimeoutExpired:
-        return Check(
+        return Finding(
             "accelerator", "fail", "JAX did not answer in 90 s", "run nvidia-smi; restart the machine."
         )
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        return Check("accelerator", "warn", f"JAX cannot be used: {why}", "pip install 'lakepond[train]'")
+        return Finding("accelerator", "warn", f"JAX cannot be used: {why}", "pip install 'lakepond[train]'")
     kind, count, name = done.stdout.strip().splitlines()[-1].split("|")
     if kind == "cpu":
         seen = any(Path("/dev").glob("nvidia[0-9]*"))
@@ -80,10 +83,10 @@ def accelerator() -> Check:
             if seen
             else "fine for small runs; use a machine with a GPU for large ones."
         )
-        return Check(
+        return Finding(
             "accelerator",
             "warn",
             "none; JAX uses the CPU" + (", although there is a GPU" if seen else ""),
             step,
         )
-    return Check("accelerator", "pass", f"{count} x {name}")
+    return Finding("accelerator", "pass", f"{count} x {name}")

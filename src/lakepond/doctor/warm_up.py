@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from lakepond.doctor.check import Check
+from lakepond.doctor.check import Finding
 from lakepond.formats import duration
 
 
-def warm_up() -> Check:
+def warm_up() -> Finding:
     """Record, sample and evict small frames, so that all compiled functions run once."""
     from lakepond.replay import Replay
     from lakepond.types import Field, RowSource, Spec, WindowRef
@@ -35,6 +35,6 @@ def warm_up() -> Check:
             obs = np.zeros(shape, dtype)
             pixels.record(obs=obs, next_obs=obs, **step)
             pixels.sample(1)
-    return Check(
+    return Finding(
         "compiled", "pass", f"in {duration(time.perf_counter() - began)}; later starts load it from disk"
     )

@@ -1,1 +1,1 @@
-"""Environments and the data they are made of; none is imported until it is asked for."""
+"""Environments and the data they are made of; none is imported until it is used."""

@@ -76,7 +76,7 @@ class Atari:
         return self._bridges[count]
 
     def _open(self, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The handle of emulators that nobody else uses."""
+        """The handle of emulators that have no other user."""
         emulators = self._bridge(count)[0] if self._reuse else self._make(count)
         if not self._reuse:
             self._emulators.append(emulators)

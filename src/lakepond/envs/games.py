@@ -1,4 +1,4 @@
-"""Names of games, told apart from slips of the pen."""
+"""Find a game by its name, with suggestions for a misspelled one."""
 
 from __future__ import annotations
 

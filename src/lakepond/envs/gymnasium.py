@@ -73,8 +73,8 @@ class Gymnasium:
                 f"{self._only.num_envs}; pass a function that creates them."
             )
         seed = jax.random.randint(key, (), 0, 2**31 - 1 - count)
-        told = _told((), "int32"), self._observations(count)
-        begin = on_host(partial(io_callback, lambda seed: self._open(count, int(seed)), told))
+        outputs = _output((), "int32"), self._observations(count)
+        begin = on_host(partial(io_callback, lambda seed: self._open(count, int(seed)), outputs))
         number, obs = begin(seed)
         return EnvState(number, obs, jnp.zeros(count, jnp.int32), jnp.zeros(count))
 
@@ -82,10 +82,10 @@ class Gymnasium:
         """One step of every copy; chance is their own, so the key is not used."""
         count = action.shape[0]
         seen = self._observations(count)
-        flags = [_told((count,), "bool")] * 3
-        told = _told((), "int32"), seen, seen, _told((count,), "float32"), *flags
+        flags = [_output((count,), "bool")] * 3
+        outputs = _output((), "int32"), seen, seen, _output((count,), "float32"), *flags
         # the callback depends on the number that the previous step returned, so steps keep their order
-        advance = on_host(partial(io_callback, self._step, told))
+        advance = on_host(partial(io_callback, self._step, outputs))
         number, obs, next_obs, reward, terminated, truncated, over = advance(
             state.inner, action + self._first_action
         )
@@ -94,10 +94,10 @@ class Gymnasium:
         return EnvState(number, obs, action, jnp.where(terminated | truncated, 0.0, score)), step
 
     def _observations(self, count: int) -> Any:
-        return _told((count, *self.obs.shape), self.obs.dtype)
+        return _output((count, *self.obs.shape), self.obs.dtype)
 
     def _open(self, count: int, seed: int) -> tuple[Array, Array]:
-        """On the host: copies that nobody else uses. Those not stepped yet are another agent's."""
+        """On the host: copies that have no other user. Those not stepped yet are another agent's."""
         opened = enumerate(self._opened)
         free = (i for i, c in opened if self._reuse and c.stepped and c.env.num_envs == count)
         number = next(free, len(self._opened))
@@ -113,9 +113,9 @@ class _Copies:
     """A vector environment with any autoreset mode."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], dtype: Any) -> None:
-        told = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        declared = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self.env, self.dtype = env, np.dtype(dtype)
-        self.mode = AutoresetMode(getattr(env.unwrapped, "autoreset_mode", told))
+        self.mode = AutoresetMode(getattr(env.unwrapped, "autoreset_mode", declared))
         self.stepped = False
         self.terminated = self.truncated = np.zeros(env.num_envs, bool)
         self.obs: Array = np.zeros(0)
@@ -151,14 +151,14 @@ class _Copies:
                 for i in np.flatnonzero(over):
                     next_obs[i] = info["final_obs"][i]
             else:
-                begun = self.env.reset(options={"reset_mask": over})[0]
-                obs = np.where(over.reshape(-1, *[1] * (obs.ndim - 1)), np.array(begun, self.dtype), obs)
+                first = self.env.reset(options={"reset_mask": over})[0]
+                obs = np.where(over.reshape(-1, *[1] * (obs.ndim - 1)), np.array(first, self.dtype), obs)
         self.obs = obs
         return obs, next_obs, reward, terminated, truncated, over
 
 
-def _told(shape: tuple[int, ...], dtype: Any) -> Any:
-    """What a callback gives back."""
+def _output(shape: tuple[int, ...], dtype: Any) -> Any:
+    """The type of an array that a callback returns."""
     return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
 
 

@@ -32,5 +32,5 @@ class MinAtar(Gymnax):
 
     @cached_property
     def obs(self) -> Field:
-        """The board, one plane per kind of thing; all of it is one row."""
+        """The board, one plane per kind of object, stored as one row."""
         return Field(self._rules.obs_shape, "uint8", rows=None)

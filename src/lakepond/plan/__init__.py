@@ -1,14 +1,13 @@
 """How much disk, memory and upload a run will need, before a machine is rented.
 
-    workload   what is recorded: a spec and a schedule            presets   eigen2, gpu, gravitar
-    needs      what that takes: uncompressed, gzip, lakepond      offers    disks that providers rent
-    measured   measurements: of random steps, or of a run         story     what eigen2 reported
+    workload   what is recorded: a spec and a schedule; presets eigen2, gpu, gravitar
+    needs      what that takes: uncompressed, gzip, lakepond
+    measured   measurements: of random steps, or of a run
 
 Sizes are bytes; a size that depends on the data is a range, from the best case to the worst.
 """
 
 from lakepond.plan.needs import Growth, Part, Plan, Verdict, make_plan
-from lakepond.plan.presets import PRESETS
-from lakepond.plan.workload import Shares, Workload
+from lakepond.plan.workload import PRESETS, Shares, Workload
 
 __all__ = ["Growth", "Part", "Plan", "PRESETS", "Shares", "Verdict", "Workload", "make_plan"]

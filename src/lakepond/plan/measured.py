@@ -119,7 +119,7 @@ def _axis(layouts: list[Layout | None]) -> RowAxis:
 
 
 @dataclass(frozen=True)
-class Written:
+class LakeSize:
     """The size of a lake and how fast it grows."""
 
     spec: Spec
@@ -152,7 +152,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Beside:
+class RunSize:
     """What a run keeps besides its lake, and how much memory it takes; in bytes."""
 
     checkpoint: int
@@ -169,11 +169,8 @@ class Beside:
     """main memory of the trainer without its replay; None: not logged"""
     here: int
     """what is on the disk now, with the lake"""
-    population: int
-    batch_size: int
-    capacity: int | None
-    upload_every: int
-    generations: int
+    workload: Workload
+    """the run to its end, by its settings"""
 
     def parts(self) -> tuple[Part, ...]:
         """What is on the disk besides the lake when the run ends."""
@@ -187,7 +184,7 @@ class Beside:
         return tuple(Part(name, (size, size)) for name, size in sizes.items() if size)
 
 
-def beside(folder: Path, so_far: Written) -> Beside:
+def beside(folder: Path, so_far: LakeSize) -> RunSize:
     """Measure a run's folder, and read its settings; `RunNotFound` if it is not a run."""
     from lakepond.lake.write.disk_guard import parse_bytes
     from lakepond.runs import Run, status
@@ -205,12 +202,21 @@ def beside(folder: Path, so_far: Written) -> Beside:
     log, lake = _bytes_below(folder / "metrics.jsonl"), _bytes_below(folder / "lake")
     other = _bytes_below(folder) - lake - log - _bytes_below(folder / "checkpoints")
     held = min(so_far.steps, _whole(config, "capacity") or so_far.steps)
-    work = Workload(so_far.spec, so_far.per_commit, generations)
+    agents = [config[name] for name in ("elites", "children", "mutants") if _whole(config, name) is not None]
+    work = Workload(
+        so_far.spec,
+        so_far.per_commit,
+        generations,
+        capacity=_whole(config, "capacity"),
+        population=sum(agents) or _whole(config, "population") or _whole(config, "agents") or 1,
+        batch_size=_whole(config, "batch_size") or 1,
+        upload_every=_whole(config, "push_every") or 1,
+        shares=shares_for(so_far.spec),
+    )
     process = None
     if seen.rss_bytes is not None:
         process = max(0.0, seen.rss_bytes - so_far.rows(held) - held * step_bytes(work))
-    agents = [config[name] for name in ("elites", "children", "mutants") if _whole(config, name) is not None]
-    return Beside(
+    return RunSize(
         checkpoint=newest,
         kept=kept if newest else 0,
         log=log * longer,
@@ -218,11 +224,7 @@ def beside(folder: Path, so_far: Written) -> Beside:
         min_free=parse_bytes(config["min_free"]) if isinstance(config.get("min_free"), str | int) else 0,
         process=process,
         here=_bytes_below(folder),
-        population=sum(agents) or _whole(config, "population") or _whole(config, "agents") or 1,
-        batch_size=_whole(config, "batch_size") or 1,
-        capacity=_whole(config, "capacity"),
-        upload_every=_whole(config, "push_every") or 1,
-        generations=generations,
+        workload=work,
     )
 
 
@@ -243,7 +245,7 @@ def _bytes_below(path: Path) -> int:
     return sizes
 
 
-def written(folder: Path) -> Written:
+def written(folder: Path) -> LakeSize:
     """Measure a lake from its commits; no step and no row is read."""
     from lakepond.lake.format import commits
     from lakepond.lake.read.lake import Lake
@@ -260,7 +262,7 @@ def written(folder: Path) -> Written:
         raise TooFewSteps(f"{folder} has no step yet; record some before planning from it.")
     earlier: Commit | None = None
     known = [number for number in commits.numbers(folder / "commits") if number < newest.number]
-    if heads > 1:  # the commits of one writer do not tell how a lake of several grows
+    if heads > 1:  # the commits of one writer do not show the growth of a lake with several
         known = []
     low, high = 0, len(known)
     while low < high:  # the first commit that has half of the steps
@@ -277,7 +279,7 @@ def written(folder: Path) -> Written:
     if earlier is not None:
         grown = newest.totals.bytes - earlier.totals.bytes
         rows_grown = _row_bytes(newest, sizes) - _row_bytes(earlier, sizes)
-    return Written(
+    return LakeSize(
         spec,
         newest.number,
         newest.recorded,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lakepond.formats import size
-from lakepond.plan import story
 from lakepond.plan.workload import Range, Workload
 
 GB = 10**9
@@ -52,7 +51,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Store:
+class Totals:
     """What one way of storing the replay takes in total."""
 
     replay: Range
@@ -71,7 +70,7 @@ class Verdict:
 
     fits: bool
     why: tuple[str, ...]
-    """a sentence for each thing that is too small"""
+    """a sentence for each resource that is too small"""
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,12 @@ class Plan:
     growth: tuple[Growth, ...]
     parts: tuple[Part, ...]
     """what is on the disk besides the replay"""
-    plain: Store
-    gzip: Store
-    lakepond: Store
+    plain: Totals
+    gzip: Totals
+    lakepond: Totals
     upload_of_folder: Range
 
-    def store(self, name: str) -> Store:
+    def store(self, name: str) -> Totals:
         """One of plain, gzip, lakepond."""
         stores = {"plain": self.plain, "gzip": self.gzip, "lakepond": self.lakepond}
         return stores[name]
@@ -122,15 +121,15 @@ def make_plan(workload: Workload, measured: Measured | None = None) -> Plan:
     agents = float(workload.generations * checkpoint)
     process = PROCESS_BYTES if measured is None or measured.process is None else measured.process
     was, meant = zip(
-        *(story.uploads([g.gzip[i] for g in growth], workload.upload_every) for i in (0, 1)), strict=True
+        *(uploads([g.gzip[i] for g in growth], workload.upload_every) for i in (0, 1)), strict=True
     )
-    plain_meant = story.uploads([g.plain for g in growth], workload.upload_every)[1]
+    plain_meant = uploads([g.plain for g in growth], workload.upload_every)[1]
     rest = [sum(part.bytes[i] for part in parts) for i in (0, 1)]
     already = [sum(part.bytes[i] for part in parts if part.installed) for i in (0, 1)]
 
-    def store(replay: Range, memory: float, device: float, upload: Range) -> Store:
+    def store(replay: Range, memory: float, device: float, upload: Range) -> Totals:
         disk = (rest[0] + replay[0], rest[1] + replay[1])
-        return Store(
+        return Totals(
             replay=replay,
             disk=disk,
             run=(disk[0] - already[0], disk[1] - already[1]),
@@ -169,9 +168,29 @@ def estimate(workload: Workload, steps: int) -> Range:
     return low, high + overhead
 
 
-def in_memory(workload: Workload, held: int) -> float:
-    """Bytes of a replay of `held` steps in main memory."""
-    return workload.row_bytes(held) + step_bytes(workload) * held
+def uploads(sizes: Sequence[float], every: int) -> tuple[float, float]:
+    """What eigen2 uploaded, and what it meant to, for the sizes of its replay file after each generation.
+
+    The file was saved in every `every`-th generation and was to be uploaded then. But the folder was uploaded
+    in every generation, and in a generation that saved the file a temporary copy of it as well.
+    """
+    of_folder = meant = saved = 0.0
+    for generation, now in enumerate(sizes, 1):
+        if generation % every == 0:
+            saved = now
+            meant += saved
+            of_folder += saved  # the temporary copy
+        of_folder += saved
+    return of_folder, meant
+
+
+def reported_gb(workload: Workload, generation: int) -> float:
+    """The uncompressed replay after a generation as eigen2 calculated it, with 1,000 MiB per GB.
+
+    Its 187 GB are 196.0 GB of 10^9 bytes.
+    """
+    step = round(workload.spec.step_nbytes / 2**20, 2)
+    return step * workload.held(workload.per_generation * generation) / 1_000
 
 
 def step_bytes(workload: Workload) -> int:
@@ -179,7 +198,7 @@ def step_bytes(workload: Workload) -> int:
     return workload.column_bytes + POND_STEP_BYTES + POND_LEAF_BYTES * workload.row_leaves
 
 
-def judge(store: Store, *, disk: float, memory: float, new: bool, used: float = 0) -> Verdict:
+def judge(store: Totals, *, disk: float, memory: float, new: bool, used: float = 0) -> Verdict:
     """Whether a machine with `disk` and `memory` bytes free is large enough.
 
     `new`: the disk has to hold the system and the libraries, too; `used`: bytes of the run that are on that

@@ -1,1 +1,1 @@
-"""Pages and pictures of what is on disk: `view` looks into a lake, `page` tells of runs."""
+"""Pages and pictures: `view` shows a lake in the browser, `page` reports on runs."""

@@ -1,4 +1,4 @@
-"""What a chart says, in a sentence: for those in a hurry, and for those who do not see it."""
+"""Captions: the figures of a chart in one sentence, also for readers who cannot see it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from lakepond.formats import day, number, ratio
-from lakepond.report.chart import Bars, Chart, Drawing, Line
-from lakepond.report.numbers import UNITS
+from lakepond.report.chart import UNITS, Bars, Chart, Drawing, Line
 
 MOST_LINES = 4
 Point = tuple[float, float]
@@ -22,12 +21,12 @@ def caption(drawing: Drawing) -> str:
     if drawing.reads == "ratio" and len(named) > 1:
         said = [_ratio(drawing, named)]
     else:
-        tell = {"typical": _typical, "growth": _growth}.get(drawing.reads, _level)
+        describe = {"typical": _typical, "growth": _growth}.get(drawing.reads, _level)
         several = len(named) > 1
         said = [
-            f"{one.name}: {tell(drawing, one, points)}"
+            f"{one.name}: {describe(drawing, one, points)}"
             if several and one.name
-            else tell(drawing, one, points)
+            else describe(drawing, one, points)
             for one, points in named[:MOST_LINES]
         ]
         if len(named) > MOST_LINES:
@@ -42,7 +41,7 @@ def _points(one: Line) -> list[Point]:
 
 
 def _level(chart: Chart, one: Line, points: Sequence[Point]) -> str:
-    """Where it ends, how far it came, and its highest value."""
+    """Its last, first and highest value."""
     unit = UNITS[chart.unit]
     last, peak = points[-1], max(points, key=lambda point: point[1])
     if len(points) == 1:

@@ -10,14 +10,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lakepond.formats import duration, json_numbers, number, percent, size
+
 POINTS = 600
 """most points of a line; a longer one is drawn as the means of that many groups, with their range"""
 COLOURS = 6
 SPIKE = 4.0
 """a value that is more than this many times the median is a spike, if few are"""
 Unit = Literal["", "bytes", "seconds", "percent"]
+UNITS = {"": number, "bytes": size, "seconds": duration, "percent": percent}
+"""how the values of each unit are written"""
 Reads = Literal["level", "typical", "growth", "ratio"]
-"""what a caption says of the lines: ends and extremes, median and largest, peak and trend, or ratio"""
+"""figures in the caption: ends and extremes, median and largest, peak and trend, or ratio"""
 
 
 @dataclass(frozen=True)
@@ -122,19 +126,11 @@ def as_json(drawing: Drawing) -> dict[str, Any]:
         x = [int(value) if value == int(value) else value for value in each.x]
         if x not in xs:
             xs.append(x)
-        sides = (
-            {}
-            if each.low is None or each.high is None
-            else {"low": _json(each.low), "high": _json(each.high)}
-        )
+        band = {"low": each.low, "high": each.high}
+        sides = {side: json_numbers(values, 6) for side, values in band.items() if values is not None}
         named = {"name": each.name, "colour": each.colour} | ({"thin": True} if each.thin else {})
-        lines.append({**named, "xs": xs.index(x), "y": _json(each.y), **sides})
+        lines.append({**named, "xs": xs.index(x), "y": json_numbers(each.y, 6), **sides})
     more = {"marks": list(drawing.marks), "mark_name": drawing.mark_name} if drawing.marks else {}
     flags = {name: True for name in ("log", "dates") if getattr(drawing, name)}
     clip = {} if drawing.clip is None else {"clip": drawing.clip}
     return {**shared, "xs": xs, "lines": lines, **more, **flags, **clip}
-
-
-def _json(values: Sequence[float]) -> list[float | None]:
-    """Six significant digits; null for NaN."""
-    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]

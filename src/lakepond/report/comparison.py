@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lakepond.errors import RunCorrupt, RunNotFound
-from lakepond.report.statistics import Interval, improvement, interval
+from lakepond.report.statistics import Interval, chance_of_improvement, interval
 from lakepond.runs.metrics import is_number
 from lakepond.types import Array
 from lakepond.untrusted import blaming, read_json
@@ -73,16 +73,16 @@ def _checked(result: dict[str, Any]) -> dict[str, Any]:
 def write(folder: Path, page: Path) -> dict[str, Any]:
     """Write the page and its pictures; returns the figures."""
     results = read(folder)
-    told = figures(results)
+    summary = figures(results)
     page.parent.mkdir(parents=True, exist_ok=True)
     pictures = page.parent / page.stem
     pictures.mkdir(exist_ok=True)
     draw_curves(results, pictures / "curves.png")
-    draw_scores(told, pictures / "scores.png")
+    draw_scores(summary, pictures / "scores.png")
     recovered = draw_recovery(results, pictures / "recovery.png")
     above = page.read_text().partition(MARKER)[0] if page.exists() else "# One agent or the mixture\n\n"
-    page.write_text(above + MARKER + "\n\n" + _body(folder, results, told, pictures.name, recovered))
-    return told
+    page.write_text(above + MARKER + "\n\n" + _body(folder, results, summary, pictures.name, recovered))
+    return summary
 
 
 def figures(results: Results) -> dict[str, Any]:
@@ -98,24 +98,26 @@ def figures(results: Results) -> dict[str, Any]:
     arms: dict[str, Any] = {}
     for arm, games in results.items():
         all_runs = [run for seeds in games.values() for run in seeds.values()]
-        told: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "runs": len(all_runs),
             "frames": float(np.mean([run["frames"] for run in all_runs])),
             "samples": float(np.mean([run["samples"] for run in all_runs])),
             "games": {game: sorted(run["score"] for run in seeds.values()) for game, seeds in games.items()},
         }
         common = [game for game in results.get(BASELINE, {}) if game in games]
-        told["differences"] = {game: _difference(results, arm, game) for game in common}
+        summary["differences"] = {game: _difference(results, arm, game) for game in common}
         shared = [game for game in common if game in learned]
         scores, theirs = _paired(results, arm, shared)
         if scores.size:
             scale = np.array([best[game] for game in shared])
-            told["mean"] = _known(interval(scores / scale, _mean), len(scores))
-            told["iqm"] = _known(interval(scores / scale), len(scores))
-            told["beats_single"] = _known(improvement(scores, theirs), len(scores))
+            summary["mean"] = _known(interval(scores / scale, figure=_mean), len(scores))
+            summary["iqm"] = _known(interval(scores / scale), len(scores))
+            summary["beats_single"] = _known(
+                interval(scores, theirs, figure=chance_of_improvement), len(scores)
+            )
         else:
-            told["mean"] = told["iqm"] = told["beats_single"] = [float("nan")] * 3
-        arms[arm] = told
+            summary["mean"] = summary["iqm"] = summary["beats_single"] = [float("nan")] * 3
+        arms[arm] = summary
     return {"arms": arms, "left_out": sorted(best.keys() - learned)}
 
 
@@ -126,7 +128,7 @@ def _mean(scores: Array) -> float:
 def _difference(results: Results, arm: str, game: str) -> list[float]:
     """Mean score of an arm on a game minus that of the baseline, of the seeds that both have."""
     ours, theirs = _paired(results, arm, [game])
-    return _known(interval(ours - theirs, _mean), len(ours)) if ours.size else [float("nan")] * 3
+    return _known(interval(ours - theirs, figure=_mean), len(ours)) if ours.size else [float("nan")] * 3
 
 
 def _known(found: Interval, seeds: int) -> list[float]:
@@ -182,13 +184,13 @@ def draw_curves(results: Results, path: Path) -> None:
     plt.close(figure)
 
 
-def draw_scores(told: dict[str, Any], path: Path) -> None:
+def draw_scores(summary: dict[str, Any], path: Path) -> None:
     """The interquartile mean of each arm, with its interval."""
     plt = _pyplot()
-    arms = [arm for arm, each in told["arms"].items() if np.isfinite(each["iqm"][0])]
+    arms = [arm for arm, each in summary["arms"].items() if np.isfinite(each["iqm"][0])]
     figure, axis = plt.subplots(figsize=(7, 0.5 * len(arms) + 1.2))
     for i, arm in enumerate(reversed(arms)):
-        value, low, high = told["arms"][arm]["iqm"]
+        value, low, high = summary["arms"][arm]["iqm"]
         if np.isfinite(low):
             axis.barh(i, high - low, left=low, height=0.5, color=COLOURS.get(arm), alpha=0.35)
         axis.plot([value, value], [i - 0.3, i + 0.3], color=COLOURS.get(arm), linewidth=2.5)
@@ -262,10 +264,10 @@ def _common(runs: list[dict[str, Any]]) -> tuple[Array, Array]:
 
 
 def _body(
-    folder: Path, results: Results, told: dict[str, Any], pictures: str, recovered: dict[str, list[Any]]
+    folder: Path, results: Results, summary: dict[str, Any], pictures: str, recovered: dict[str, list[Any]]
 ) -> str:
     games = sorted({game for arm in results.values() for game in arm})
-    runs = sum(each["runs"] for each in told["arms"].values())
+    runs = sum(each["runs"] for each in summary["arms"].values())
     lines = [
         f"{runs} runs so far. A run's score is that of the policy it ends with, the same for all arms.",
         "",
@@ -275,7 +277,7 @@ def _body(
         _row(["arm", *games]),
         _row(["---", *["---:"] * len(games)]),
     ]
-    for arm, each in told["arms"].items():
+    for arm, each in summary["arms"].items():
         if arm != BASELINE:
             cells = (each["differences"].get(game, [float("nan")] * 3) for game in games)
             lines.append(_row([arm, *map(_interval, cells)]))
@@ -286,7 +288,7 @@ def _body(
         _row(["arm", *games]),
         _row(["---", *["---:"] * len(games)]),
     ]
-    for arm, each in told["arms"].items():
+    for arm, each in summary["arms"].items():
         lines.append(_row([arm, *(_spread(each["games"].get(game, [])) for game in games)]))
     lines += [
         "",
@@ -295,12 +297,15 @@ def _body(
         "run beats one of `single` on a game at random. The interquartile mean of a few games leaves out",
         "most of the best and of the worst game. Environment steps and gradient samples of a run: an arm",
         "that learns more often from the same steps says so here.",
-        *(f"Left out of this, for no arm scores {LEARNED} there yet: {game}." for game in told["left_out"]),
+        *(
+            f"Left out of this, for no arm scores {LEARNED} there yet: {game}."
+            for game in summary["left_out"]
+        ),
         "",
         _row(["arm", "runs", "mean", "IQM", "beats `single`", "steps", "gradient samples"]),
         _row(["---", *["---:"] * 6]),
     ]
-    for arm, each in told["arms"].items():
+    for arm, each in summary["arms"].items():
         lines.append(
             _row(
                 [

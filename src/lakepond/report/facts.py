@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from lakepond.formats import duration, number, percent, ratio, short, size
+from lakepond.formats import UNKNOWN, duration, number, percent, ratio, short, size
 from lakepond.report.gathered import RunFolder
 from lakepond.runs import session
 from lakepond.runs.metrics import is_number
+from lakepond.runs.settings import flat
 
 
 def key_figures(run: RunFolder) -> list[tuple[str, str, str]]:
@@ -18,7 +19,7 @@ def key_figures(run: RunFolder) -> list[tuple[str, str, str]]:
     last = max((series.x[-1] for series in run.metrics.values() if len(series.x)), default=None)
     if last is not None:
         names = {"generation": ("generations",), "steps": ("env_steps", "frames")}.get(run.x_name, ())
-        goal = next((run.told["config"][name] for name in names if name in run.told["config"]), None)
+        goal = next((run.about["config"][name] for name in names if name in run.about["config"]), None)
         found.append((run.x_name.capitalize(), short(last), f"of {short(goal)}" if is_number(goal) else ""))
     found += _learning(run) + _market(run) + _storage(run) + _machine(run)
     return found
@@ -77,9 +78,9 @@ def _machine(run: RunFolder) -> list[tuple[str, str, str]]:
 
 def what_was_run(run: RunFolder) -> list[tuple[str, str]]:
     """Trainer, command, machine and versions."""
-    told, machine = run.told, _object(run.told, "machine")
-    libraries = ", ".join(f"{name} {version}" for name, version in _object(told, "libraries").items())
-    memory, command = machine.get("memory_bytes"), told.get("command")
+    about, machine = run.about, _object(run.about, "machine")
+    libraries = ", ".join(f"{name} {version}" for name, version in _object(about, "libraries").items())
+    memory, command = machine.get("memory_bytes"), about.get("command")
     kept = (
         f"{len(run.checkpoints)} kept, {size(sum(b for _, b in run.checkpoints))}"
         if run.checkpoints
@@ -88,7 +89,7 @@ def what_was_run(run: RunFolder) -> list[tuple[str, str]]:
     rows = [
         ("trainer", run.trainer),
         ("command", " ".join(map(str, command)) if isinstance(command, list) else ""),
-        ("created", str(told.get("created", ""))),
+        ("created", str(about.get("created", ""))),
         (
             "machine",
             f"{machine.get('system', '')}, {machine.get('cores', '?')} cores"
@@ -96,11 +97,11 @@ def what_was_run(run: RunFolder) -> list[tuple[str, str]]:
         ),
         (
             "versions",
-            f"lakepond {told.get('lakepond', '?')}, Python {told.get('python', '?')}, {libraries}".rstrip(
+            f"lakepond {about.get('lakepond', '?')}, Python {about.get('python', '?')}, {libraries}".rstrip(
                 ", "
             ),
         ),
-        ("starts", _sessions(told)),
+        ("starts", _sessions(about)),
         ("checkpoints", kept),
         ("commits", _commits(run)),
         ("folder", str(run.folder)),
@@ -117,9 +118,9 @@ def _sessions(about: dict[str, Any]) -> str:
     return f"{len(sessions)}{changed}" if len(sessions) > 1 else ""
 
 
-def _object(told: dict[str, Any], name: str) -> dict[str, Any]:
+def _object(about: dict[str, Any], name: str) -> dict[str, Any]:
     """A part of config.json; empty if it is not an object."""
-    part = told.get(name)
+    part = about.get(name)
     return part if isinstance(part, dict) else {}
 
 
@@ -136,20 +137,16 @@ def _commits(run: RunFolder) -> str:
     )
 
 
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings by their dotted names."""
-    found: dict[str, str] = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = "–" if value is None else str(value)
-    return found
+def settings_of(run: RunFolder) -> dict[str, str]:
+    """The settings of a run by their dotted names, as text."""
+    return {
+        name: UNKNOWN if value is None else str(value) for name, value in flat(run.about["config"]).items()
+    }
 
 
 def differences(runs: Sequence[RunFolder]) -> dict[str, list[str]]:
     """The settings in which runs differ, with the value of each run."""
-    settings = [flat(run.told["config"]) for run in runs]
+    settings = [settings_of(run) for run in runs]
     names = dict.fromkeys(name for one in settings for name in one)
-    told = {name: [one.get(name, "–") for one in settings] for name in names}
-    return {name: values for name, values in told.items() if len(set(values)) > 1}
+    values = {name: [one.get(name, UNKNOWN) for one in settings] for name in names}
+    return {name: each for name, each in values.items() if len(set(each)) > 1}

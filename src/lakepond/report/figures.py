@@ -12,7 +12,7 @@ import numpy as np
 from lakepond.formats import percent
 from lakepond.report.chart import Bars, Chart, Drawing, Line, histogram, line, spike_limit
 from lakepond.report.gathered import RunFolder, Series
-from lakepond.report.panels import PANELS, SKIPPED, Curve, Group, Panel, title_of, unit_of
+from lakepond.report.panels import PANELS, SKIPPED, ChartSpec, Curve, Group, title_of, unit_of
 from lakepond.report.seeds import NOTE, Points, sides
 
 Figures = dict[Group | str, list[Drawing]]
@@ -38,7 +38,7 @@ def _clipped(drawing: Drawing) -> Drawing:
     return replace(drawing, clip=spike_limit(drawing.lines))
 
 
-def _one(panel: Panel, run: RunFolder) -> Chart | None:
+def _one(panel: ChartSpec, run: RunFolder) -> Chart | None:
     """All curves of a panel, for one run."""
     lines: list[Line] = []
     for colour, curve in enumerate(panel.curves):
@@ -57,7 +57,7 @@ def _one(panel: Panel, run: RunFolder) -> Chart | None:
     return _chart(panel, panel.title, lines, run.x_name, marks)
 
 
-def _many(panel: Panel, runs: Sequence[RunFolder]) -> list[Chart | None]:
+def _many(panel: ChartSpec, runs: Sequence[RunFolder]) -> list[Chart | None]:
     """A chart for each curve of a panel, with a line for each side that has it."""
     charts: list[Chart | None] = []
     for curve in panel.curves:
@@ -88,7 +88,7 @@ def _note(runs: Sequence[RunFolder]) -> str:
     return NOTE if any(len(side.runs) > 1 for side in sides(runs)) else ""
 
 
-def _chart(panel: Panel, title: str, lines: list[Line], x_name: str, marks: tuple[float, ...]) -> Chart:
+def _chart(panel: ChartSpec, title: str, lines: list[Line], x_name: str, marks: tuple[float, ...]) -> Chart:
     return Chart(
         panel.key,
         title,

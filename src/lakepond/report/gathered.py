@@ -1,4 +1,4 @@
-"""What a report shows of a run's folder, whether the run is running, finished or was killed.
+"""The data of a report, read from a run's folder, whether the run is running, finished or was killed.
 
 config.json · metrics.jsonl · checkpoints/*/state.json · lake/commits · lake/elsewhere · evaluation/
 """
@@ -50,7 +50,7 @@ class Reset:
 
 
 @dataclass(frozen=True)
-class Growth:
+class CommitSize:
     """One commit of the lake."""
 
     number: int
@@ -62,7 +62,7 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class SavedEvaluation:
     """A champion on days it was not trained on."""
 
     part: str
@@ -78,15 +78,15 @@ class RunFolder:
 
     name: str
     folder: Path
-    told: dict[str, Any]
+    about: dict[str, Any]
     """all of config.json"""
     metrics: dict[str, Series] = field(default_factory=dict)
     lists: dict[str, list[Series]] = field(default_factory=dict)
     """metrics with a value for each agent"""
     resets: list[Reset] = field(default_factory=list)
-    growth: list[Growth] = field(default_factory=list)
+    growth: list[CommitSize] = field(default_factory=list)
     commits: int = 0
-    evaluations: list[Evaluation] = field(default_factory=list)
+    evaluations: list[SavedEvaluation] = field(default_factory=list)
     checkpoints: list[tuple[int, int]] = field(default_factory=list)
     """number and bytes"""
     uploads: dict[str, tuple[int, int, int]] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class RunFolder:
     @property
     def trainer(self) -> str:
         """Its name."""
-        return str(self.told["trainer"])
+        return str(self.about["trainer"])
 
     @property
     def x_name(self) -> str:
@@ -124,7 +124,7 @@ class RunFolder:
 def gather(folder: str | Path) -> RunFolder:
     """Read a run; what cannot be read is listed in `problems`."""
     run = Run.open(folder)
-    found = RunFolder(run.folder.resolve().name, run.folder, run.told, running=run.locked())
+    found = RunFolder(run.folder.resolve().name, run.folder, run.about, running=run.locked())
     try:
         for line in run.history():
             take(found, line)
@@ -180,7 +180,7 @@ def find_resets(found: RunFolder) -> list[Reset]:
     before, after = (found.metrics.get(f"evaluation_{side}", Series()) for side in ("before", "after"))
     levels = {name: dict(zip(s.x, s.y, strict=True)) for name, s in (("before", before), ("after", after))}
     evaluation = found.metrics.get("evaluation", Series())
-    told = []
+    found_resets = []
     for step in steps.x:
         level = levels["before"].get(step)
         again = (
@@ -189,10 +189,10 @@ def find_resets(found: RunFolder) -> list[Reset]:
             if level is not None and x > step and y >= level
         )
         reached = next(again, None)
-        told.append(
+        found_resets.append(
             Reset(step, level, levels["after"].get(step), None if reached is None else reached - step)
         )
-    return told
+    return found_resets
 
 
 def _read_checkpoints(found: RunFolder) -> None:
@@ -219,7 +219,7 @@ def _read_lake(found: RunFolder, lake: Path) -> None:
         steps = commit.recorded - commit.oldest
         size = commit.totals.bytes
         plain = steps * spec.step_nbytes
-        found.growth.append(Growth(number, steps, size, plain, commit.bytes_written, commit.seconds))
+        found.growth.append(CommitSize(number, steps, size, plain, commit.bytes_written, commit.seconds))
     there = known(lake)
     if newest is not None and there:
         files = dict(Catalog(newest, Segments(lake)).files())
@@ -229,7 +229,7 @@ def _read_lake(found: RunFolder, lake: Path) -> None:
                 found.uploads[url] = (count + 1, size + files[name], len(files))
 
 
-def _read_evaluation(file: Path) -> Evaluation:
+def _read_evaluation(file: Path) -> SavedEvaluation:
     result = read_json(file)
     for who in ACCOUNTS:
         account = result.get(who)
@@ -250,7 +250,7 @@ def _read_evaluation(file: Path) -> Evaluation:
                 trades.append({name: value for name, value in trade.items() if isinstance(value, str)})
                 if trades[-1].get("profit_percent"):
                     _float(trades[-1]["profit_percent"])
-    return Evaluation(str(result.get("part", file.parent.name)), result, dates, equity, trades)
+    return SavedEvaluation(str(result.get("part", file.parent.name)), result, dates, equity, trades)
 
 
 def _float(text: str) -> float:

@@ -19,7 +19,7 @@ from lakepond.report.chart import Drawing, as_json
 from lakepond.report.facts import key_figures
 from lakepond.report.figures import Figures, figures
 from lakepond.report.gathered import RunFolder, gather
-from lakepond.report.tables import table, tell_market, tell_resets, tell_runs, tell_uploads
+from lakepond.report.tables import market_tables, resets_table, runs_section, table, uploads_tables
 
 SECTIONS = (
     ("learning", "Learning and lake"),
@@ -80,7 +80,7 @@ def render(runs: Sequence[RunFolder], drawn: Figures) -> str:
     """The page as HTML."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
     moment = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    tables = {"learning": tell_resets(runs), "market": tell_market(runs), "uploads": tell_uploads(runs)}
+    tables = {"learning": resets_table(runs), "market": market_tables(runs), "uploads": uploads_tables(runs)}
     shown = [(group, name) for group, name in SECTIONS if drawn.get(group) or tables.get(group)]
     links = "".join(f'<a href="#{group}">{name}</a>' for group, name in shown)
     charts: list[Drawing] = []
@@ -106,7 +106,7 @@ def render(runs: Sequence[RunFolder], drawn: Figures) -> str:
         f'<nav aria-label="Sections">{links}<a href="#run">Run and settings</a></nav>'
         f"{''.join(problems)}{_figures_of_runs(runs)}"
         '<noscript><p class="note">The charts need JavaScript; their captions and the tables do not.</p>'
-        f"</noscript>{''.join(sections)}{tell_runs(runs)}"
+        f"</noscript>{''.join(sections)}{runs_section(runs)}"
         f"<footer><p>Written by lakepond {__version__} on {moment}. Charts: uPlot (MIT). Drag to zoom, "
         "double-click to reset.</p></footer></main>"
         f'<script type="application/json" id="charts">{data}</script>'
@@ -146,7 +146,7 @@ def _subtitle(runs: Sequence[RunFolder]) -> str:
         return ", ".join(f"{escape(run.name)} ({escape(run.trainer)})" for run in runs[:MOST_RUNS])
     run = runs[0]
     state = "running" if run.running else "not running"
-    created = str(run.told.get("created", ""))[:16].replace("T", " ")
+    created = str(run.about.get("created", ""))[:16].replace("T", " ")
     return escape(f"{run.trainer}, started {created} UTC, {state}")
 
 

@@ -21,7 +21,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Panel:
+class ChartSpec:
     """One chart for one run; for several runs, one chart per curve."""
 
     key: str
@@ -37,7 +37,7 @@ class Panel:
 
 
 PANELS = (
-    Panel(
+    ChartSpec(
         "fitness",
         "Fitness of the population",
         "learning",
@@ -48,7 +48,7 @@ PANELS = (
         ),
         note="The band is one standard deviation of the population.",
     ),
-    Panel(
+    ChartSpec(
         "evaluation",
         "Evaluation",
         "learning",
@@ -60,8 +60,10 @@ PANELS = (
         members="evaluation_agents",
         note="Played in separate environments with a small epsilon.",
     ),
-    Panel("score", "Score while training", "learning", (Curve("score", "score"),), members="score_agents"),
-    Panel(
+    ChartSpec(
+        "score", "Score while training", "learning", (Curve("score", "score"),), members="score_agents"
+    ),
+    ChartSpec(
         "bytes",
         "Replay size",
         "learning",
@@ -75,14 +77,14 @@ PANELS = (
         reads="ratio",
         note="Logarithmic scale.",
     ),
-    Panel(
+    ChartSpec(
         "validation",
         "Validation days",
         "learning",
         (Curve("validation", "best agent"), Curve("validation_learner", "learner")),
     ),
-    Panel("rows", "Distinct rows", "storage", (Curve("distinct_rows", "rows"),)),
-    Panel(
+    ChartSpec("rows", "Distinct rows", "storage", (Curve("distinct_rows", "rows"),)),
+    ChartSpec(
         "held",
         "Time blocked on saving",
         "time",
@@ -91,7 +93,7 @@ PANELS = (
         reads="typical",
         note="How long a commit kept the training thread waiting; the data is written in the background.",
     ),
-    Panel(
+    ChartSpec(
         "seconds",
         "Time per generation",
         "time",
@@ -100,7 +102,7 @@ PANELS = (
         reads="typical",
         note="The first generation after a start includes compilation.",
     ),
-    Panel(
+    ChartSpec(
         "phases",
         "Cumulative time by phase",
         "time",
@@ -113,14 +115,14 @@ PANELS = (
         ),
         unit="seconds",
     ),
-    Panel(
+    ChartSpec(
         "rate",
         "Environment steps per second",
         "time",
         (Curve("env_steps_per_second", "steps"), Curve("frames_per_second", "steps, by an earlier name")),
         reads="typical",
     ),
-    Panel(
+    ChartSpec(
         "memory",
         "Memory of the process",
         "memory",
@@ -128,7 +130,7 @@ PANELS = (
         unit="bytes",
         reads="growth",
     ),
-    Panel(
+    ChartSpec(
         "device",
         "Memory of the device",
         "memory",
@@ -136,21 +138,21 @@ PANELS = (
         unit="bytes",
         reads="growth",
     ),
-    Panel(
+    ChartSpec(
         "available",
         "Available memory of the machine",
         "memory",
         (Curve("memory_available_bytes", "available"),),
         unit="bytes",
     ),
-    Panel(
+    ChartSpec(
         "disk",
         "Free disk space",
         "storage",
         (Curve("disk_free_bytes", "free"), Curve("disk_floor_bytes", "reserve (min_free)")),
         unit="bytes",
     ),
-    Panel(
+    ChartSpec(
         "uploads",
         "Uploads",
         "uploads",
@@ -197,7 +199,7 @@ TITLES = {
 
 
 def unit_of(metric: str) -> Unit:
-    """The unit that the end of a metric's name says."""
+    """The unit of a metric, from the end of its name."""
     if metric.endswith(("bytes", "_bytes_per_second")):
         return "bytes"
     if metric.endswith(("percent", "_return")):

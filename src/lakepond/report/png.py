@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lakepond.formats import short
-from lakepond.report.chart import COLOURS, Bars, Chart, Drawing
-from lakepond.report.numbers import AXES
+from lakepond.report.chart import COLOURS, UNITS, Bars, Chart, Drawing
 
 PALETTE = ("#0b5cad", "#b8520a", "#00756a", "#9a3f7d", "#6b5d00", "#4d5a6a")
 DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (2.5, 1.5)), (0, (8, 2)))
@@ -20,7 +19,7 @@ QUIET, GRID = "#4c5a6b", "#dfe3e8"
 
 
 def save(drawing: Drawing, files: list[Path]) -> list[Path]:
-    """Write the chart to files whose suffix says the format, 1520 pixels wide; returns them."""
+    """Write the chart in the formats of the files' suffixes, 1520 pixels wide; returns them."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -82,7 +81,7 @@ def _style(drawing: Drawing, axes: Any) -> None:
 
     axes.set_title(drawing.title, loc="left", fontsize=10, fontweight="bold", color="#16202c")
     axes.set_xlabel(drawing.x_name, fontsize=8, color=QUIET)
-    unit = AXES[drawing.unit]
+    unit = UNITS[drawing.unit] if drawing.unit else short
     along, up = (unit, short) if isinstance(drawing, Bars) else (short, unit)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: up(value)))
     if not getattr(drawing, "dates", False):

@@ -43,7 +43,7 @@ def sides(runs: Sequence[RunFolder]) -> list[Side]:
     """The sides of a comparison, in the order of their first runs."""
     groups: dict[str, list[RunFolder]] = {}
     for run in runs:
-        settings = {name: value for name, value in run.told["config"].items() if name != SEED}
+        settings = {name: value for name, value in run.about["config"].items() if name != SEED}
         key = json.dumps([run.trainer, settings], sort_keys=True, default=str)
         if any(_seed(run) == _seed(other) for other in groups.get(key, [])):
             key += f" {len(groups)}"  # the same seed again is not another seed
@@ -56,7 +56,7 @@ def sides(runs: Sequence[RunFolder]) -> list[Side]:
 
 
 def _seed(run: RunFolder) -> str:
-    return str(run.told["config"].get(SEED))
+    return str(run.about["config"].get(SEED))
 
 
 def _name(group: Sequence[RunFolder]) -> str:

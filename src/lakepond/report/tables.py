@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from lakepond.formats import moment, number, percent, size
-from lakepond.report.facts import differences, flat, what_was_run
+from lakepond.formats import UNKNOWN, moment, number, percent, size
+from lakepond.report.facts import differences, settings_of, what_was_run
 from lakepond.report.gathered import ACCOUNTS, RunFolder
-from lakepond.report.numbers import is_moment
+from lakepond.runs.metrics import TIME_LIMIT, is_number
 
 MOST_TRADES = 12
 """best and worst trades that are listed"""
@@ -22,7 +22,7 @@ ACCOUNT = {
 }
 
 
-def tell_resets(runs: Sequence[RunFolder]) -> str:
+def resets_table(runs: Sequence[RunFolder]) -> str:
     """Every reset, and how soon the evaluation recovered."""
     rows = [
         [
@@ -39,7 +39,7 @@ def tell_resets(runs: Sequence[RunFolder]) -> str:
     return table(heads, rows, "Resets", numbers=range(1, 5)) if rows else ""
 
 
-def tell_market(runs: Sequence[RunFolder]) -> str:
+def market_tables(runs: Sequence[RunFolder]) -> str:
     """Results of champions and baselines, and the champions' best and worst trades."""
     accounts, trades = [], []
     for run in runs:
@@ -53,13 +53,13 @@ def tell_market(runs: Sequence[RunFolder]) -> str:
     if not accounts:
         return ""
     heads = ["Run", "Days", "Agent", *(name for name, _ in ACCOUNT.values())]
-    told = table(heads, accounts, "Accounts", numbers=range(3, 9))
+    html = table(heads, accounts, "Accounts", numbers=range(3, 9))
     if trades:
         inner = table(
             ["Run", "Instrument", "Bought", "Sold", "Profit", "Closed by"], trades, "Trades", numbers=[4]
         )
-        told += f"<details><summary>Best and worst trades</summary>{inner}</details>"
-    return told
+        html += f"<details><summary>Best and worst trades</summary>{inner}</details>"
+    return html
 
 
 def _best_and_worst(trades: list[dict[str, str]]) -> list[list[str]]:
@@ -79,7 +79,7 @@ def _best_and_worst(trades: list[dict[str, str]]) -> list[list[str]]:
     ]
 
 
-def tell_uploads(runs: Sequence[RunFolder]) -> str:
+def uploads_tables(runs: Sequence[RunFolder]) -> str:
     """How much of each lake is in the cloud, and the result of each run's last push."""
     rows = [
         [run.name, place, f"{files:,} of {of:,}", size(count)]
@@ -90,25 +90,25 @@ def tell_uploads(runs: Sequence[RunFolder]) -> str:
         [
             run.name,
             str(run.pushed.get("url", "")),
-            moment(run.pushed["time"]) if is_moment(run.pushed.get("time")) else "–",
+            moment(when) if is_number(when := run.pushed.get("time")) and 0 <= when < TIME_LIMIT else UNKNOWN,
             str(run.pushed.get("last_error") or "complete"),
         ]
         for run in runs
         if run.pushed
     ]
     heads = ["Run", "Destination", "Files of the newest commit", "Size"]
-    told = table(heads, rows, "Uploads", numbers=[2, 3]) if rows else ""
+    html = table(heads, rows, "Uploads", numbers=[2, 3]) if rows else ""
     if pushes:
-        told += table(["Run", "Pushed to", "When", "Result"], pushes, "Last pushes", wrap=True)
-    return told
+        html += table(["Run", "Pushed to", "When", "Result"], pushes, "Last pushes", wrap=True)
+    return html
 
 
-def tell_runs(runs: Sequence[RunFolder]) -> str:
+def runs_section(runs: Sequence[RunFolder]) -> str:
     """Trainer, machine, versions and settings."""
-    told = [dict(what_was_run(run)) for run in runs]
-    names = dict.fromkeys(name for one in told for name in one)
+    facts = [dict(what_was_run(run)) for run in runs]
+    names = dict.fromkeys(name for one in facts for name in one)
     heads = ["", *(run.name for run in runs)]
-    rows = [[name, *(one.get(name, "–") for one in told)] for name in names]
+    rows = [[name, *(one.get(name, "–") for one in facts)] for name in names]
     parts = ['<section id="run"><h2>Run and settings</h2>', table(heads, rows, "Runs", wrap=True)]
     apart = differences(runs) if len(runs) > 1 else {}
     if apart:
@@ -116,7 +116,7 @@ def tell_runs(runs: Sequence[RunFolder]) -> str:
         differ = [[name, *values] for name, values in apart.items()]
         parts.append(table(heads, differ, "Settings that differ", wrap=True))
     for run in runs:
-        settings = [[name, value] for name, value in flat(run.told["config"]).items()]
+        settings = [[name, value] for name, value in settings_of(run).items()]
         summary = "All settings" if len(runs) == 1 else f"All settings of {escape(run.name)}"
         inner = table(["Setting", "Value"], settings, f"Settings of {run.name}", wrap=True)
         parts.append(f"<details><summary>{summary}</summary>{inner}</details>")

@@ -33,7 +33,7 @@ def save_gif(observations: Array, path: Path, *, frames_per_second: int = 12) ->
 
 
 def paint(board: Array) -> Array:
-    """Planes of 0 and 1 as one picture, a colour each; later planes lie above earlier ones."""
+    """Planes of 0 and 1 as one picture, one colour each; later planes are drawn over earlier ones."""
     planes = board.shape[-1]
     picture = np.zeros((*board.shape[:2], 3), np.uint8)
     for plane in range(planes):

@@ -30,19 +30,19 @@ STATE = "state.json"
 RETIRED = frozenset({"pond.span"})
 """leaves that earlier versions saved and that are no longer needed; they are skipped"""
 DROPPED = ".dropped"
-"""the ending of a checkpoint that a run left behind by going on from an earlier one"""
+"""suffix of checkpoints later than the one that a run was resumed from"""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One whole checkpoint, its arrays read and checked."""
+    """A complete checkpoint, its arrays read and checked."""
 
     number: int
     folder: Path
     state: dict[str, Any]
     """what the trainer noted: counters, random keys, the lake's commit"""
     arrays: dict[str, Any]
-    """the pytrees that were asked for, by name"""
+    """the requested pytrees, by name"""
 
 
 class Checkpoints:
@@ -54,7 +54,7 @@ class Checkpoints:
         self._keep_every = keep_every
 
     def numbers(self) -> list[int]:
-        """Numbers of the finished ones, in order; whether their bytes are still right, `load` tells."""
+        """Numbers of the complete checkpoints, in order; `load` checks their bytes."""
         if not self.folder.is_dir():
             return []
         return sorted(
@@ -71,10 +71,10 @@ class Checkpoints:
         shutil.rmtree(aside, ignore_errors=True)
         try:
             _fill(aside, number, arrays, state)
-        except BaseException:  # a full disk, say: it needs the space
+        except BaseException:  # for example, a full disk: it needs the space
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        if home.exists():  # the same number again, after going on from an earlier checkpoint
+        if home.exists():  # the same number again, after resuming from an earlier checkpoint
             self._drop(home)
         aside.rename(home)
         sync_folder(self.folder)
@@ -82,7 +82,7 @@ class Checkpoints:
         return home
 
     def load(self, number: int | None, like: Mapping[str, Any]) -> Checkpoint:
-        """Checkpoint `number`, or the newest whole one; `like` gives the shape of each pytree to be read."""
+        """Checkpoint `number`, or the newest intact one; `like` gives the shape of each pytree to be read."""
         known = self.numbers()
         if number is not None:
             if number not in known:
@@ -99,7 +99,7 @@ class Checkpoints:
 
     def state(self, number: int) -> dict[str, Any]:
         """What the trainer noted in checkpoint `number`, without reading any array."""
-        return dict(self._told(number)["state"])
+        return dict(self._read_state(number)["state"])
 
     def drop_after(self, number: int) -> None:
         """Rename the checkpoints later than `number` to `*.dropped`, durably and the newest first."""
@@ -112,7 +112,7 @@ class Checkpoints:
                 shutil.rmtree(left)
 
     def _read(self, number: int, like: Mapping[str, Any]) -> Checkpoint:
-        state = self._told(number)
+        state = self._read_state(number)
         home = self._home(number)
         arrays = {}
         for name, tree in like.items():
@@ -134,7 +134,7 @@ class Checkpoints:
             arrays[name] = _deserialise(data, tree, home / file)
         return Checkpoint(number, home, dict(state["state"]), arrays)
 
-    def _told(self, number: int) -> dict[str, Any]:
+    def _read_state(self, number: int) -> dict[str, Any]:
         path = self._home(number) / STATE
         with untrusted.blaming(path, RunCorrupt, "resume from another checkpoint"):
             state = untrusted.read_json(path)

@@ -1,7 +1,7 @@
-"""A whole run in the cloud and back: its lake, each segment once, and beside it what else makes the run.
+"""Push a run to the cloud and pull it: its lake, each segment once, and its other files.
 
     gs://bucket/demo/lake/...                the lake, pushed as a lake
-    gs://bucket/demo/checkpoints/00000012/   arrays first, state.json last: it says that the folder is whole
+    gs://bucket/demo/checkpoints/00000012/   arrays first, state.json last: it marks the folder as complete
     gs://bucket/demo/config.json, metrics.jsonl
 
 What did not change is not sent again. How the last push ended is noted in `upload.json`, for `status`.
@@ -35,36 +35,36 @@ from lakepond.runs.status import UPLOAD
 
 log = logging.getLogger("lakepond")
 LAST = ("metrics.jsonl", CONFIG)
-"""files at the top of a run, which come after all that they speak of"""
+"""files that are uploaded after all files they refer to"""
 KNOWN = (CONFIG, "metrics.jsonl", "checkpoints/", "lake/", f"{WORKERS}/", *layout.KNOWN)
-"""what makes a run, or a lake, in the cloud"""
+"""the objects of a run or a lake in the cloud"""
 LEFT_OUT = ("lock", UPLOAD, f"{WORKERS}/*", "*.dropped/*", "wandb/*", "tensorboard/*", f"{OLD}*/*")
 
 
 def push_run(folder: Path, cloud: Cloud, *, timeout: float = 3600.0) -> UploadStatus | None:
-    """Have a run in the cloud; returns how far its lake came in that time, None if it has no lake."""
+    """Upload a run; return the progress of its lake within `timeout` seconds, None if it has no lake."""
     Run.open(folder)
     try:
-        told = _send(folder, cloud, timeout)
+        status = _send(folder, cloud, timeout)
     except (LakepondError, OSError) as error:
         _note(folder, cloud, str(error))
         raise
-    _note(folder, cloud, None if told is None else told.last_error)
-    return told
+    _note(folder, cloud, None if status is None else status.last_error)
+    return status
 
 
 def _send(folder: Path, cloud: Cloud, timeout: float) -> UploadStatus | None:
-    told = None
+    status = None
     check_folders(folder / "lake")
     if (folder / "lake" / description.NAME).exists():
-        told = push(folder / "lake", replace(cloud, url=f"{cloud.url.rstrip('/')}/lake"), timeout=timeout)
-        if not told.done:
-            return told
+        status = push(folder / "lake", replace(cloud, url=f"{cloud.url.rstrip('/')}/lake"), timeout=timeout)
+        if not status.done:
+            return status
     with closing_sync(cloud) as sync:
         names = [file.relative_to(folder).as_posix() for file in files_of(folder, LEFT_OUT)]
         for name in sorted(names, key=_order):
             sync.upload_file(folder / name, name)
-    return told
+    return status
 
 
 @contextmanager
@@ -78,15 +78,15 @@ def closing_sync(cloud: Cloud) -> Iterator[CloudSync]:
 
 
 def _note(folder: Path, cloud: Cloud, error: str | None) -> None:
-    told = {"url": str(cloud), "time": time.time(), "last_error": error}
+    status = {"url": str(cloud), "time": time.time(), "last_error": error}
     try:
-        write_bytes(folder, UPLOAD, json.dumps(told).encode())
+        write_bytes(folder, UPLOAD, json.dumps(status).encode())
     except OSError as why:  # a full disk: the push itself is what counts
         log.warning("%s could not be written: %s", folder / UPLOAD, why)
 
 
 def pull_run(folder: Path, cloud: Cloud, *, lazy: bool = False) -> Run:
-    """Have a run from the cloud in a folder: config, metrics, checkpoints, and the lake they belong to."""
+    """Download a run to a folder: config, metrics, checkpoints, and the lake they belong to."""
     store = Store(cloud)
     listed = store.list(known=KNOWN)
     if CONFIG not in listed:

@@ -1,4 +1,4 @@
-"""The log of a run: a line of JSON each time, and the same to TensorBoard and Weights & Biases if asked for.
+"""The log of a run: one line of JSON per call, and a copy in TensorBoard and Weights & Biases if requested.
 
 The file is the truth; the others are copies for people who look there. Only lines that could not be written,
 as on a full disk, are kept in memory.

@@ -115,9 +115,27 @@ class Resume:
         the number of a commit, None for an empty lake. Later checkpoints and metrics are dropped once the
         lake is open, that is, while no other process can write it.
         """
+
+        def at(number: int) -> tuple[Checkpoint, Opened]:
+            """A checkpoint, and the lake at its commit."""
+            checkpoint = run.load(number, like=arrays)
+            _check_state(checkpoint, state)
+            run.log_end(checkpoint)
+            commit = checkpoint.state["lake_commit"] if "lake_commit" in state else None
+            if commit is None:
+                return checkpoint, open_lake(Start.EMPTY)
+            Lake.open(run.lake_folder, commit, writer="").close()  # else opening to write creates a lake
+            try:
+                return checkpoint, open_lake(commit)
+            except LakeCorrupt:
+                _check_here(run.folder, commit)
+                raise
+
         checkpoint: Checkpoint | None = None
-        if run.checkpoints() or self.number is not None:
-            checkpoint, lake = self._resumed(run, arrays, state, open_lake)
+        if self.number is not None:
+            checkpoint, lake = at(self.number)
+        elif run.checkpoints():
+            checkpoint, lake = _newest_usable(run, at)
         else:
             run.save(0, arrays, state)
             lake = open_lake(Start.EMPTY)
@@ -131,62 +149,34 @@ class Resume:
             raise
         return checkpoint, lake
 
-    def _resumed(
-        self,
-        run: Run,
-        arrays: Mapping[str, Any],
-        state: Mapping[str, Any],
-        open_lake: Callable[[int | Start], Opened],
-    ) -> tuple[Checkpoint, Opened]:
-        """The checkpoint that was asked for, or the newest that can be used, and the lake at its commit.
 
-        Checkpoint 0 is used only if it is the only one or was asked for: it has nothing to resume.
-        """
-        if self.number is not None:
-            return self._at(run, self.number, arrays, state, open_lake)
-        known = run.checkpoints()
-        skipped: list[str] = []
-        for number in reversed([each for each in known if each] or known):
-            try:
-                found = self._at(run, number, arrays, state, open_lake)
-            except (RunCorrupt, LakeCorrupt, LakeNotFound) as error:
-                skipped.append(f"checkpoint {number}: {error}")
-                continue
-            for each in skipped:
-                log.warning("%s: skipping %s", run.folder, each)
-            if skipped:
-                log.warning(
-                    "%s: resuming from checkpoint %d; the later ones are kept as checkpoints/*.dropped.",
-                    run.folder,
-                    number,
-                )
-            return found
-        raise RunCorrupt(
-            f"no checkpoint of {run.folder} can be resumed ({' '.join(skipped)}); restore the files, pull "
-            f"the run from the bucket it was pushed to, or start over (--start-over), which moves its files "
-            f"to {run.folder}/{OLD}<time>."
-        )
+def _newest_usable(run: Run, at: Callable[[int], tuple[Checkpoint, Opened]]) -> tuple[Checkpoint, Opened]:
+    """The newest checkpoint that can be resumed, and the lake at its commit; `RunCorrupt` if there is none.
 
-    def _at(
-        self,
-        run: Run,
-        number: int,
-        arrays: Mapping[str, Any],
-        state: Mapping[str, Any],
-        open_lake: Callable[[int | Start], Opened],
-    ) -> tuple[Checkpoint, Opened]:
-        checkpoint = run.load(number, like=arrays)
-        _check_state(checkpoint, state)
-        run.log_end(checkpoint)
-        commit = checkpoint.state["lake_commit"] if "lake_commit" in state else None
-        if commit is None:
-            return checkpoint, open_lake(Start.EMPTY)
-        Lake.open(run.lake_folder, commit, writer="").close()  # or opening to write would make a lake there
+    Checkpoint 0 is used only if it is the only one: it has nothing to resume.
+    """
+    known = run.checkpoints()
+    skipped: list[str] = []
+    for number in reversed([each for each in known if each] or known):
         try:
-            return checkpoint, open_lake(commit)
-        except LakeCorrupt:
-            _check_here(run.folder, commit)
-            raise
+            found = at(number)
+        except (RunCorrupt, LakeCorrupt, LakeNotFound) as error:
+            skipped.append(f"checkpoint {number}: {error}")
+            continue
+        for each in skipped:
+            log.warning("%s: skipping %s", run.folder, each)
+        if skipped:
+            log.warning(
+                "%s: resuming from checkpoint %d; the later ones are kept as checkpoints/*.dropped.",
+                run.folder,
+                number,
+            )
+        return found
+    raise RunCorrupt(
+        f"no checkpoint of {run.folder} can be resumed ({' '.join(skipped)}); restore the files, pull "
+        f"the run from the bucket it was pushed to, or start over (--start-over), which moves its files "
+        f"to {run.folder}/{OLD}<time>."
+    )
 
 
 def move_away(folder: Path) -> Path | None:

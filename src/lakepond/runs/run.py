@@ -34,13 +34,13 @@ class Run:
     """
 
     def __init__(
-        self, folder: Path, told: Mapping[str, Any], *, keep_last: int = 3, keep_every: int = 0
+        self, folder: Path, about: Mapping[str, Any], *, keep_last: int = 3, keep_every: int = 0
     ) -> None:
         self.folder = folder
         self.lake_folder = folder / "lake"
-        self.trainer: str = told["trainer"]
-        self.config: dict[str, Any] = told["config"]
-        self.told = dict(told)
+        self.trainer: str = about["trainer"]
+        self.config: dict[str, Any] = about["config"]
+        self.about = dict(about)
         """all of config.json: trainer, random id, settings, machine, versions, time of creation, sessions"""
         self._checkpoints = Checkpoints(folder / "checkpoints", keep_last=keep_last, keep_every=keep_every)
         self._lock: WriterLock | None = None
@@ -177,8 +177,8 @@ class Run:
         Called once it is certain that this process trains the run.
         """
         self._writing()
-        sessions, now = self.told.get("sessions", []), session.present()
-        differ = session.differences(sessions[-1] if sessions else self.told, now)
+        sessions, now = self.about.get("sessions", []), session.present()
+        differ = session.differences(sessions[-1] if sessions else self.about, now)
         if differ:
             log.warning(
                 "%s was last trained on another machine or with other versions (%s): it resumes with the "
@@ -186,7 +186,7 @@ class Run:
                 self.folder,
                 "; ".join(f"{name} {old} there, {new} here" for name, old, new in differ),
             )
-        self.told["sessions"] = [*sessions, now]
+        self.about["sessions"] = [*sessions, now]
         self._write_config()
 
     def locked(self) -> bool:
@@ -216,7 +216,7 @@ class Run:
             log.error("%s", failed)
 
     def _write_config(self) -> None:
-        write_bytes(self.folder, CONFIG, json.dumps(self.told, indent=1).encode())
+        write_bytes(self.folder, CONFIG, json.dumps(self.about, indent=1).encode())
 
     def _writing(self) -> Metrics:
         if self._metrics is None:

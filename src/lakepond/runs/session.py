@@ -1,4 +1,4 @@
-"""What a run was trained with each time it was started: machine, device and versions.
+"""Sessions of a run: machine, device and versions each time it was started.
 
 On the same number of cores, the same device and the same versions a resumed run ends with the same bits as
 one that was never stopped. Elsewhere XLA splits its sums differently, so the last bits may differ.

@@ -1,4 +1,4 @@
-"""A run at a glance: read from its folder, while it runs or long after (from a bucket: status_in_cloud).
+"""The status of a run, from its folder, whether it runs or not (in a bucket: status_in_cloud).
 
 Only small things are read: config.json, the end of metrics.jsonl, two commits, the names of checkpoints; of a
 lake that was pushed the names of all files. No step and no row is read.
@@ -97,7 +97,7 @@ class LakeStatus:
 
 
 @dataclass(frozen=True)
-class UploadStatus:
+class UploadLag:
     """How far the cloud is behind the lake on this disk."""
 
     url: str
@@ -109,7 +109,7 @@ class UploadStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """What can be told of a run, or of a lake without one, at one moment."""
+    """The state of a run, or of a lake without one, at one moment."""
 
     path: str
     trainer: str | None
@@ -133,7 +133,7 @@ class Status:
     disk_full_seconds: float | None
     checkpoint: int | None
     lake: LakeStatus | None
-    upload: UploadStatus | None
+    upload: UploadLag | None
     metrics: dict[str, Any]
     """the last line of the log"""
     problems: tuple[str, ...]
@@ -141,7 +141,7 @@ class Status:
 
 
 def look(path: str | Path) -> Status:
-    """What there is to tell of a run's folder, or of a lake's."""
+    """The status of the run or lake in a folder; `RunNotFound` if there is neither."""
     folder = Path(path)
     if not folder.exists():
         raise RunNotFound(f"{folder} does not exist; `lakepond ls` lists the runs and lakes below a folder.")
@@ -186,12 +186,12 @@ def judge(
     lines: list[dict[str, Any]],
     checkpoint: int | None,
     lake: LakeStatus | None,
-    upload: UploadStatus | None,
+    upload: UploadLag | None,
     disk_free: int | None,
     problems: list[str],
     alive: bool = False,
 ) -> Status:
-    """What follows from what was read; `alive`: a process on another machine writes it."""
+    """Derive the status from what was read; `alive`: a process on another machine writes it."""
     last = lines[-1] if lines else {}
     unit, total = _goal(config)
     done = last.get("step")
@@ -249,7 +249,7 @@ def _goal(config: Mapping[str, Any]) -> tuple[str, int | None]:
 
 
 def _rate(lines: list[dict[str, Any]]) -> float | None:
-    """Steps a second: the median between two lines, so that a pause between two sittings does not count."""
+    """Steps per second: the median over pairs of lines, so a pause between two sessions does not count."""
     rates = [
         (new["step"] - old["step"]) / (new["time"] - old["time"])
         for old, new in pairwise(lines)
@@ -275,7 +275,7 @@ def parse_log(data: bytes) -> list[dict[str, Any]]:
     complete = data[: data.rfind(b"\n") + 1]  # a line may be in the middle of being written
     found = []
     for line in complete.splitlines():
-        with suppress(ValueError):  # torn by a crash; the trainer cuts it when it resumes
+        with suppress(ValueError):  # incomplete after a crash; the trainer cuts it when it resumes
             values = metrics.parse_line(line)
             found.append(
                 {k: v for k, v in values.items() if not isinstance(v, int | float) or metrics.is_number(v)}
@@ -319,7 +319,7 @@ def together(found: dict[str, LakeStatus]) -> LakeStatus:
 
 
 def lake_status(spec: Spec, newest: Commit, before: Commit, kept: int) -> LakeStatus:
-    """What two commits tell, the newest and one before it."""
+    """The status of a writer from its newest commit and an earlier one."""
     held, had = newest.totals.bytes, before.totals.bytes
     moment, earlier = (datetime.fromisoformat(commit.time).timestamp() for commit in (newest, before))
     return LakeStatus(
@@ -341,15 +341,15 @@ def lake_status(spec: Spec, newest: Commit, before: Commit, kept: int) -> LakeSt
 
 
 def learners(store: Store) -> tuple[LearnerStatus, ...]:
-    """What the learners of a lake say of themselves."""
+    """The learners of a lake, as they report themselves."""
     return tuple(
-        LearnerStatus(told.sampled, told.inserted, told.ahead, told.modified)
-        for told in positions.positions(store)
+        LearnerStatus(each.sampled, each.inserted, each.ahead, each.modified)
+        for each in positions.positions(store)
     )
 
 
-def _upload(folder: Path, lake: Lake) -> UploadStatus | None:
-    """What the lake's list of files that are elsewhere says, and the last push; None if there was none."""
+def _upload(folder: Path, lake: Lake) -> UploadLag | None:
+    """Files that are not uploaded yet, and the error of the last push; None if there was no push."""
     try:
         noted = untrusted.read_json(folder / UPLOAD)
     except (FileNotFoundError, ValueError):
@@ -364,4 +364,4 @@ def _upload(folder: Path, lake: Lake) -> UploadStatus | None:
     if len(urls) > 1:  # of several writers
         urls = [urls[0].partition(f"/{writers.FOLDER}/")[0]]
     url = noted.get("url") or (urls[0] if urls else "an unknown place")
-    return UploadStatus(url, len(missing), sum(missing.values()), noted.get("last_error"))
+    return UploadLag(url, len(missing), sum(missing.values()), noted.get("last_error"))

@@ -1,4 +1,4 @@
-"""What there is to tell of a run, or of a lake, in a bucket; see `status.py`.
+"""The status of a run or a lake in a bucket; see `status.py`.
 
 A look LISTs the learners, the writers and the commits of each. Those in the next `DISCOVER_SECONDS` only ask
 each writer for its next commit, one GET.
@@ -39,7 +39,7 @@ ASKED_AT_A_TIME = 16
 
 
 def watch_in_cloud(url: str) -> Callable[[], Status]:
-    """A function that returns what there is to tell now; for a run, or for a lake without one."""
+    """A function that returns the present status of the run, or of the lake without one, at a URL."""
     store = Store(Cloud.of(url))
     config = _config(store)
     place = replace(store.cloud, url=f"{store.cloud.url.rstrip('/')}/lake") if config else store.cloud
@@ -74,14 +74,14 @@ class LakeInCloud:
 
     def __init__(self, chains: Chains, store: Store) -> None:
         self._chains, self._store = chains, store
-        self._writers: dict[str, _Writer] = {}
+        self._writers: dict[str, _Recent] = {}
         self._learners: tuple[LearnerStatus, ...] = ()
         self._discovered = -DISCOVER_SECONDS
 
     def look(self) -> LakeStatus | None:
         """The lake now; None if it has no commit."""
         if time.monotonic() - self._discovered >= DISCOVER_SECONDS:
-            self._writers = {name: _Writer() for name in self._chains.names()}
+            self._writers = {name: _Recent() for name in self._chains.names()}
             self._learners = learners(self._store)
             self._discovered = time.monotonic()
         with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-status") as pool:
@@ -123,7 +123,7 @@ class LakeInCloud:
 
 
 @dataclass
-class _Writer:
+class _Recent:
     last: deque[Commit] = field(default_factory=lambda: deque(maxlen=BACK + 1))
     """its last commits, oldest first; one of `BACK` commits ago and the newest, to begin with"""
     kept: int = 0

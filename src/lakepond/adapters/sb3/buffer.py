@@ -324,7 +324,7 @@ class LakepondReplayBuffer(ReplayBuffer):
         return {k: self._tensor(v) for k, v in tree.items()} if isinstance(tree, dict) else self._tensor(tree)
 
     def _tensor(self, array: Array) -> Any:
-        """A tensor on the device; on the CPU it shares the memory of the array, which nobody else has."""
+        """A tensor on the device; on the CPU it shares the memory of the array, which has no other owner."""
         return torch.as_tensor(array, device=self.device)
 
     # --- SB3's arrays ----------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class LakepondHerReplayBuffer(LakepondReplayBuffer, HerReplayBuffer):
             begin = ends[-1] if len(ends) else first
             self.ep_start[np.arange(begin, self._rounds) % self.buffer_size, env] = begin % self.buffer_size
             self._current_ep_start[env] = begin % self.buffer_size
-            if first > 0 and not self._starts_episode(first, env):  # its first steps are gone
+            if first > 0 and not self._starts_episode(first, env):  # its first steps were evicted
                 stop = ends[0] if len(ends) else self._rounds
                 self.ep_length[np.arange(first, stop) % self.buffer_size, env] = 0
 
@@ -196,7 +196,7 @@ class LakepondHerReplayBuffer(LakepondReplayBuffer, HerReplayBuffer):
     # --- saving ----------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the environment, which SB3 sets again, and without what the flags of the steps tell."""
+        """Without the environment, which SB3 sets again, and without what step flags determine."""
         state = super().__getstate__()
         derived = ("env", *BOUNDS) if self.path else ("env",)
         return {name: value for name, value in state.items() if name not in derived}

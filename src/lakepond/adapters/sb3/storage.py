@@ -125,7 +125,7 @@ def describe(about: dict[str, Any]) -> str:
 
 
 def _noted(replay: Replay) -> dict[str, Any] | None:
-    """What the newest commit with a note of ours says about the buffer."""
+    """The description of the buffer in the newest commit that has one."""
     try:
         lake = replay.lake()
     except LakeNotFound:

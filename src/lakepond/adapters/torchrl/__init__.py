@@ -9,7 +9,7 @@ Keys and shapes of a TensorDict are kept: see `keys`.
 """
 
 from lakepond.adapters.torchrl.checkpoints import LakeCheckpointer
-from lakepond.adapters.torchrl.recording import record, spec_of
+from lakepond.adapters.torchrl.keys import record, spec_of
 from lakepond.adapters.torchrl.storages import LakeStorage, ReplayStorage, lake_buffer, replay_buffer
 
 __all__ = [

@@ -10,9 +10,7 @@ import torch
 from tensordict import is_tensor_collection
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
-from lakepond.adapters.torchrl.keys import NOTE, Keys
-from lakepond.adapters.torchrl.recording import PIECE_BYTES, record_steps
-from lakepond.adapters.torchrl.storages import read_steps
+from lakepond.adapters.torchrl.keys import NOTE, PIECE_BYTES, Keys, record_steps
 from lakepond.errors import RecordError, SpecError
 from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
@@ -105,7 +103,7 @@ class LakeCheckpointer(StorageCheckpointerBase):
             for at in range(0, length, piece):
                 count = min(piece, length - at)
                 ids = first + np.arange(at * streams, (at + count) * streams)
-                some = keys.to_tensordict(read_steps(lake, ids, np.arange(len(ids)))).reshape(count, *shape)
+                some = keys.to_tensordict(lake.steps(ids)).reshape(count, *shape)
                 if not storage.initialized:
                     storage._init(some[0])
                 positions = (cursor + 1 + at + np.arange(count)) % length

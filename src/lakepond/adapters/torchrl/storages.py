@@ -21,13 +21,11 @@ from torchrl.data import (
 )
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
-from lakepond.adapters.torchrl.keys import NOTE, Keys
-from lakepond.adapters.torchrl.recording import record_steps
+from lakepond.adapters.torchrl.keys import NOTE, Keys, record_steps
 from lakepond.errors import RecordError, SpecError
 from lakepond.lake.read.lake import Lake
-from lakepond.lake.read.loaded import LoadedSteps, views
 from lakepond.replay import Replay
-from lakepond.types import Array, Batch
+from lakepond.types import Array
 
 ALONE = "_tensor"
 """the key of steps that are tensors without keys"""
@@ -249,8 +247,7 @@ class LakeStorage(StepsStorage):
         self._keys = Keys.from_note(self.lake.commit.note.get(NOTE), self.lake.spec)
 
     def _tensordict(self, positions: Array) -> Any:
-        ids, at = np.unique(self.lake.commit.oldest + positions, return_inverse=True)
-        return self._keys.to_tensordict(read_steps(self.lake, ids, at.reshape(-1)))
+        return self._keys.to_tensordict(self.lake.steps(self.lake.commit.oldest + positions))
 
     def __len__(self) -> int:
         return len(self.lake)
@@ -324,10 +321,3 @@ def _check_state(storage: Any, state: dict[str, Any], key: str) -> None:
 
 def _numbers(lake: Lake) -> dict[str, int]:
     return {name: head.number for name, head in lake.heads.items()}
-
-
-def read_steps(lake: Lake, ids: Array, at: Array) -> Batch:
-    """Steps of a lake: those at the positions `at` among sorted ids."""
-    loaded = LoadedSteps(lake, ids)
-    data, places = loaded.batch(at, lambda size: np.empty(size, np.uint8))
-    return views(loaded.form, data, places)

@@ -1,11 +1,11 @@
-"""A local, read-only web page to look into a lake; `lakepond view LAKE` serves it.
+"""A local, read-only web page that shows a lake; `lakepond view LAKE` serves it.
 
-    browser ──GET──▶ server ──▶ api ──▶ opened, episodes, pictures, windows, columns, sharing, checks
-                     who may      one function
-                     ask          an address
+    browser ──GET──▶ server ──▶ api ──▶ opened, files, fields, episodes, episode, trades, pictures, ...
+                     access,     one method
+                     query       per address
 
-Nothing is loaded whole: a commit is read as JSON, the small columns a segment at a time, observations only
-for the steps that are looked at. The lake is never written, and its writer never waits.
+A commit is read as JSON, small columns one segment at a time, observations only for the steps that are shown.
+The lake is never written, and its writer never waits.
 """
 
 from lakepond.report.view.server import ViewServer

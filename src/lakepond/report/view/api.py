@@ -1,6 +1,6 @@
-"""What the page can ask for: one method an address, plain JSON or a PNG back. docs/view.md has the list.
+"""The answers of the server: one method per address, which returns JSON or a PNG; docs/view.md lists them.
 
-Every method takes the words of the query and answers for one commit of one writer: `commit=N`, or the newest
+Every method takes the fields of the query and answers for one commit of one writer: `commit=N`, or the newest
 intact one.
 """
 
@@ -14,46 +14,52 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lakepond._version import __version__
 from lakepond.cloud.place import Cloud
 from lakepond.flow.following.chains import chains_at
+from lakepond.formats import json_numbers
 from lakepond.lake.read.lake import Lake
-from lakepond.report.view import pictures
-from lakepond.report.view.checks import check
-from lakepond.report.view.distribution import tell_distribution
-from lakepond.report.view.episode import EpisodeIds, read_columns, tell_episode
+from lakepond.report.view import files, pictures
+from lakepond.report.view.distribution import describe_distribution
+from lakepond.report.view.episode import RecentEpisodes, describe_episode, observe, read_columns
 from lakepond.report.view.episodes import ENDS, ORDERS, EpisodeIndex
-from lakepond.report.view.fields import is_market, kinds, tell_spec
-from lakepond.report.view.files import tell_files
-from lakepond.report.view.kinds import Kind
-from lakepond.report.view.observed import find_entries, observe, tell_vector, tell_window
+from lakepond.report.view.fields import (
+    Kind,
+    columns_of,
+    describe_field,
+    describe_vector,
+    describe_window,
+    is_market,
+    kinds,
+)
 from lakepond.report.view.opened import OpenedLake, summarise
-from lakepond.report.view.query import BadQuestion, Busy, Query, commit_number, one_of, real, whole
-from lakepond.report.view.sharing import tell_sharing
-from lakepond.report.view.trades import MarketRun, read_market_run, tell_prices, tell_trades
+from lakepond.report.view.query import BadQuery, Busy, Query, commit_number, one_of, real, whole
+from lakepond.report.view.sharing import describe_sharing
+from lakepond.report.view.trades import (
+    MarketRun,
+    describe_prices,
+    describe_trades,
+    find_entries,
+    read_market_run,
+)
 from lakepond.report.view.training import Training
-from lakepond.report.view.uploads import tell_uploads
-from lakepond.runs.metrics import is_number
 from lakepond.types import Array, leaves
-from lakepond.untrusted import read_json
 
 MOST_COMMITS = 400
-"""commits told in one answer"""
+"""commits in one answer"""
 COMMIT_SECONDS = 0.5
 """how long an answer may take to read commits"""
 MOST_FILES = 200
-"""files told in one answer"""
+"""files in one answer"""
 DISCOVER_SECONDS = 30.0
-"""after which new writers are looked for"""
+"""interval between two searches for new writers"""
 ASKED_AT_A_TIME = 16
 DEFAULT_THRESHOLD = 0.5
-"""coefficient from which an entry is marked, unless the run's config or the reader says otherwise"""
+"""coefficient from which an entry is marked, unless the rules of the run or the query have another"""
 
 
 class Api:
-    """Answers about one lake, in a folder or at a URL; any thread may ask. Each writer is one `WriterApi`."""
+    """Answers about one lake, in a folder or at a URL; thread-safe. Each writer has a `WriterApi`."""
 
     def __init__(self, place: str | Path | Cloud) -> None:
         self._chains = chains_at(place)
@@ -76,7 +82,7 @@ class Api:
                 self._names, self._discovered = named or [""], time.monotonic()
             name = self._names[0] if name is None else name
             if name not in self._names:
-                raise BadQuestion(f"writer is one of {self._names}, not {name!r:.80}.")
+                raise BadQuery(f"writer is one of {self._names}, not {name!r:.80}.")
             if name not in self._writers:
                 self._writers[name] = WriterApi(self._lake(name))
             return self._writers[name]
@@ -114,7 +120,7 @@ class WriterApi:
         self._run = None if folder is None else folder.resolve().parent
         self._index = EpisodeIndex(lake)
         self._older: EpisodeIndex | None = None  # of a commit that is not the newest
-        self._ids = EpisodeIds()
+        self._ids = RecentEpisodes()
         self._training = None if self._run is None else Training(self._run)
         self._market_of: tuple[tuple[int, ...], MarketRun | None] = ((), None)
         self._checking = threading.Lock()
@@ -154,7 +160,7 @@ class WriterApi:
     def curves(self, query: Query) -> dict[str, Any]:
         """The charts of the run around the lake; only its state if they are those of `version`."""
         if self._training is None:
-            raise BadQuestion("the training of a lake in a bucket is not shown; pull the run to see it.")
+            raise BadQuery("the training of a lake in a bucket is not shown; pull the run to see it.")
         return self._training.curves(query.get("version", ""))
 
     def commits(self, query: Query) -> dict[str, Any]:
@@ -162,28 +168,39 @@ class WriterApi:
         numbers = self.lake.numbers()
         before = whole(query, "before", numbers[-1] + 1 if numbers else 0)
         found = [number for number in reversed(numbers) if number < before][:MOST_COMMITS]
-        told: list[dict[str, Any]] = []
+        commits: list[dict[str, Any]] = []
         until = time.monotonic() + COMMIT_SECONDS
         for number in found:  # each is read from disk once, but that may take a while the first time
-            told.append(self.lake.summary(number))
+            commits.append(self.lake.summary(number))
             if time.monotonic() > until:
                 break
-        more = bool(told) and told[-1]["number"] > numbers[0]
-        return {"commits": told, "of": len(numbers), "more": more}
+        more = bool(commits) and commits[-1]["number"] > numbers[0]
+        return {"commits": commits, "of": len(numbers), "more": more}
 
     def spec(self, query: Query) -> dict[str, Any]:
         """The fields of a step and how each observation is shown."""
         with self.lake.reading(commit_number(query)) as lake:
-            run = self._market()
-            symbols = [] if run is None or not is_market(lake) else list(run.symbols)
-            return tell_spec(lake) | {"threshold": self._threshold(), "symbols": symbols}
+            run, spec = self._market(), lake.spec
+            return {
+                "commit": lake.commit.number,
+                "observations": [
+                    {"leaf": i, "path": path, **describe_field(field), **_describe_kind(kind)}
+                    for i, (path, field, kind) in enumerate(kinds(lake))
+                ],
+                "actions": [{"path": path, **describe_field(f)} for path, f in leaves(spec.action, "action")],
+                "reward": describe_field(spec.reward),
+                "extras": [{"path": name, **describe_field(f)} for name, f in spec.extras.items()],
+                "columns": list(columns_of(lake)),
+                "threshold": self._threshold(),
+                "symbols": [] if run is None or not is_market(lake) else list(run.symbols),
+            }
 
     def files(self, query: Query) -> dict[str, Any]:
         """The segments (`kind=steps`) or files of rows (`kind=rows`, by leaf) of a commit, newest first."""
         kind, offset = one_of(query, "kind", ("steps", "rows")), max(0, whole(query, "offset", 0))
         catalog = self.lake.catalog(commit_number(query))
-        told, of = tell_files(catalog, kind, offset, MOST_FILES)
-        return {"commit": catalog.commit.number, "files": told, "of": of, "offset": offset}
+        page, of = files.describe_files(catalog, kind, offset, MOST_FILES)
+        return {"commit": catalog.commit.number, "files": page, "of": of, "offset": offset}
 
     def uploads(self, query: Query) -> dict[str, Any]:
         """How much of a commit is known to be in the cloud."""
@@ -192,10 +209,10 @@ class WriterApi:
         if folder is None:
             number = None if commit is None else commit.number
             return {"commit": number, "places": [], "last_push": None}
-        return tell_uploads(folder, self.lake.writer, commit)
+        return files.describe_uploads(folder, self.lake.writer, commit)
 
     def verify(self, query: Query) -> Iterator[dict[str, Any]]:
-        """Check every byte of a commit; a line a file. One at a time."""
+        """Check every byte of a commit; one line per file. One check at a time."""
         commit = self.lake.commit(commit_number(query))
         if not self._checking.acquire(blocking=False):
             raise Busy("a check is running already; wait for it, or close the other page.")
@@ -203,7 +220,7 @@ class WriterApi:
             with self.lake.lake(commit) as lake:
                 totals = self.lake.catalog(commit.number).totals()
                 yield {"commit": commit.number, "files": totals.files, "of": totals.bytes}
-                yield from check(lake)
+                yield from files.check(lake)
         finally:
             self._checking.release()
 
@@ -231,125 +248,121 @@ class WriterApi:
             "progress": index.progress(),
             "streams": streams[:1000],
             "of": len(streams),
-            "returns": [[_plain(v) for v in row] for row in index.curve(120)],
+            "returns": [json_numbers(row) for row in index.curve(120)],
         }
 
     def episodes(self, query: Query) -> dict[str, Any]:
-        """Episodes of a stream or of all, a page at a time."""
+        """One page of the episodes of a stream, or of all."""
         index = self._index_of(query)
         order = one_of(query, "order", ORDERS)
         stream = whole(query, "stream") if "stream" in query else None
         limit = min(500, max(1, whole(query, "limit", 50)))
         index.wait(0.3)
         found = index.page(stream, order, max(0, whole(query, "offset", 0)), limit)
-        told = [
+        episodes = [
             {
                 "stream": int(row["stream"]),
                 "first": int(row["first"]),
                 "last": int(row["last"]),
                 "steps": int(row["steps"]),
-                "total": _plain(float(row["total"])),
+                "total": json_numbers([row["total"]])[0],
                 "end": ENDS[row["end"]],
             }
             for row in found.rows
         ]
-        return {"progress": index.progress(), "episodes": told, "of": found.known}
+        return {"progress": index.progress(), "episodes": episodes, "of": found.known}
 
     def episode(self, query: Query) -> dict[str, Any]:
-        """One episode: rewards, returns, actions, and for a market what it asked to buy, or bought."""
+        """One episode: rewards, returns, actions, and for a market its entries and trades."""
         with self.lake.reading(commit_number(query)) as lake:
             ids = self._steps(lake, query)
-            told = tell_episode(lake, ids) | {"commit": lake.commit.number, "stream": whole(query, "stream")}
+            found = describe_episode(lake, ids) | {
+                "commit": lake.commit.number,
+                "stream": whole(query, "stream"),
+            }
             if is_market(lake):
                 threshold = real(query, "threshold", self._threshold())
                 entries = find_entries(read_columns(lake, ids, ["action"])["action"], threshold)
-                told |= {"threshold": threshold, "entries": entries}
+                found |= {"threshold": threshold, "entries": entries}
                 if (run := self._market()) is not None and "threshold" not in query:
-                    told |= {"trades": tell_trades(lake, ids, run)}
-            return told
+                    found |= {"trades": describe_trades(lake, ids, run)}
+            return found
 
     def _steps(self, lake: Lake, query: Query) -> Array:
+        """The ids of the episode's steps."""
         return self._ids.of(lake, whole(query, "stream"), whole(query, "first"), whole(query, "last"))
+
+    def _step(self, lake: Lake, query: Query) -> tuple[int, Array]:
+        """Position and id (as an array) of the step `at` of the episode."""
+        ids, at = self._steps(lake, query), whole(query, "at", 0)
+        if not 0 <= at < len(ids):
+            raise BadQuery(f"at={at} is outside of an episode of {len(ids)} steps.")
+        return at, ids[at : at + 1]
 
     def pictures(self, query: Query) -> bytes:
         """Some observations of an episode from its step `at` on, one below the other, as a PNG."""
         with self.lake.reading(commit_number(query)) as lake:
             leaf, kind = self._leaf(lake, query)
             if kind.name not in ("frames", "picture", "channels"):
-                raise BadQuestion(
-                    f"observation {leaf} is no picture but a {kind.name}; ask for `observation`."
-                )
+                raise BadQuery(f"observation {leaf} is a {kind.name}, not a picture; ask for `observation`.")
             stacked = query.get("stack") == "1"
-            ids, at = self._steps(lake, query), whole(query, "at", 0)
-            most = pictures.frames_a_strip(kind, stacked)
-            some = ids[at : at + min(most, max(1, whole(query, "count", most)))]
-            if at < 0 or not len(some):
-                raise BadQuestion(f"at={at} is outside of an episode of {len(ids)} steps.")
-            values = observe(
-                lake, some, leaf, ("obs", "next_obs").index(one_of(query, "which", ("obs", "next_obs")))
-            )
+            most = pictures.frames_per_strip(kind, stacked)
+            at, _ = self._step(lake, query)
+            some = self._steps(lake, query)[at : at + min(most, max(1, whole(query, "count", most)))]
+            values = observe(lake, some, leaf, one_of(query, "which", ("obs", "next_obs")))
         return pictures.png(pictures.strip(values, kind, stacked))
 
     def observation(self, query: Query) -> dict[str, Any]:
         """One observation of an episode as numbers, and the step's action, reward and extras."""
         with self.lake.reading(commit_number(query)) as lake:
             leaf, kind = self._leaf(lake, query)
-            ids, at = self._steps(lake, query), whole(query, "at", 0)
-            if not 0 <= at < len(ids):
-                raise BadQuestion(f"at={at} is outside of an episode of {len(ids)} steps.")
-            values = observe(
-                lake,
-                ids[at : at + 1],
-                leaf,
-                ("obs", "next_obs").index(one_of(query, "which", ("obs", "next_obs"))),
-            )[0]
-            if kind.name != "window":
-                return {"at": at, "step": int(ids[at]), **tell_vector(values)}
-            column = whole(query, "column", 0)
+            at, step = self._step(lake, query)
+            values = observe(lake, step, leaf, one_of(query, "which", ("obs", "next_obs")))[0]
+            column = whole(query, "column", 0) if kind.name == "window" else 0
             if not 0 <= column < kind.columns:
-                raise BadQuestion(f"column={column} is not one of the {kind.columns} of this window.")
-            return {"at": at, "step": int(ids[at]), **tell_window(values, kind, column)}
+                raise BadQuery(f"column={column} is not one of the {kind.columns} of this window.")
+            is_window = kind.name == "window"
+            found = describe_window(values, kind, column) if is_window else describe_vector(values)
+            return {"at": at, "step": int(step[0]), **found}
 
     def prices(self, query: Query) -> dict[str, Any]:
         """Dates and closing prices of an instrument around an episode of a market run; null if not known."""
         with self.lake.reading(commit_number(query)) as lake:
-            run = self._market()
+            run, column = self._market(), whole(query, "column", 0)
             ids = self._steps(lake, query)
-            return {"prices": None if run is None else tell_prices(lake, ids, run, whole(query, "column", 0))}
+            return {"prices": None if run is None else describe_prices(lake, ids, run, column)}
 
     def step(self, query: Query) -> dict[str, Any]:
         """The small columns of one step of an episode, in full."""
         with self.lake.reading(commit_number(query)) as lake:
-            ids, at = self._steps(lake, query), whole(query, "at", 0)
-            if not 0 <= at < len(ids):
-                raise BadQuestion(f"at={at} is outside of an episode of {len(ids)} steps.")
+            at, step = self._step(lake, query)
             names = [*(p for p, _ in leaves(lake.spec.action, "action")), "reward", *lake.spec.extras]
-            columns = read_columns(lake, ids[at : at + 1], [*names, "terminated", "truncated"])
-            told = {name: tell_vector(values[0]) for name, values in columns.items()}
-            return {"at": at, "step": int(ids[at]), "columns": told}
+            columns = read_columns(lake, step, [*names, "terminated", "truncated"])
+            found = {name: describe_vector(values[0]) for name, values in columns.items()}
+            return {"at": at, "step": int(step[0]), "columns": found}
 
     # --- all steps -------------------------------------------------------------------------------
 
     def distribution(self, query: Query) -> dict[str, Any]:
-        """How the values of a column are distributed."""
+        """The distribution of the values of a column."""
         commit = self.lake.commit(commit_number(query))
         with self.lake.lake(commit) as lake:  # of its own: this takes a while
-            return {"commit": commit.number, **tell_distribution(lake, query.get("column", "reward"))}
+            return {"commit": commit.number, **describe_distribution(lake, query.get("column", "reward"))}
 
     def sharing(self, query: Query) -> dict[str, Any]:
-        """Which rows are shared by whom."""
+        """How many streams use each row."""
         commit = self.lake.commit(commit_number(query))
         with self.lake.lake(commit) as lake:
             leaf, _ = self._leaf(lake, query)
             run = self._market()
-            return {"commit": commit.number, **tell_sharing(lake, leaf, run.dates if run else ())}
+            return {"commit": commit.number, **describe_sharing(lake, leaf, run.dates if run else ())}
 
     # --- what an observation is ------------------------------------------------------------------
 
     def _leaf(self, lake: Lake, query: Query) -> tuple[int, Kind]:
         known, leaf = kinds(lake), whole(query, "leaf", 0)
         if not 0 <= leaf < len(known):
-            raise BadQuestion(f"leaf={leaf} is not one of the {len(known)} observations of a step.")
+            raise BadQuery(f"leaf={leaf} is not one of the {len(known)} observations of a step.")
         return leaf, known[leaf][2]
 
     def _market(self) -> MarketRun | None:
@@ -365,24 +378,20 @@ class WriterApi:
         return self._market_of[1]
 
     def _threshold(self) -> float:
-        """Of the run that the lake is part of, if its config has one."""
-        if self._run is None:
-            return DEFAULT_THRESHOLD
-        try:
-            config = read_json(self._run / "config.json")
-        except (OSError, ValueError):
-            return DEFAULT_THRESHOLD
-        found = _find(config, "threshold")
-        return float(found) if is_number(found) else DEFAULT_THRESHOLD
+        """The threshold in the rules of the market run around the lake, if there is one."""
+        run = self._market()
+        return DEFAULT_THRESHOLD if run is None else run.rules.threshold
 
 
-def _find(tree: Any, name: str) -> Any:
-    if isinstance(tree, dict):
-        if name in tree:
-            return tree[name]
-        return next((found for sub in tree.values() if (found := _find(sub, name)) is not None), None)
-    return None
-
-
-def _plain(value: float) -> float | None:
-    return float(f"{value:.7g}") if np.isfinite(value) else None
+def _describe_kind(kind: Kind) -> dict[str, Any]:
+    return {
+        "kind": kind.name,
+        "height": kind.height,
+        "width": kind.width,
+        "depth": kind.depth,
+        "columns": kind.columns,
+        "features": list(kind.features),
+        "strip": pictures.frames_per_strip(kind, False) if kind.width else 0,
+        "strip_of_stacks": pictures.frames_per_strip(kind, True) if kind.width else 0,
+        "colours": pictures.channel_colours(kind.depth) if kind.name == "channels" else [],
+    }

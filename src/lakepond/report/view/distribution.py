@@ -1,4 +1,4 @@
-"""How the values of a column are distributed, over all live steps or evenly spread spans of them."""
+"""The distribution of a column's values, over all live steps or evenly spaced spans of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from lakepond.errors import SpecError
 from lakepond.lake.read.lake import Lake
 from lakepond.report.view.episode import read_columns
-from lakepond.types import Array, Field, leaves
+from lakepond.report.view.fields import columns_of
+from lakepond.types import Array
 
 MOST_STEPS = 1 << 18
 """maximum number of steps read; of a larger lake, a sample in evenly spaced spans"""
@@ -17,18 +18,12 @@ MOST_BYTES = 64 << 20
 SPANS = 64
 BINS = 40
 MOST_CHOICES = 64
-"""different whole numbers that get a bar each"""
+"""most distinct integers with one bar each"""
 MOST_PARTS = 8
 
 
-def columns_of(lake: Lake) -> dict[str, Field]:
-    """What can be asked for: reward, actions, extras."""
-    fields = {"reward": lake.spec.reward, **dict(leaves(lake.spec.action, "action")), **lake.spec.extras}
-    return {name: field for name, field in fields.items() if np.dtype(field.dtype).kind in "buif"}
-
-
-def tell_distribution(lake: Lake, name: str) -> dict[str, Any]:
-    """Bars for each part of a column, and from how many steps they are."""
+def describe_distribution(lake: Lake, name: str) -> dict[str, Any]:
+    """Bars for each part of a column, and the number of steps they were counted in."""
     known = columns_of(lake)
     if name not in known:
         raise SpecError(f"there is no column {name!r} of numbers; there are {list(known)}.")
@@ -56,7 +51,7 @@ def _spread(lake: Lake, most: int) -> Array:
 
 
 def _parts(values: Array) -> list[tuple[str, Array]]:
-    """One a last index while these are few, the rest thrown together."""
+    """One part per last index if these are few, otherwise all values together."""
     if values.ndim == 1:
         return [("", values)]
     if values.shape[-1] > MOST_PARTS:
@@ -66,12 +61,12 @@ def _parts(values: Array) -> list[tuple[str, Array]]:
 
 
 def bars(values: Array) -> dict[str, Any]:
-    """Counts: of each value where these are few whole numbers, else of `BINS` ranges of equal width."""
+    """Counts: of each value if these are few integers, else of `BINS` ranges of equal width."""
     finite = values[np.isfinite(values)]
-    told: dict[str, Any] = {"values": len(values), "not_finite": len(values) - len(finite)}
+    found: dict[str, Any] = {"values": len(values), "not_finite": len(values) - len(finite)}
     if not len(finite):
-        return told | {"kind": "none"}
-    told |= {
+        return found | {"kind": "none"}
+    found |= {
         "low": float(finite.min()),
         "high": float(finite.max()),
         "mean": float(finite.mean(dtype="f8")),
@@ -80,6 +75,10 @@ def bars(values: Array) -> dict[str, Any]:
     if finite.dtype.kind in "bui" or np.array_equal(finite, np.round(finite)):
         choices, counts = np.unique(finite, return_counts=True)
         if len(choices) <= MOST_CHOICES:
-            return told | {"kind": "choices", "at": choices.astype(float).tolist(), "counts": counts.tolist()}
+            return found | {
+                "kind": "choices",
+                "at": choices.astype(float).tolist(),
+                "counts": counts.tolist(),
+            }
     counts, edges = np.histogram(finite.astype("f8"), BINS)
-    return told | {"kind": "ranges", "edges": edges.tolist(), "counts": counts.tolist()}
+    return found | {"kind": "ranges", "edges": edges.tolist(), "counts": counts.tolist()}

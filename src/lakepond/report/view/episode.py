@@ -1,4 +1,4 @@
-"""One episode: the ids of its steps, which other streams' steps lie between, and its columns."""
+"""One episode: the ids of its steps, which alternate with those of other streams, and its values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lakepond.errors import TooFewSteps
+from lakepond.formats import json_numbers
 from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, leaves
 
@@ -19,8 +20,8 @@ KEPT = 16
 """episodes whose ids are remembered"""
 
 
-class EpisodeIds:
-    """The ids of the steps of the episodes that were looked at last."""
+class RecentEpisodes:
+    """The step ids of the episodes that were read last."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[int, int, int, int], Array] = OrderedDict()
@@ -60,7 +61,13 @@ def read_columns(lake: Lake, ids: Array, names: list[str]) -> dict[str, Array]:
     return {name: np.concatenate(some) for name, some in parts.items()}
 
 
-def tell_episode(lake: Lake, ids: Array) -> dict[str, Any]:
+def observe(lake: Lake, ids: Array, leaf: int, name: str = "obs") -> Array:
+    """`obs` or `next_obs` of the steps with these sorted ids, of one leaf."""
+    which = ("obs", "next_obs").index(name)
+    return np.concatenate([lake.observations(leaf, part.leaves[leaf], which) for part in lake.parts(ids)])
+
+
+def describe_episode(lake: Lake, ids: Array) -> dict[str, Any]:
     """Rewards, returns and actions over an episode, thinned to `POINTS` points where it is longer."""
     actions = [path for path, _ in leaves(lake.spec.action, "action")]
     columns = read_columns(lake, ids, ["reward", "terminated", "truncated", *actions])
@@ -74,29 +81,23 @@ def tell_episode(lake: Lake, ids: Array) -> dict[str, Any]:
         "last": int(ids[-1]),
         "steps": len(ids),
         "end": ended,
-        "total": _number(total[-1]),
+        "total": json_numbers([total[-1]])[0],
         "at": starts.tolist(),
-        "reward": _numbers(np.add.reduceat(reward, starts) / np.diff(edges)),
-        "return": _numbers(total[edges[1:] - 1]),
-        "actions": [_tell_action(path, columns[path], starts) for path in actions],
+        "reward": json_numbers(np.add.reduceat(reward, starts) / np.diff(edges)),
+        "return": json_numbers(total[edges[1:] - 1]),
+        "actions": [_describe_action(path, columns[path], starts) for path in actions],
     }
 
 
-def _tell_action(path: str, values: Array, starts: Array) -> dict[str, Any]:
-    """Whole numbers as they are, and up to eight parts of a continuous action as curves."""
+def _describe_action(path: str, values: Array, starts: Array) -> dict[str, Any]:
+    """Integers as they are, and up to eight parts of a continuous action as curves."""
     flat = values.reshape(len(values), -1)
-    told: dict[str, Any] = {"path": path, "shape": list(values.shape[1:]), "dtype": values.dtype.name}
+    shared: dict[str, Any] = {"path": path, "shape": list(values.shape[1:]), "dtype": values.dtype.name}
     if flat.shape[1] == 1 and values.dtype.kind in "iub":
-        return told | {"kind": "choice", "values": flat[starts, 0].astype(int).tolist()}
+        return shared | {"kind": "choice", "values": flat[starts, 0].astype(int).tolist()}
     if values.dtype.kind not in "fiub" or flat.shape[1] > 8:
-        return told | {"kind": "wide"}
-    return told | {"kind": "parts", "values": [_numbers(flat[starts, j]) for j in range(flat.shape[1])]}
-
-
-def _numbers(values: Array) -> list[float | None]:
-    """For JSON: seven digits, and null for NaN and infinity."""
-    return [_number(value) for value in np.asarray(values, "f8").tolist()]
-
-
-def _number(value: float) -> float | None:
-    return float(f"{value:.7g}") if np.isfinite(value) else None
+        return shared | {"kind": "wide"}
+    return shared | {
+        "kind": "parts",
+        "values": [json_numbers(flat[starts, j].tolist()) for j in range(flat.shape[1])],
+    }

@@ -1,7 +1,7 @@
-"""Which episodes a commit holds: found from four small columns, a segment at a time, by a thread of its own.
+"""The episodes of a commit, found by a thread from four small columns, one segment at a time.
 
     stream       0 1 0 1 0 1 0 1 │ 0 1 0 1 ...        an episode is a stream's steps up to an end;
-    ends             ^     ^     │   ^                what is open at the end of a segment goes on in the next
+    ends             ^     ^     │   ^                an open one continues in the next segment
                  segment 0       │ segment 1
 
 The table grows while it is read; memory is bounded by the newest `MOST_EPISODES`.
@@ -24,7 +24,7 @@ from lakepond.types import Array
 MOST_EPISODES = 2_000_000
 """episodes kept in memory, the newest, 33 bytes each"""
 PIECE_STEPS = 1 << 18
-"""steps looked at in one go"""
+"""steps read at a time"""
 MOST_PARENTS = 1000
 """commits that are read to find out whether one follows from another"""
 COLUMNS = ["stream", "reward", "terminated", "truncated"]
@@ -37,7 +37,7 @@ ROW = np.dtype(
 )
 
 
-class Found(NamedTuple):
+class Page(NamedTuple):
     """A page of episodes."""
 
     rows: Array
@@ -56,12 +56,12 @@ class EpisodeIndex:
         self._open: dict[int, Any] = {}  # the episode each stream is in, as a row
         self._streams: dict[int, list[float]] = {}  # steps, episodes, sum of returns, last return, best
         self._wanted: Commit | None = None
-        self._reading: Commit | None = None  # whose steps [oldest, next) were looked at
+        self._reading: Commit | None = None  # whose steps [oldest, next) were read
         self._stop = False
         self.dropped = 0
         """number of dropped episodes, the oldest"""
         self.next = 0
-        """the id of the first step that was not looked at"""
+        """the id of the first step that was not read"""
         self.error: str | None = None
         self._thread = threading.Thread(target=self._work, name="lakepond-episodes", daemon=True)
         self._thread.start()
@@ -75,7 +75,7 @@ class EpisodeIndex:
             self._lock.notify_all()
 
     def progress(self) -> dict[str, Any]:
-        """How far it has come."""
+        """The number of steps read, and of how many."""
         with self._lock:
             commit = self._wanted
             if commit is None:
@@ -92,15 +92,15 @@ class EpisodeIndex:
             }
 
     def wait(self, seconds: float) -> bool:
-        """Until all is covered, or for so long."""
+        """Wait until all steps are read, at most this long; return whether they are."""
         with self._lock:
             return self._lock.wait_for(
                 lambda: self._wanted is not None and (self.error is not None or self._covers(self._wanted)),
                 seconds,
             )
 
-    def page(self, stream: int | None, order: str, offset: int, limit: int) -> Found:
-        """Some episodes, in one of `ORDERS`; those that are still open come among the newest."""
+    def page(self, stream: int | None, order: str, offset: int, limit: int) -> Page:
+        """Some episodes, in one of `ORDERS`; open ones are among the newest."""
         rows = self._all()
         if stream is not None:
             rows = rows[rows["stream"] == stream]
@@ -120,7 +120,7 @@ class EpisodeIndex:
             nearest = np.argpartition(key, stop)[: stop + 1] if few else np.arange(len(rows))
             nearest = nearest[np.lexsort((nearest, key[nearest]))]
             picked = rows[nearest[offset:stop]]
-        return Found(picked, len(rows))
+        return Page(picked, len(rows))
 
     def streams(self) -> list[dict[str, Any]]:
         """Each stream with its steps, its finished episodes and their returns."""
@@ -221,7 +221,7 @@ class EpisodeIndex:
         return same and self.next == commit.recorded
 
     def _follows(self, commit: Commit) -> bool:
-        """Whether the commit has the steps that were looked at, and more; none may have left."""
+        """Whether the commit has all the steps that were read, and possibly more."""
         before = self._reading
         if before is None or commit.oldest != before.oldest or commit.recorded < self.next:
             return False
@@ -232,7 +232,7 @@ class EpisodeIndex:
                 return True
             try:
                 commit = self._lake.commit(commit.parent)
-            except (LakepondError, OSError):  # it is kept no longer, say
+            except (LakepondError, OSError):  # for example, it is no longer kept
                 return False
         return commit.number == before.number
 
@@ -266,13 +266,13 @@ class EpisodeIndex:
         for head, stop, steps in zip(heads, [*heads[1:], len(rows)], new_steps, strict=True):
             mine = rows[head:stop]  # pieces come sorted by stream
             done = mine[(mine["end"] != OPEN) & np.isfinite(mine["total"])]
-            told = self._streams.setdefault(int(mine["stream"][0]), [0, 0, 0.0, 0.0, -np.inf])
-            told[0] += float(steps)
+            counts = self._streams.setdefault(int(mine["stream"][0]), [0, 0, 0.0, 0.0, -np.inf])
+            counts[0] += float(steps)
             if len(done):
-                told[1] += len(done)
-                told[2] += float(done["total"].sum())
-                told[3] = float(done["total"][-1])
-                told[4] = max(told[4], float(done["total"].max()))
+                counts[1] += len(done)
+                counts[2] += float(done["total"].sum())
+                counts[3] = float(done["total"][-1])
+                counts[4] = max(counts[4], float(done["total"].max()))
 
 
 def _pieces(ids: Array, stream: Array, reward: Array, terminated: Array, truncated: Array) -> Array:

@@ -1,16 +1,78 @@
-"""The fields of a lake, in words that the page understands."""
+"""The fields of a step: their shapes, how each observation is shown, and observations as numbers.
+
+frames     (k, H, W) or (H, W, k) uint8         a stack of pictures, in colour if a row has 3 slices; the
+                                                newest is shown, or all
+picture    (H, W), (H, W, 3), (k, H, W, 3)      one picture
+channels   (H, W, C) with a small board         MinAtar and the like: one colour per channel
+window     (T, N, F) or (T, F) of real numbers  a market: curves over time, one instrument at a time
+vector     anything else                        numbers, one bar each
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
+from lakepond.formats import json_numbers
 from lakepond.lake.read.lake import Lake
-from lakepond.report.view import pictures
-from lakepond.report.view.distribution import columns_of
-from lakepond.report.view.kinds import Kind, kind_of
-from lakepond.types import Field, leaves
+from lakepond.types import Array, Field, leaves
+
+BOARD = 32
+"""cells on the longer side of an observation that is shown as a board with channels"""
+MARKET_FEATURES = ("open", "close", "high", "low", "rsi", "macd", "macd_signal", "trix", "distance_to_mean")
+MOST_NUMBERS = 4096
+"""numbers of an observation that are shown"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How an observation is shown."""
+
+    name: Literal["frames", "picture", "channels", "window", "vector"]
+    height: int = 0
+    width: int = 0
+    depth: int = 1
+    """pictures in a stack, or channels of a board"""
+    axis: Literal[0, -1] = 0
+    """axis of the pictures in a stack"""
+    colours: bool = False
+    """whether each picture of a stack has three slices: red, green and blue"""
+    columns: int = 1
+    """instruments of a window"""
+    features: tuple[str, ...] = ()
+
+
+def kind_of(field: Field, rows_axis: int | None, row_size: int = 1) -> Kind:
+    """How to show a field whose rows are along that axis (None: the observation is one row).
+
+    `row_size`: slices along the axis that form one row.
+    """
+    shape, dtype = field.shape, np.dtype(field.dtype)
+    if dtype.kind not in "buif":
+        return Kind("vector")
+    if dtype.kind == "f" and rows_axis == 0 and len(shape) in (2, 3):
+        count = shape[-1]
+        named = MARKET_FEATURES if count == len(MARKET_FEATURES) else tuple(f"[{i}]" for i in range(count))
+        return Kind("window", shape[0], columns=shape[1] if len(shape) == 3 else 1, features=named)
+    if len(shape) == 4 and shape[-1] == 3 and dtype == np.uint8:
+        return Kind("picture", shape[1], shape[2])
+    if len(shape) == 3:
+        a, b, c = shape
+        if max(a, b) <= BOARD and c <= 16:
+            return Kind("channels", a, b, c, -1)
+        if c == 3 and rows_axis is None and dtype == np.uint8:
+            return Kind("picture", a, b)
+        if a <= 16 and min(b, c) > 4 and rows_axis != -1:
+            colours = rows_axis == 0 and row_size == 3
+            return Kind("frames", b, c, a // 3 if colours else a, 0, colours)
+        if c <= 16:
+            colours = rows_axis == -1 and row_size == 3
+            return Kind("frames", a, b, c // 3 if colours else c, -1, colours)
+    if len(shape) == 2 and min(shape) > 4:
+        return Kind("picture", *shape)
+    return Kind("vector")
 
 
 def kinds(lake: Lake) -> list[tuple[str, Field, Kind]]:
@@ -24,20 +86,10 @@ def kinds(lake: Lake) -> list[tuple[str, Field, Kind]]:
     return found
 
 
-def tell_spec(lake: Lake) -> dict[str, Any]:
-    """What a step is made of."""
-    observed = [
-        {"leaf": i, "path": path, **_tell_field(field), **_tell_kind(kind)}
-        for i, (path, field, kind) in enumerate(kinds(lake))
-    ]
-    return {
-        "commit": lake.commit.number,
-        "observations": observed,
-        "actions": [{"path": path, **_tell_field(f)} for path, f in leaves(lake.spec.action, "action")],
-        "reward": _tell_field(lake.spec.reward),
-        "extras": [{"path": name, **_tell_field(f)} for name, f in lake.spec.extras.items()],
-        "columns": list(columns_of(lake)),
-    }
+def columns_of(lake: Lake) -> dict[str, Field]:
+    """The small columns of numbers: reward, actions, extras."""
+    fields = {"reward": lake.spec.reward, **dict(leaves(lake.spec.action, "action")), **lake.spec.extras}
+    return {name: field for name, field in fields.items() if np.dtype(field.dtype).kind in "buif"}
 
 
 def is_market(lake: Lake) -> bool:
@@ -46,19 +98,21 @@ def is_market(lake: Lake) -> bool:
     return isinstance(action, Field) and len(action.shape) == 2 and action.shape[1] == 2
 
 
-def _tell_field(field: Field) -> dict[str, Any]:
+def describe_field(field: Field) -> dict[str, Any]:
+    """Shape, dtype and size of a field."""
     return {"shape": list(field.shape), "dtype": np.dtype(field.dtype).name, "bytes": field.nbytes}
 
 
-def _tell_kind(kind: Kind) -> dict[str, Any]:
-    return {
-        "kind": kind.name,
-        "height": kind.height,
-        "width": kind.width,
-        "depth": kind.depth,
-        "columns": kind.columns,
-        "features": list(kind.features),
-        "strip": pictures.frames_a_strip(kind, False) if kind.width else 0,
-        "strip_of_stacks": pictures.frames_a_strip(kind, True) if kind.width else 0,
-        "colours": pictures.channel_colours(kind.depth) if kind.name == "channels" else [],
-    }
+def describe_window(values: Array, kind: Kind, column: int) -> dict[str, Any]:
+    """One instrument of a window, (T, N, F) or (T, F): a curve for each feature, oldest first."""
+    table = values[:, column] if values.ndim == 3 else values
+    curves = {name: json_numbers(table[:, i].tolist()) for i, name in enumerate(kind.features)}
+    return {"column": column, "curves": curves}
+
+
+def describe_vector(values: Array) -> dict[str, Any]:
+    """The first `MOST_NUMBERS` numbers of an observation, flat, and how many there are."""
+    flat = np.asarray(values).reshape(-1)
+    some = flat[:MOST_NUMBERS].tolist()
+    numbers = json_numbers(some) if flat.dtype.kind in "buif" else [str(value) for value in some]
+    return {"numbers": numbers, "of": flat.size}

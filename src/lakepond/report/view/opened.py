@@ -1,4 +1,4 @@
-"""The commits of a lake that are being looked at, opened once and shared by the threads of the server."""
+"""The commits of a lake that are being viewed, opened once and shared by the threads of the server."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from lakepond.types import Spec
 
 OPEN_COMMITS = 3
 """commits that are kept open"""
-TOLD_COMMITS = 20_000
-"""commits of which a summary is kept"""
+SUMMARIES = 20_000
+"""summaries of commits that are cached"""
 
 
 class OpenedLake:
-    """One writer of a lake, any of its commits; every method may be called by any thread."""
+    """One writer of a lake, any of its commits; thread-safe."""
 
     def __init__(self, chains: Chains, writer: str = "") -> None:
         self.chains, self.writer = chains, writer
         self.spec: Spec = chains.spec
         self._lock = threading.RLock()
         self._open: OrderedDict[int, Lake] = OrderedDict()
-        self._whole: Commit | None = None
+        self._intact: Commit | None = None
         self._problems: list[dict[str, Any]] = []
         self._seen: list[int] = []
-        self._told: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._summaries: OrderedDict[int, dict[str, Any]] = OrderedDict()
 
     def numbers(self) -> list[int]:
-        """The commits that are there, oldest first, whole or not."""
+        """The numbers of all commits, oldest first, intact or not."""
         return self.chains.numbers(self.writer)
 
     def newest(self) -> tuple[Commit | None, list[dict[str, Any]]]:
-        """The newest commit that is whole, and why later ones are not; looks again when one came or went."""
+        """The newest intact commit, and why later ones are damaged; searched again if there are others."""
         with self._lock:
             there = self.numbers()
             if there != self._seen or self._problems:
-                self._whole, self._problems = self._search(there)
+                self._intact, self._problems = self._search(there)
                 self._seen = there
-            return self._whole, self._problems
+            return self._intact, self._problems
 
     def _search(self, there: list[int]) -> tuple[Commit | None, list[dict[str, Any]]]:
         problems: list[dict[str, Any]] = []
         for number in reversed(there):
-            if self._whole is not None and number == self._whole.number and not problems:
-                return self._whole, []
+            if self._intact is not None and number == self._intact.number and not problems:
+                return self._intact, []
             try:
                 commit = self.chains.commit(self.writer, number)
                 self.chains.check(self.writer, commit)
@@ -59,14 +59,14 @@ class OpenedLake:
                 raise
             except (LakeError, OSError) as error:
                 problems.append({"number": number, "error": str(error)})
-                if len(problems) >= 50:  # a lake that is broken all over need not be told in full
+                if len(problems) >= 50:  # enough to see that the whole lake is damaged
                     break
                 continue
             return commit, problems
         return None, problems
 
     def commit(self, number: int | None) -> Commit:
-        """A commit by number, or the newest that is whole."""
+        """A commit by number, or the newest intact one."""
         if number is not None:
             with self._lock:
                 if number in self._open:
@@ -88,7 +88,7 @@ class OpenedLake:
 
     @contextmanager
     def reading(self, number: int | None) -> Iterator[Lake]:
-        """A commit, open; the others wait, so hold it for milliseconds only."""
+        """An open commit, under a lock: use it for milliseconds only."""
         with self._lock:
             commit = self.commit(number)
             lake = self._open.pop(commit.number, None)
@@ -100,20 +100,20 @@ class OpenedLake:
             yield lake
 
     def summary(self, number: int) -> dict[str, Any]:
-        """A commit in a few numbers, remembered; with `error` if it is damaged."""
+        """A commit in a few numbers, cached; with `error` if it is damaged."""
         with self._lock:
-            if number in self._told:
-                return self._told[number]
+            if number in self._summaries:
+                return self._summaries[number]
         try:
             summary = summarise(self.chains.commit(self.writer, number), self.spec)
         except LakeNotFound:
-            return {"number": number, "error": f"commit {number} is kept no longer."}
+            return {"number": number, "error": f"commit {number} is no longer kept."}
         except (LakeCorrupt, OSError) as error:
             return {"number": number, "error": str(error)}
         with self._lock:
-            self._told[number] = summary
-            if len(self._told) > TOLD_COMMITS:
-                self._told.popitem(last=False)
+            self._summaries[number] = summary
+            if len(self._summaries) > SUMMARIES:
+                self._summaries.popitem(last=False)
         return summary
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class OpenedLake:
 
 
 def summarise(commit: Commit, spec: Spec) -> dict[str, Any]:
-    """What a commit holds, in plain numbers."""
+    """The counts and sizes of a commit."""
     steps = commit.recorded - commit.oldest
     return {
         "number": commit.number,

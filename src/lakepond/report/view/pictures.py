@@ -1,6 +1,6 @@
 """Observations as pictures: the pixels of some steps, one below the other, in one PNG.
 
-A strip of frames costs one request and touches each block of the lake once; the page shows a part of it.
+A strip of frames takes one request and reads each block of the lake once; the page shows a part of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-from lakepond.report.view.kinds import Kind
+from lakepond.report.view.fields import Kind
 from lakepond.types import Array
 
 STRIP_FRAMES = 32
@@ -19,7 +19,7 @@ STRIP_FRAMES = 32
 STRIP_PIXELS = 4_000_000
 """most pixels of a strip"""
 BACKGROUND = (20, 24, 31)
-CHANNELS = np.array(  # Okabe and Ito's, told apart by the colour-blind as well; then the same, paler
+CHANNELS = np.array(  # Okabe and Ito's, which colour-blind people can distinguish; then the same, paler
     [
         (86, 180, 233),
         (230, 159, 0),
@@ -54,7 +54,7 @@ def strip(values: Array, kind: Kind, whole_stack: bool) -> Pixels:
     return pictures.reshape(-1, *pictures.shape[2:])
 
 
-def frames_a_strip(kind: Kind, whole_stack: bool) -> int:
+def frames_per_strip(kind: Kind, whole_stack: bool) -> int:
     """How many steps a strip shows."""
     size = kind.height * kind.width * (kind.depth if whole_stack and kind.name == "frames" else 1)
     return max(1, min(STRIP_FRAMES, STRIP_PIXELS // size))
@@ -82,7 +82,7 @@ def _board(values: Array) -> Pixels:
 
 
 def _as_bytes(pictures: Array) -> Pixels:
-    """Whatever it is as 0 to 255: bytes as they are, other numbers from their lowest to their highest."""
+    """Pictures as bytes: uint8 unchanged, other numbers scaled from their lowest and highest to 0 and 255."""
     if pictures.dtype == np.uint8:
         return np.ascontiguousarray(pictures)
     plain = np.nan_to_num(pictures.astype(np.float64), posinf=0.0, neginf=0.0)

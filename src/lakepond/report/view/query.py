@@ -1,4 +1,4 @@
-"""The words of a question, `?commit=4&stream=0`, and what is wrong with them."""
+"""The fields of a query, `?commit=4&stream=0`, parsed and checked."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ LONGEST = 20
 """digits of a number"""
 
 
-class BadQuestion(LakepondError, ValueError):
-    """A word of the query is missing or cannot be."""
+class BadQuery(LakepondError, ValueError):
+    """A field of the query is missing or invalid."""
 
 
 class Busy(LakepondError):
-    """Only one of these at a time."""
+    """Another request of this kind is being answered; only one may be."""
 
 
 def whole(query: Query, name: str, default: int | None = None) -> int:
@@ -29,7 +29,7 @@ def whole(query: Query, name: str, default: int | None = None) -> int:
             raise ValueError
         return int(text)
     except ValueError:
-        raise BadQuestion(f"{name} is a whole number, not {text!r:.40}.") from None
+        raise BadQuery(f"{name} is a whole number, not {text!r:.40}.") from None
 
 
 def real(query: Query, name: str, default: float) -> float:
@@ -37,17 +37,17 @@ def real(query: Query, name: str, default: float) -> float:
     try:
         return float(query.get(name, default))
     except ValueError:
-        raise BadQuestion(f"{name} is a number, not {query[name]!r:.40}.") from None
+        raise BadQuery(f"{name} is a number, not {query[name]!r:.40}.") from None
 
 
 def one_of(query: Query, name: str, choices: tuple[str, ...]) -> str:
-    """One of some words, the first if there is none."""
+    """One of some words; the first if the field is missing."""
     word = query.get(name, choices[0])
     if word not in choices:
-        raise BadQuestion(f"{name} is one of {list(choices)}, not {word!r:.40}.")
+        raise BadQuery(f"{name} is one of {list(choices)}, not {word!r:.40}.")
     return word
 
 
 def commit_number(query: Query) -> int | None:
-    """Which commit; None: the newest that is whole."""
+    """The number of the commit; None: the newest intact one."""
     return whole(query, "commit") if "commit" in query else None

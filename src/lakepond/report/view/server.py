@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import socket
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -32,6 +31,7 @@ from lakepond.errors import (
     LakeNotFound,
     LakepondError,
 )
+from lakepond.formats import json_ready
 from lakepond.report.view.access import TOKEN, Access
 from lakepond.report.view.api import Api
 from lakepond.report.view.query import Busy
@@ -60,7 +60,7 @@ ROUTES = (
     *("curves", "spec", "commits", "files", "uploads", "verify", "streams", "episodes", "episode"),
     *("pictures", "observation", "prices", "step", "distribution", "sharing"),
 )
-"""the methods of `WriterApi` that can be asked for"""
+"""the methods of `WriterApi` that have an address"""
 MOST_FIELDS = 32
 """fields of a query"""
 REFUSED = "this name of the server is not known; start it with `lakepond view --allow-host NAME`."
@@ -73,7 +73,7 @@ class ViewServer:
     def __init__(
         self, lake: str | Path | Cloud, port: int = 0, *, host: str = ADDRESS, allow_hosts: Iterable[str] = ()
     ) -> None:
-        """Listen at once; `port` 0 takes any that is free, `allow_hosts` are further names in `Host`.
+        """Start to listen; `port` 0 takes any free one, `allow_hosts` are further names in `Host`.
 
         `lake`: a folder or a URL.
         """
@@ -99,7 +99,7 @@ class ViewServer:
         self._thread.join()
 
     def close(self) -> None:
-        """Answer no more; every thread has ended when it returns, but for answers that are on their way."""
+        """Stop; when this returns, all threads have ended except those that still send an answer."""
         if not self._thread.is_alive():
             return
         self._http.shutdown()
@@ -125,7 +125,7 @@ class _Http(ThreadingHTTPServer):
 
 
 def _static() -> dict[str, tuple[str, bytes]]:
-    """Everything that is served besides answers: address to type and content."""
+    """The static files: address to type and content."""
     report = resources.files("lakepond.report")
     found = {}
     for folder in (report / "static", report / "static" / "uplot", report / "view" / "static"):
@@ -166,13 +166,13 @@ def _handler(api: Api, pages: dict[str, tuple[str, bytes]], access: Access) -> t
                 address = urlsplit(self.path)
                 query = dict(parse_qsl(address.query, max_num_fields=MOST_FIELDS))
             except ValueError:
-                told = {"error": f"the query is not valid, or has more than {MOST_FIELDS} fields."}
-                self._tell(HTTPStatus.BAD_REQUEST, told)
+                error = f"the query is not valid, or has more than {MOST_FIELDS} fields."
+                self._send_json(HTTPStatus.BAD_REQUEST, {"error": error})
                 return
             if not access.accepts(self.headers, address.path):
-                self._tell(HTTPStatus.FORBIDDEN, {"error": REFUSED})
+                self._send_json(HTTPStatus.FORBIDDEN, {"error": REFUSED})
             elif not access.knows(self.headers, query, port):
-                self._tell(HTTPStatus.UNAUTHORIZED, {"error": LOCKED})
+                self._send_json(HTTPStatus.UNAUTHORIZED, {"error": LOCKED})
             elif address.path in pages:
                 if TOKEN in query:
                     self._extra = {"Set-Cookie": access.cookie(port)}
@@ -181,7 +181,7 @@ def _handler(api: Api, pages: dict[str, tuple[str, bytes]], access: Access) -> t
                 query.pop(TOKEN, None)
                 self._answer(routes[address.path], query)
             else:
-                self._tell(HTTPStatus.NOT_FOUND, {"error": "there is nothing at this address."})
+                self._send_json(HTTPStatus.NOT_FOUND, {"error": "there is nothing at this address."})
 
         do_HEAD = do_GET
 
@@ -189,7 +189,7 @@ def _handler(api: Api, pages: dict[str, tuple[str, bytes]], access: Access) -> t
             """Answer a method that changes something; a body that may follow is not read."""
             self.close_connection = True
             self._extra = {"Allow": "GET, HEAD", "Connection": "close"}
-            self._tell(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are answered."})
+            self._send_json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are answered."})
 
         do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
 
@@ -197,7 +197,7 @@ def _handler(api: Api, pages: dict[str, tuple[str, bytes]], access: Access) -> t
             """Refuse what is not HTTP, or too long, with the same headers as any other answer."""
             self.close_connection = True
             self._extra = {"Connection": "close"}
-            self._tell(HTTPStatus(code), {"error": HTTPStatus(code).phrase})
+            self._send_json(HTTPStatus(code), {"error": HTTPStatus(code).phrase})
 
         def _answer(self, route: Callable[[dict[str, str]], Any], query: dict[str, str]) -> None:
             try:
@@ -207,16 +207,18 @@ def _handler(api: Api, pages: dict[str, tuple[str, bytes]], access: Access) -> t
                 elif isinstance(answer, bytes):
                     self._send(HTTPStatus.OK, "image/png", answer)
                 else:
-                    self._tell(HTTPStatus.OK, answer)
+                    self._send_json(HTTPStatus.OK, answer)
             except (ConnectionError, TimeoutError):
-                self.close_connection = True  # the page was closed: nobody is there to be told
+                self.close_connection = True  # the page was closed
             except LakepondError as error:
-                self._tell(_status(error), {"error": str(error)})
+                self._send_json(_status(error), {"error": str(error)})
             except OSError as error:
-                self._tell(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"the lake cannot be read: {error}"})
+                self._send_json(
+                    HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"the lake cannot be read: {error}"}
+                )
             except Exception as error:
                 log.exception("the answer to %s failed", urlsplit(self.path).path)
-                self._tell(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"internal error: {error!r}"})
+                self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"internal error: {error!r}"})
 
         def _stream(self, lines: Iterator[dict[str, Any]]) -> None:
             """Lines of JSON as they come; the connection ends with the last one."""
@@ -232,7 +234,7 @@ def _handler(api: Api, pages: dict[str, tuple[str, bytes]], access: Access) -> t
                 self.wfile.write(_json(line) + b"\n")
                 self.wfile.flush()
 
-        def _tell(self, status: HTTPStatus, answer: Any) -> None:
+        def _send_json(self, status: HTTPStatus, answer: Any) -> None:
             self._send(status, "application/json", _json(answer))
 
         def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
@@ -275,12 +277,4 @@ def _json(answer: Any) -> bytes:
     try:
         return json.dumps(answer, separators=(",", ":"), allow_nan=False).encode()
     except ValueError:  # a NaN in a note: JSON has none
-        return json.dumps(_without_nan(answer), separators=(",", ":")).encode()
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(sub) for key, sub in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(sub) for sub in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return json.dumps(json_ready(answer), separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""How often each row is used, and by which streams.
+"""How many times each row is used, and by which streams.
 
 A window is a range of its segment's track, and a track is a list of row numbers, so uses are counted from the
 windows alone, without reading a row:
@@ -29,9 +29,9 @@ MOST_TRACK = 1 << 20
 BINS = 160
 
 
-def tell_sharing(lake: Lake, leaf: int, dates: Sequence[str] = ()) -> dict[str, Any]:
+def describe_sharing(lake: Lake, leaf: int, dates: Sequence[str] = ()) -> dict[str, Any]:
     """Uses of rows by stream, over the newest steps; `dates` are those of the days of a market."""
-    parts: list[tuple[Array, Windows]] = []
+    parts: list[tuple[Array, SharedWindows]] = []
     steps, tracks, stop = 0, 0, lake.reader.recorded
     while stop > lake.reader.oldest and steps < MOST_STEPS and tracks < MOST_TRACK:
         (segment,) = lake.reader.stored(stop - 1, stop)
@@ -45,7 +45,7 @@ def tell_sharing(lake: Lake, leaf: int, dates: Sequence[str] = ()) -> dict[str, 
     return {"leaf": leaf, "kind": "rows", "steps": steps, "of": len(lake), **_count(parts, dates)}
 
 
-class Windows(NamedTuple):
+class SharedWindows(NamedTuple):
     """The windows of some steps, as slices of the row numbers that they cover."""
 
     length: int
@@ -56,7 +56,7 @@ class Windows(NamedTuple):
     """(steps, 2): the day of the newest row of each, if the steps have it"""
 
 
-def _windows(lake: Lake, segment: Stored, leaf: int) -> tuple[Array, Windows] | None:
+def _windows(lake: Lake, segment: Stored, leaf: int) -> tuple[Array, SharedWindows] | None:
     """The streams and windows of a segment's newest live steps; None if the leaf is stored without rows."""
     first = max(segment.first, lake.reader.oldest, segment.stop - MOST_STEPS)
     part = lake.reader.read(segment, np.arange(first, segment.stop))
@@ -67,10 +67,10 @@ def _windows(lake: Lake, segment: Stored, leaf: int) -> tuple[Array, Windows] | 
     starts = np.searchsorted(positions, found.starts)
     known = {"day", "next_day"} <= part.columns.keys()
     days = np.stack([part.columns["day"], part.columns["next_day"]], axis=1) if known else None
-    return part.columns["stream"], Windows(found.layout.length, found.track[positions], starts, days)
+    return part.columns["stream"], SharedWindows(found.layout.length, found.track[positions], starts, days)
 
 
-def _count(parts: list[tuple[Array, Windows]], dates: Sequence[str]) -> dict[str, Any]:
+def _count(parts: list[tuple[Array, SharedWindows]], dates: Sequence[str]) -> dict[str, Any]:
     known, counts = np.unique(np.concatenate([stream for stream, _ in parts]), return_counts=True)
     shown = np.sort(known[np.argsort(-counts, kind="stable")[:MOST_STREAMS]])
     rows = np.unique(np.concatenate([leaf.rows for _, leaf in parts]))
@@ -110,7 +110,7 @@ def _count(parts: list[tuple[Array, Windows]], dates: Sequence[str]) -> dict[str
     }
 
 
-def _days(parts: list[tuple[Array, Windows]], rows: Array, dates: Sequence[str]) -> Array | None:
+def _days(parts: list[tuple[Array, SharedWindows]], rows: Array, dates: Sequence[str]) -> Array | None:
     """The day of each row, from the days of the windows that it is in; None unless all are known."""
     found = np.full(len(rows), -1)
     for _, leaf in parts:
@@ -123,7 +123,7 @@ def _days(parts: list[tuple[Array, Windows]], rows: Array, dates: Sequence[str])
     return found if found.min() >= 0 and found.max() < len(dates) else None
 
 
-def _along(leaf: Windows, starts: Array) -> Array:
+def _along(leaf: SharedWindows, starts: Array) -> Array:
     """The number of windows that cover each of the row numbers."""
     change = np.bincount(starts, minlength=len(leaf.rows) + 1)[: len(leaf.rows) + 1].astype(np.int64)
     stops = np.bincount(starts + leaf.length, minlength=len(leaf.rows) + 1)

@@ -1,13 +1,13 @@
-"""The trades of a market episode, as they were: bought what and when, closed when, and with what return.
+"""The trades of a market episode: which instrument, when it was bought and sold, and with what return.
 
     step            t      t+1    ...    u             the last
     held (k)        0       1      1     0   ...                  ──▶ settlement
                     └ bought, if the action says so    └ closed by the day of step u
 
-Nothing is guessed from prices. A step's `position` has the holdings and what trades on its day, so the
-market's own rule says what its action bought; the first later step that holds it no longer is the day of the
-exit; and the reward of the step that bought is the return (`credit="entry"`). What closes after the last
-decision, in settlement, closes on a day that no step tells.
+Nothing is estimated from prices. A step's `position` has the holdings and what trades on its day, so the
+market's own rule determines what its action bought; the first later step without it is the day of the exit;
+and the reward of the step that bought is the return (`credit="entry"`). What closes after the last decision,
+in settlement, closes on a day that no step contains.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import numpy as np
 from lakepond.envs.market_rules import Rules
 from lakepond.errors import MarketDataError
 from lakepond.lake.read.lake import Lake
-from lakepond.report.view.episode import read_columns
+from lakepond.report.view.episode import observe, read_columns
 from lakepond.report.view.fields import is_market
-from lakepond.report.view.observed import observe
 from lakepond.runs.metrics import is_number
 from lakepond.types import Array, Field, leaves
 from lakepond.untrusted import read_json
@@ -35,12 +34,14 @@ PIECE_STEPS = 4096
 """steps whose positions are read at a time"""
 LEAD_DAYS = 60
 """days before an episode whose prices are shown"""
+HOLDING = 20
+"""steps in which an instrument that was entered is taken to be held, as in the market's own rules"""
 SAME = 1e-3
 """percent; a return this near to that of the sale target was made by it"""
 
 
 class MarketRun(NamedTuple):
-    """What the folder of a run tells about its market."""
+    """The market of a run, from its folder."""
 
     rules: Rules
     symbols: tuple[str, ...] = ()
@@ -49,7 +50,7 @@ class MarketRun(NamedTuple):
     """closing prices by instrument and day; none in runs of earlier versions"""
 
     def date(self, day: int) -> str | None:
-        """Of a day of the history, if the run tells."""
+        """The date of a day of the history, if the run has it."""
         return self.dates[day] if 0 <= day < len(self.dates) else None
 
 
@@ -64,7 +65,12 @@ def read_market_run(folder: Path) -> MarketRun | None:
         found = read_json(folder / "market.json")
         symbols, dates = tuple(map(str, found["symbols"])), tuple(map(str, found["dates"]))
         np.array(dates, "datetime64[D]")  # ValueError unless they are dates
-    except (OSError, ValueError, KeyError, TypeError):  # of a version that wrote none, or a lake on its own
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+    ):  # an earlier version wrote none; or a lake without a run
         return MarketRun(rules)
     close = found.get("close")
     known = close if isinstance(close, list) and len(close) == len(symbols) else []
@@ -74,7 +80,7 @@ def read_market_run(folder: Path) -> MarketRun | None:
     return MarketRun(rules, symbols, dates, tuple(prices))
 
 
-def tell_prices(lake: Lake, ids: Array, run: MarketRun, column: int) -> dict[str, Any] | None:
+def describe_prices(lake: Lake, ids: Array, run: MarketRun, column: int) -> dict[str, Any] | None:
     """Closing prices of an instrument around an episode, with the day of each step; None if not known."""
     if not 0 <= column < len(run.close) or not {"day", "next_day"} <= lake.spec.extras.keys():
         return None
@@ -92,8 +98,8 @@ def tell_prices(lake: Lake, ids: Array, run: MarketRun, column: int) -> dict[str
     }
 
 
-def tell_trades(lake: Lake, ids: Array, run: MarketRun) -> list[dict[str, Any]] | None:
-    """The trades of an episode; None if its steps do not tell what was held."""
+def describe_trades(lake: Lake, ids: Array, run: MarketRun) -> list[dict[str, Any]] | None:
+    """The trades of an episode; None if its steps do not contain the holdings."""
     observed = dict(leaves(lake.spec.obs, "obs"))
     action = lake.spec.action
     if not is_market(lake) or not isinstance(action, Field) or POSITION not in observed:
@@ -121,17 +127,40 @@ def tell_trades(lake: Lake, ids: Array, run: MarketRun) -> list[dict[str, Any]] 
     return trades
 
 
+def find_entries(actions: Array, threshold: float) -> list[dict[str, Any]]:
+    """What (steps, N, 2) actions of a market ask to buy: coefficient, then sale target in percent.
+
+    At each step the instrument with the highest coefficient, if that reaches the threshold; not again within
+    `HOLDING` steps, while it may be held. Whether the market filled the order is not in the lake.
+    """
+    coefficient = np.nan_to_num(actions[:, :, 0].astype("f8"), nan=-np.inf)
+    best = coefficient.argmax(axis=1)
+    peak = coefficient[np.arange(len(best)), best]
+    held: dict[int, int] = {}
+    entries = []
+    for at in np.flatnonzero(peak >= threshold).tolist():
+        column = int(best[at])
+        if at - held.get(column, -HOLDING - 1) <= HOLDING:
+            continue
+        held[column] = at
+        target = float(actions[at, column, 1])
+        entries.append({"at": at, "column": column, "coefficient": float(peak[at]), "target": target})
+    return entries
+
+
 def find_trades(
     actions: Array, rewards: Array, held: Array, traded: Array, ended: bool, rules: Rules
 ) -> list[dict[str, Any]]:
     """Trades from (steps, N, 2) actions, (steps,) rewards and (steps, N) holdings and flags of trading.
 
-    `exit_at` is the step on whose day a trade is closed, None if that is after the last step: in
-    `settlement`, or, if the episode has not `ended`, later (`open`).
+    `exit_at` is the step on whose day a trade is closed, None if that is after the last step. `closed_by` is
+    one of `rules.REASONS`, as far as the steps contain it, `settlement`, or `open` if the episode has not
+    `ended`.
     """
     steps = np.arange(len(actions))
     best = actions[:, :, 0].argmax(axis=1)
     wanted = actions[steps, best, 0] > np.float32(rules.threshold)  # never of NaN, which `argmax` prefers
+    cost = rules.cost / 100
     found = []
     for at in np.flatnonzero(wanted & ~held[steps, best] & traded[steps, best]).tolist():
         column = int(best[at])
@@ -139,6 +168,17 @@ def find_trades(
         profit = float(rewards[at]) if rules.credit == "entry" and np.isfinite(rewards[at]) else None
         free = np.flatnonzero(~held[at + 1 :, column])
         exit_at = at + 1 + int(free[0]) if len(free) else None
+        full = ((1 + target / 100) * (1 - cost) / (1 + cost) - 1) * 100
+        if exit_at is None and not ended:
+            reason = "open"
+        elif profit is not None and abs(profit - full) < SAME:
+            reason = "target"
+        elif exit_at is None:
+            reason = "settlement"
+        elif not traded[exit_at, column]:
+            reason = "delisted"
+        else:
+            reason = "time" if profit is not None or exit_at - at >= rules.max_holding else "target"
         found.append(
             {
                 "at": at,
@@ -147,31 +187,7 @@ def find_trades(
                 "target": target,
                 "exit_at": exit_at,
                 "profit": profit,
-                "closed_by": _reason(at, exit_at, column, target, profit, traded, ended, rules),
+                "closed_by": reason,
             }
         )
     return found
-
-
-def _reason(
-    at: int,
-    exit_at: int | None,
-    column: int,
-    target: float,
-    profit: float | None,
-    traded: Array,
-    ended: bool,
-    rules: Rules,
-) -> str:
-    """One of `rules.REASONS`, as far as the steps tell; else settlement or open."""
-    if exit_at is None and not ended:
-        return "open"
-    cost = rules.cost / 100
-    full = ((1 + target / 100) * (1 - cost) / (1 + cost) - 1) * 100
-    if profit is not None and abs(profit - full) < SAME:
-        return "target"
-    if exit_at is None:
-        return "settlement"
-    if not traded[exit_at, column]:
-        return "delisted"
-    return "time" if profit is not None or exit_at - at >= rules.max_holding else "target"

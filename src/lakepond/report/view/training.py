@@ -41,7 +41,7 @@ class Training:
         with self._lock:
             run = Run.open(self._folder)
             if self._found is None or not self._follows():
-                self._found = RunFolder(run.folder.resolve().name, run.folder, run.told)
+                self._found = RunFolder(run.folder.resolve().name, run.folder, run.about)
                 self._at, self._last = 0, b""
             found = self._found
             found.running = run.locked()

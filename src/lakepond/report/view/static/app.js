@@ -108,8 +108,8 @@ async function offerCommits() {
   if (chooser.filled || !lake?.newest) return;
   chooser.filled = true;
   const kept = chooser.value;
-  const told = await get("commits");
-  for (const commit of told.commits) {
+  const info = await get("commits");
+  for (const commit of info.commits) {
     if (commit.number === lake.newest.number || String(commit.number) === kept) continue;
     chooser.append(h("option", { value: commit.number, disabled: Boolean(commit.error) }, commit.error ? `${commit.number} (broken)` : `${commit.number}, ${count(commit.steps)} steps`));
   }

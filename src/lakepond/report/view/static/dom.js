@@ -51,9 +51,9 @@ export async function get(name, words = {}, signal = undefined) {
     throw new Refused("The server does not answer. Is lakepond view still running?");
   }
   if (answer.headers.get("Content-Type") === "image/png") return answer.blob();
-  const told = await answer.json();
-  if (!answer.ok) throw new Refused(told.error);
-  return told;
+  const info = await answer.json();
+  if (!answer.ok) throw new Refused(info.error);
+  return info;
 }
 
 export function ago(iso) {

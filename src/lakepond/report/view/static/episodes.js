@@ -23,8 +23,8 @@ export async function episodes(main, { words, signal, go, remember }) {
 function filters(words, go, signal) {
   const box = h("select", { id: "stream", onchange: (event) => go("episodes", { commit: words.commit, only: event.target.value, order: words.order }) },
     h("option", { value: "" }, "all"), words.only !== undefined ? h("option", { value: words.only, selected: true }, words.only) : null);
-  get("streams", { commit: words.commit }, signal).then((told) => {
-    for (const stream of told.streams) {
+  get("streams", { commit: words.commit }, signal).then((info) => {
+    for (const stream of info.streams) {
       if (String(stream.stream) !== words.only) box.append(h("option", { value: stream.stream }, String(stream.stream)));
     }
   }).catch(() => {});
@@ -37,30 +37,30 @@ async function fill(state, untilSome) {
   const { words, list, signal } = state;
   const offset = Number(words.offset ?? 0);
   for (;;) {
-    const told = await get("episodes", { commit: words.commit, stream: words.only, order: words.order, offset, limit: PAGE }, signal);
-    state.told = told;
+    const info = await get("episodes", { commit: words.commit, stream: words.only, order: words.order, offset, limit: PAGE }, signal);
+    state.info = info;
     drawList(state, offset);
-    if (told.progress.done || told.progress.error) return told.episodes.find((one) => one.end !== "open") ?? told.episodes[0];
-    if (untilSome && told.episodes.length) { keepCounting(state, offset); return told.episodes.find((one) => one.end !== "open") ?? told.episodes[0]; }
+    if (info.progress.done || info.progress.error) return info.episodes.find((one) => one.end !== "open") ?? info.episodes[0];
+    if (untilSome && info.episodes.length) { keepCounting(state, offset); return info.episodes.find((one) => one.end !== "open") ?? info.episodes[0]; }
     await new Promise((resume) => setTimeout(resume, 400));
   }
 }
 
 async function keepCounting(state, offset) {
   try {
-    while (!state.told.progress.done && !state.told.progress.error && !state.signal.aborted && Number(state.words.offset ?? 0) === offset) {
+    while (!state.info.progress.done && !state.info.progress.error && !state.signal.aborted && Number(state.words.offset ?? 0) === offset) {
       await new Promise((resume) => setTimeout(resume, 700));
       const { words } = state;
-      state.told = await get("episodes", { commit: words.commit, stream: words.only, order: words.order, offset, limit: PAGE }, state.signal);
+      state.info = await get("episodes", { commit: words.commit, stream: words.only, order: words.order, offset, limit: PAGE }, state.signal);
       drawList(state, offset);
     }
   } catch (error) { if (error.name !== "AbortError") state.list.append(note(error.message, "bad")); }
 }
 
 function drawList(state, offset) {
-  const { told, list } = state;
+  const { info, list } = state;
   const heads = ["Stream", "#First step", "#Steps", "#Return", "End"];
-  const rows = told.episodes.map((episode) => {
+  const rows = info.episodes.map((episode) => {
     const on = state.open && state.open.stream === episode.stream && state.open.first === episode.first;
     const show = (event) => { event.preventDefault(); open(state, episode, null); };
     return row([
@@ -69,7 +69,7 @@ function drawList(state, offset) {
       count(episode.steps), number(episode.total), episode.end],
     heads, { class: on ? "on" : null, "data-go": "", onclick: (event) => { if (event.target.tagName !== "A") show(event); } });
   });
-  const p = told.progress, to = offset + told.episodes.length;
+  const p = info.progress, to = offset + info.episodes.length;
   const focused = document.activeElement?.getAttribute?.("aria-label");
   list.replaceChildren(
     ...[p.error ? note(p.error, "bad") : null,
@@ -77,8 +77,8 @@ function drawList(state, offset) {
       h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of episodes" }, table(heads, rows, "Episodes")),
       h("p", { class: "pager" },
         h("button", { disabled: offset === 0, onclick: () => turn(state, offset - PAGE) }, "Previous"),
-        h("button", { disabled: to >= told.of, onclick: () => turn(state, offset + PAGE) }, "Next"),
-        h("span", { class: "quiet small" }, told.of ? `${count(offset + 1)}–${count(to)} of ${count(told.of)}` : "none")),
+        h("button", { disabled: to >= info.of, onclick: () => turn(state, offset + PAGE) }, "Next"),
+        h("span", { class: "quiet small" }, info.of ? `${count(offset + 1)}–${count(to)} of ${count(info.of)}` : "none")),
       p.dropped ? h("p", { class: "quiet small" }, `The oldest ${count(p.dropped)} episodes are not listed.`) : null].filter(Boolean));
   if (focused) list.querySelector(`[aria-label="${focused}"]`)?.focus();
 }
@@ -97,7 +97,7 @@ async function open(state, episode, at) {
   const key = { stream: episode.stream, first: episode.first, last: episode.last };
   state.remember("episodes", { ...base, ...key, at: at ?? "" });
   const beside = (step) => {
-    const list = state.told.episodes;
+    const list = state.info.episodes;
     const i = list.findIndex((other) => other.stream === state.open.stream && other.first === state.open.first);
     const next = i < 0 ? null : list[i + step];
     if (next) open(state, next, null);

@@ -11,8 +11,8 @@ export async function files(main, { lake, words, signal }) {
   const states = new Map();
   const parts = { steps: h("div"), rows: h("div") };
   const draw = {
-    steps: (told) => parts.steps.replaceChildren(filesTable("steps", told, states, turn)),
-    rows: (told) => parts.rows.replaceChildren(filesTable("rows", told, states, turn)),
+    steps: (info) => parts.steps.replaceChildren(filesTable("steps", info, states, turn)),
+    rows: (info) => parts.rows.replaceChildren(filesTable("rows", info, states, turn)),
   };
   const shown = { steps, rows };
   async function turn(kind, offset) {
@@ -29,27 +29,27 @@ export async function files(main, { lake, words, signal }) {
     h("section", {}, h("div", { class: "head" }, h("h2", {}, "Rows"), h("p", { class: "quiet small" }, `${count(rows.of)} files`)), parts.rows)));
 }
 
-function filesTable(kind, told, states, turn) {
+function filesTable(kind, info, states, turn) {
   const heads = kind === "steps"
     ? ["File", "#First step", "#Steps", "#On disk", "#Row files it needs", "Checked"]
     : ["File", "#Leaf", "#First row", "#Rows", "#Uncompressed", "#On disk", "#Times smaller", "Checked"];
-  const lines = told.files.map((file) => row([
+  const lines = info.files.map((file) => row([
     h("code", { title: file.file }, `${file.file.slice(0, 12)}…${file.file.slice(file.file.lastIndexOf("."))}`),
     ...(kind === "steps"
       ? [count(file.first), count(file.steps), bytes(file.bytes), count(file.needs)]
       : [String(file.leaf), count(file.first), count(file.rows), bytes(file.bytes_plain), bytes(file.bytes), number(Math.round((10 * file.bytes_plain) / file.bytes) / 10)]),
     state(states.get(file.file))], heads));
-  const from = told.offset + 1, to = told.offset + told.files.length;
+  const from = info.offset + 1, to = info.offset + info.files.length;
   return h("div", {},
     h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": `Table of files of ${kind}` }, table(heads, lines, `Files of ${kind}, newest first`)),
-    told.of > PAGE ? h("p", { class: "pager" },
-      h("button", { disabled: told.offset === 0, onclick: () => turn(kind, Math.max(0, told.offset - PAGE)) }, "Newer"),
-      h("button", { disabled: to >= told.of, onclick: () => turn(kind, told.offset + PAGE) }, "Older"),
-      h("span", { class: "quiet small" }, `${count(from)}–${count(to)} of ${count(told.of)}`)) : null);
+    info.of > PAGE ? h("p", { class: "pager" },
+      h("button", { disabled: info.offset === 0, onclick: () => turn(kind, Math.max(0, info.offset - PAGE)) }, "Newer"),
+      h("button", { disabled: to >= info.of, onclick: () => turn(kind, info.offset + PAGE) }, "Older"),
+      h("span", { class: "quiet small" }, `${count(from)}–${count(to)} of ${count(info.of)}`)) : null);
 }
 
 const STATES = { intact: ["good", "intact"], broken: ["bad", "broken"], elsewhere: ["quiet", "in the cloud"] };
-const state = (told) => { const [kind, text] = STATES[told] ?? ["quiet", "–"]; return h("span", { class: kind }, text); };
+const state = (info) => { const [kind, text] = STATES[info] ?? ["quiet", "–"]; return h("span", { class: kind }, text); };
 
 function checker(commit, states, again, signal) {
   const button = h("button", { class: "main", onclick: run }, "Verify checksums");
@@ -92,16 +92,16 @@ function checker(commit, states, again, signal) {
   return h("section", {}, h("div", { class: "head" }, h("h2", {}, "Checksums"), button), bar, said, bad);
 }
 
-function uploadsPart(told) {
+function uploadsPart(info) {
   const heads = ["Destination", "#Files of this commit", "#Size", "#Only there", "Last change"];
-  const rows = told.places.map((place) => row([
+  const rows = info.places.map((place) => row([
     h("code", {}, place.place), `${count(place.files)} of ${count(place.files_of)}`, `${bytes(place.bytes)} of ${bytes(place.bytes_of)}`,
     place.only_there ? `${count(place.only_there)} files, ${bytes(place.only_there_bytes)}` : "none", ago(new Date(place.changed * 1000).toISOString())], heads));
-  const last = told.last_push;
+  const last = info.last_push;
   const pushed = !last ? null : last.error
     ? note(`The last push to ${last.place} failed ${ago(new Date(last.time * 1000).toISOString())}: ${last.error}`, "bad")
     : h("p", { class: "quiet small" }, `Last pushed to ${last.place} ${ago(new Date(last.time * 1000).toISOString())}.`);
-  return h("section", {}, h("h2", {}, "Uploads"), told.places.length
+  return h("section", {}, h("h2", {}, "Uploads"), info.places.length
     ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of uploads" }, table(heads, rows, "Uploads"))
     : h("p", { class: "quiet" }, "This lake has not been pushed from this machine."), pushed);
 }

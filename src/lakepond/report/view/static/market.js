@@ -10,11 +10,11 @@ const PRICES = ["open", "close", "high", "low"];
 const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(1)} %`;
 const seconds = (text) => Date.parse(text) / 1000;
 
-export function windowScreen({ spec, told, question, signal, now, move }, field) {
-  const done = told.trades ?? null;  // what was bought and sold, if the run has it; else what the actions ask for
+export function windowScreen({ spec, info, question, signal, now, move }, field) {
+  const done = info.trades ?? null;  // what was bought and sold, if the run has it; else what the actions ask for
   const market = field.features.includes("close");
   const named = (k) => (spec.symbols?.length === field.columns ? spec.symbols[k] : String(k));
-  let list = done ?? told.entries ?? [], threshold = told.threshold;
+  let list = done ?? info.entries ?? [], threshold = info.threshold;
   let column = (list.find((one) => one.at === now.at) ?? list[0])?.column ?? 0;
   let prices = null, window_ = null;
   const said = h("p", { class: "bad small", role: "status" });
@@ -60,7 +60,7 @@ export function windowScreen({ spec, told, question, signal, now, move }, field)
     chart(price, data, {
       height: 300, share: "window", span: span(), over: drawMarks, tell: (_, i) => tellDay(i),
       now: dated() ? step : undefined,
-      pick: dated() ? (_, i) => { const at = prices.days.findIndex((day) => day >= i); move(at < 0 ? told.steps - 1 : at); } : undefined,
+      pick: dated() ? (_, i) => { const at = prices.days.findIndex((day) => day >= i); move(at < 0 ? info.steps - 1 : at); } : undefined,
     });
     count_();
   }
@@ -121,7 +121,7 @@ export function windowScreen({ spec, told, question, signal, now, move }, field)
     return h("a", { href: location.hash, onclick: (event) => { event.preventDefault(); setColumn(to); move(at); } }, text);
   }
   function drawTrades() {
-    if (done !== null) drawDone(); else if (told.entries) drawEntries();
+    if (done !== null) drawDone(); else if (info.entries) drawEntries();
   }
   function drawEntries() {
     const heads = ["#Step", "Instrument", "#Coefficient", "#Sale target, %"];
@@ -170,7 +170,7 @@ export function windowScreen({ spec, told, question, signal, now, move }, field)
     h("select", { id: "panel", onchange: (event) => { panels = event.target.value ? [event.target.value] : market ? ["rsi", "macd"] : field.features.slice(1, 3); if (window_) drawPanels(); } },
       h("option", { value: "" }, market ? "RSI and MACD" : "first two"), [...choices, ...(market ? PRICES : [])].map((name) => h("option", { value: name }, name.replaceAll("_", " "))))) : null;
   const sign = (kind, d, text) => h("li", {}, s("svg", { width: 12, height: 10, "aria-hidden": "true" }, s("path", { class: kind, d })), text);
-  const signs = told.entries || done ? h("ul", { class: "legend" }, sign("f2", "M6 0l5 9h-10z", done === null ? "entry" : "bought"),
+  const signs = info.entries || done ? h("ul", { class: "legend" }, sign("f2", "M6 0l5 9h-10z", done === null ? "entry" : "bought"),
     done !== null ? [sign("gain", "M6 10l5 -9h-10z", "sold with a profit"), sign("loss", "M6 10l5 -9h-10z", "sold with a loss")] : null) : null;
   drawTrades();
   const element = h("div", { class: "player" }, h("div", { class: "head" }, h("div", { class: "controls" }, chooser, panelChooser), signs), h("div", { class: "charts" }, price), said, below);

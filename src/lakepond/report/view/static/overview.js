@@ -17,21 +17,21 @@ export async function overview(main, { lake, words, signal, go }) {
   const live = liveCharts(grid, (group) => group === "learning", false);
   let newest = lake, version = "";
 
-  const show = (told) => {
-    const mine = told.commits.find((commit) => commit.number === (wanted ? Number(wanted) : newest.newest.number)) ?? newest.newest;
+  const show = (info) => {
+    const mine = info.commits.find((commit) => commit.number === (wanted ? Number(wanted) : newest.newest.number)) ?? newest.newest;
     top.replaceChildren(figures(mine, newest));
-    timeLine(size, told, (number_) => go("overview", { commit: number_ === newest.newest.number ? "" : number_ }), mine);
-    list.replaceChildren(...commitTable(told, mine));
+    timeLine(size, info, (number_) => go("overview", { commit: number_ === newest.newest.number ? "" : number_ }), mine);
+    list.replaceChildren(...commitTable(info, mine));
   };
-  const follow = (told) => {
-    if (!told) return;
-    state.replaceChildren(...runState(told));
-    if (told.groups) { live(told.groups); version = told.version; follow.last = told; }
+  const follow = (info) => {
+    if (!info) return;
+    state.replaceChildren(...runState(info));
+    if (info.groups) { live(info.groups); version = info.version; follow.last = info; }
   };
-  const addReturns = (told) => {
-    if (told.returns.length < 2) return;
+  const addReturns = (info) => {
+    if (info.returns.length < 2) return;
     if (!returns.isConnected) grid.append(returns);
-    const at = (k) => told.returns.map((point) => point[k]);
+    const at = (k) => info.returns.map((point) => point[k]);
     const data = { x_name: "step", unit: "", xs: [at(0)], lines: [{ name: "", xs: 0, y: at(1), low: at(2), high: at(3), colour: 0 }] };
     if (returns.chart) returns.chart.update(data); else chart(returns, data);
   };
@@ -39,7 +39,7 @@ export async function overview(main, { lake, words, signal, go }) {
   main.replaceChildren(h("div", { class: "stack" },
     h("div", {}, h("h1", {}, lake.name === "lake" ? lake.run : lake.name), lake.training ? state : null, h("p", { class: "quiet" }, h("code", {}, lake.path))),
     top, grid, writers, list, streams, fields(spec)));
-  if (lake.writers.length > 1) get("writers", {}, signal).then((told) => writers.replaceChildren(...writerTable(told.writers, lake.writer)), () => {});
+  if (lake.writers.length > 1) get("writers", {}, signal).then((info) => writers.replaceChildren(...writerTable(info.writers, lake.writer)), () => {});
   follow(curves);
   grid.prepend(...(grid.children.length ? [grid.firstChild] : []), size);
   show(commits);
@@ -47,8 +47,8 @@ export async function overview(main, { lake, words, signal, go }) {
   fillCommits(commits, show, list, signal);
   return async (now, fresh) => {
     if (lake.training) {
-      const told = await get("curves", { version }, signal);
-      follow({ ...follow.last, groups: undefined, ...told });
+      const info = await get("curves", { version }, signal);
+      follow({ ...follow.last, groups: undefined, ...info });
     }
     if (!fresh) return;
     newest = now;
@@ -70,23 +70,23 @@ function figures(mine, lake) {
 }
 
 // Older commits are requested a page at a time: a lake may have many, and reading them takes time.
-async function fillCommits(told, show, place, signal) {
+async function fillCommits(info, show, place, signal) {
   try {
-    while (told.more && told.commits.length < MOST_COMMITS && told.commits.length) {
-      const next = await get("commits", { before: told.commits.at(-1).number }, signal);
+    while (info.more && info.commits.length < MOST_COMMITS && info.commits.length) {
+      const next = await get("commits", { before: info.commits.at(-1).number }, signal);
       if (!next.commits.length) return;
-      told = { ...next, commits: [...told.commits, ...next.commits] };
-      show(told);
+      info = { ...next, commits: [...info.commits, ...next.commits] };
+      show(info);
     }
   } catch (error) {
     if (error.name !== "AbortError") place.append(note(error.message, "bad"));
   }
 }
 
-function timeLine(place, told, choose, mine) {
-  const whole = told.commits.filter((commit) => !commit.error).reverse();
+function timeLine(place, info, choose, mine) {
+  const whole = info.commits.filter((commit) => !commit.error).reverse();
   const xs = whole.map((commit) => commit.number);  // not times: a pause would squeeze the rest together
-  place.querySelector("figcaption").textContent = `${count(told.of)} commits; ${bytes(mine.bytes)} on disk at commit ${mine.number}. Click a point to show that commit.`;
+  place.querySelector("figcaption").textContent = `${count(info.of)} commits; ${bytes(mine.bytes)} on disk at commit ${mine.number}. Click a point to show that commit.`;
   const data = { x_name: "commit", unit: "bytes", xs: [xs], lines: [{ name: "", xs: 0, y: whole.map((commit) => commit.bytes), colour: 0 }] };
   place.dataset.commits = String(whole.length);
   place.tell = (i) => `commit ${whole[i].number}: ${count(whole[i].steps)} steps, ${bytes(whole[i].bytes_written)} written`;
@@ -96,9 +96,9 @@ function timeLine(place, told, choose, mine) {
   else chart(place, data, { share: "commits", tell: (_, i) => place.tell(i), pick: (_, i) => place.pick(i), now: () => place.now() });
 }
 
-function commitTable(told, mine) {
-  const whole = told.commits.filter((commit) => !commit.error);
-  const broken = told.commits.filter((commit) => commit.error);
+function commitTable(info, mine) {
+  const whole = info.commits.filter((commit) => !commit.error);
+  const broken = info.commits.filter((commit) => commit.error);
   const heads = ["Commit", "Time", "#Steps", "#New steps", "#Written", "#Duration", "#On disk", "Note"];
   const rows = whole.slice(0, MOST_LISTED).map((commit) => row([
     h("a", { href: `#/overview?commit=${commit.number}`, "aria-current": commit.number === mine.number ? "true" : null }, String(commit.number)),
@@ -108,21 +108,21 @@ function commitTable(told, mine) {
     bytes(commit.bytes_written), seconds(commit.seconds), bytes(commit.bytes),
     shorten(Object.entries(commit.note).map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(", "))], heads, { class: commit.number === mine.number ? "on" : null }));
   return [
-    h("div", { class: "head" }, h("h2", {}, "Commits"), h("p", { class: "quiet small" }, `${count(told.of)} kept${told.more ? `, the newest ${told.commits.length} are shown` : ""}`)),
+    h("div", { class: "head" }, h("h2", {}, "Commits"), h("p", { class: "quiet small" }, `${count(info.of)} kept${info.more ? `, the newest ${info.commits.length} are shown` : ""}`)),
     broken.length ? h("p", { class: "bad small" }, `Broken: ${broken.slice(0, 20).map((commit) => commit.number).join(", ")}.`) : "",
     h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of commits" }, table(heads, rows, "Commits, newest first")),
     whole.length > MOST_LISTED ? h("p", { class: "quiet small" }, `The table has the newest ${MOST_LISTED}; the chart and the list at the top have more.`) : ""];
 }
 
 // All writers of the lake, and all together; the rest of the page is about one of them.
-function writerTable(told, shown) {
+function writerTable(info, shown) {
   const heads = ["Writer", "#Commit", "Last commit", "#Steps", "#On disk"];
-  const known = told.filter((each) => each.newest), sum = (key) => known.reduce((total, each) => total + each.newest[key], 0);
+  const known = info.filter((each) => each.newest), sum = (key) => known.reduce((total, each) => total + each.newest[key], 0);
   const rows = known.map(({ name, newest }) => row([
     h("a", { href: `#/overview?${new URLSearchParams({ writer: name })}`, "aria-current": name === shown ? "true" : null }, name || "without a name"),
     String(newest.number), h("span", { title: when(newest.time) }, ago(newest.time)), count(newest.steps), bytes(newest.bytes)], heads, { class: name === shown ? "on" : null }));
   return [
-    h("div", { class: "head" }, h("h2", {}, "Writers"), h("p", { class: "quiet small" }, `${count(told.length)} writers, together ${count(sum("steps"))} steps in ${bytes(sum("bytes"))}`)),
+    h("div", { class: "head" }, h("h2", {}, "Writers"), h("p", { class: "quiet small" }, `${count(info.length)} writers, together ${count(sum("steps"))} steps in ${bytes(sum("bytes"))}`)),
     h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of writers" }, table(heads, rows, "Writers"))];
 }
 
@@ -131,12 +131,12 @@ const shorten = (text) => (text.length > 80 ? text.slice(0, 79) + "…" : text);
 async function fillStreams(place, commit, signal, addReturns) {
   try {
     for (;;) {
-      const told = await get("streams", { commit }, signal);
+      const info = await get("streams", { commit }, signal);
       if (signal.aborted) return;
-      addReturns(told);
-      place.replaceChildren(...streamsPart(told, commit));
-      place.dataset.done = String(told.progress.done);
-      if (told.progress.done || told.progress.error) return;
+      addReturns(info);
+      place.replaceChildren(...streamsPart(info, commit));
+      place.dataset.done = String(info.progress.done);
+      if (info.progress.done || info.progress.error) return;
       await new Promise((resume) => setTimeout(resume, 400));
     }
   } catch (error) {
@@ -144,19 +144,19 @@ async function fillStreams(place, commit, signal, addReturns) {
   }
 }
 
-function streamsPart(told, commit) {
+function streamsPart(info, commit) {
   const heads = ["Stream", "#Steps", "#Episodes", "#Mean return", "#Best", "#Newest"];
-  const going = told.progress.done ? null : h("p", { class: "quiet small" }, `${count(told.progress.steps)} of ${count(told.progress.of)} steps read `, h("progress", { max: told.progress.of, value: told.progress.steps, "aria-label": "Episodes found" }));
-  const rows = told.streams.slice(0, 200).map((stream) => row([
+  const going = info.progress.done ? null : h("p", { class: "quiet small" }, `${count(info.progress.steps)} of ${count(info.progress.of)} steps read `, h("progress", { max: info.progress.of, value: info.progress.steps, "aria-label": "Episodes found" }));
+  const rows = info.streams.slice(0, 200).map((stream) => row([
     h("a", { href: `#/episodes?only=${stream.stream}${commit ? `&commit=${commit}` : ""}` }, String(stream.stream)),
     count(stream.steps), count(stream.episodes), number(stream.mean), number(stream.best), number(stream.newest)], heads));
   return [
-    told.progress.error ? note(told.progress.error, "bad") : null,
+    info.progress.error ? note(info.progress.error, "bad") : null,
     h("section", {},
-      h("div", { class: "head" }, h("h2", {}, "Streams"), h("p", { class: "quiet small" }, `${count(told.of)} in total`)),
+      h("div", { class: "head" }, h("h2", {}, "Streams"), h("p", { class: "quiet small" }, `${count(info.of)} in total`)),
       going,
       h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of streams" }, table(heads, rows, "Streams")),
-      told.of > 200 ? h("p", { class: "quiet small" }, "The first 200 are shown.") : null),
+      info.of > 200 ? h("p", { class: "quiet small" }, "The first 200 are shown.") : null),
   ].filter(Boolean);
 }
 

@@ -10,37 +10,37 @@ const SPEEDS = [[4, "4 per second"], [12, "12 per second"], [30, "30 per second"
 const icon = (d) => s("svg", { width: 16, height: 16, viewBox: "0 0 16 16", "aria-hidden": "true" }, s("path", { class: "icon", d }));
 
 export async function player(place, { commit, key, at, spec, signal, beside, remember }) {
-  const told = await get("episode", { commit, ...key }, signal);
-  const first = at ?? told.trades?.[0]?.at ?? 0;  // a market opens at its first trade
-  const now = { at: Math.min(Math.max(0, first), told.steps - 1), leaf: 0, playing: null, speed: 12 };
+  const info = await get("episode", { commit, ...key }, signal);
+  const first = at ?? info.trades?.[0]?.at ?? 0;  // a market opens at its first trade
+  const now = { at: Math.min(Math.max(0, first), info.steps - 1), leaf: 0, playing: null, speed: 12 };
   const question = (more) => ({ commit, ...key, ...more });
-  const context = { spec, told, question, signal, now, move };
+  const context = { spec, info, question, signal, now, move };
   let screen = null;
 
-  const slider = h("input", { type: "range", min: 0, max: told.steps - 1, value: now.at, id: "scrub", "aria-label": "Step of the episode", oninput: () => move(Number(slider.value)) });
+  const slider = h("input", { type: "range", min: 0, max: info.steps - 1, value: now.at, id: "scrub", "aria-label": "Step of the episode", oninput: () => move(Number(slider.value)) });
   const output = h("output", { for: "scrub" });
   const buttons = {
     first: h("button", { onclick: () => move(0), "aria-label": "First step", title: "First step (Home)" }, icon("M3 2v12M13 2v12L5 8z")),
     back: h("button", { onclick: () => move(now.at - 1), "aria-label": "One step back", title: "One step back (←)" }, icon("M11 2v12L3 8z")),
     play: h("button", { class: "main", onclick: play, "aria-label": "Play", title: "Play (space)" }, "Play"),
     on: h("button", { onclick: () => move(now.at + 1), "aria-label": "One step forward", title: "One step forward (→)" }, icon("M5 2v12l8-6z")),
-    last: h("button", { onclick: () => move(told.steps - 1), "aria-label": "Last step", title: "Last step (End)" }, icon("M13 2v12M3 2v12l8-6z")),
+    last: h("button", { onclick: () => move(info.steps - 1), "aria-label": "Last step", title: "Last step (End)" }, icon("M13 2v12M3 2v12l8-6z")),
   };
   const facts = h("dl", { class: "now" });
   const body = h("div", {}), more = h("div", {});
   const curve = figure("Return and reward", "Cumulative return and reward of each step. Click to go to a step.");
-  const steps = { x_name: "step", unit: "", xs: [told.at.map((k) => k + 1)], lines: [{ name: "return so far", xs: 0, y: told.return, colour: 0 }, { name: "reward", xs: 0, y: told.reward, colour: 1 }] };
+  const steps = { x_name: "step", unit: "", xs: [info.at.map((k) => k + 1)], lines: [{ name: "return so far", xs: 0, y: info.return, colour: 0 }, { name: "reward", xs: 0, y: info.reward, colour: 1 }] };
   chart(curve, steps, { height: 170, share: "episode steps", now: () => now.at + 1, pick: (x) => move(x - 1) });
 
   function move(to) {
-    const next = Math.min(Math.max(0, to), told.steps - 1);
+    const next = Math.min(Math.max(0, to), info.steps - 1);
     if (next === now.at && screen?.shown) return;
     now.at = next;
     slider.value = String(next);
-    slider.setAttribute("aria-valuetext", `step ${next + 1} of ${told.steps}`);
-    output.textContent = `step ${count(next + 1)} of ${count(told.steps)}`;
+    slider.setAttribute("aria-valuetext", `step ${next + 1} of ${info.steps}`);
+    output.textContent = `step ${count(next + 1)} of ${count(info.steps)}`;
     buttons.first.disabled = buttons.back.disabled = next === 0;
-    buttons.last.disabled = buttons.on.disabled = next === told.steps - 1;
+    buttons.last.disabled = buttons.on.disabled = next === info.steps - 1;
     screen?.show(next);
     curve.chart.redraw();
     tellStep(next);
@@ -66,10 +66,10 @@ export async function player(place, { commit, key, at, spec, signal, beside, rem
   function play() {
     if (now.playing !== null) { clearInterval(now.playing); now.playing = null; remember(now.at); }
     else {
-      if (now.at === told.steps - 1) move(0);
+      if (now.at === info.steps - 1) move(0);
       now.playing = setInterval(() => {
         if (screen.busy?.()) return;
-        if (now.at >= told.steps - 1) play(); else move(now.at + 1);
+        if (now.at >= info.steps - 1) play(); else move(now.at + 1);
       }, 1000 / now.speed);
     }
     const going = now.playing !== null;
@@ -94,7 +94,7 @@ export async function player(place, { commit, key, at, spec, signal, beside, rem
     const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 };
     if (event.key in moves && event.target !== slider) { move(now.at + moves[event.key]); event.preventDefault(); }
     else if (event.key === "Home" && event.target !== slider) { move(0); event.preventDefault(); }
-    else if (event.key === "End" && event.target !== slider) { move(told.steps - 1); event.preventDefault(); }
+    else if (event.key === "End" && event.target !== slider) { move(info.steps - 1); event.preventDefault(); }
     else if (event.key === " " && event.target.tagName !== "BUTTON" && event.target.tagName !== "A") { play(); event.preventDefault(); }
     else if (event.key === "[") beside(-1);
     else if (event.key === "]") beside(1);
@@ -103,8 +103,8 @@ export async function player(place, { commit, key, at, spec, signal, beside, rem
   const observations = spec.observations.length > 1
     ? select("leaf", "Observation", spec.observations.map((field) => [field.leaf, field.path]), 0, (leaf) => setLeaf(Number(leaf))) : null;
   place.replaceChildren(
-    h("div", {}, h("h2", {}, `Stream ${told.stream}, steps ${count(told.first)} to ${count(told.last)}`),
-      h("p", { class: "quiet" }, `${count(told.steps)} steps, return ${number(told.total)}, ${told.end === "open" ? "still open" : told.end}`)),
+    h("div", {}, h("h2", {}, `Stream ${info.stream}, steps ${count(info.first)} to ${count(info.last)}`),
+      h("p", { class: "quiet" }, `${count(info.steps)} steps, return ${number(info.total)}, ${info.end === "open" ? "still open" : info.end}`)),
     body,
     h("div", {}, slider, h("div", { class: "transport" }, buttons.first, buttons.back, buttons.play, buttons.on, buttons.last,
       select("speed", "", SPEEDS.map(([n, text]) => [n, text]), now.speed, (n) => { now.speed = Number(n); if (now.playing !== null) { play(); play(); } }), output)),

@@ -11,57 +11,57 @@ export async function rows(main, { words, signal, go }) {
     h("div", { class: "head" }, h("h1", {}, "Rows"),
       spec.observations.length > 1 ? h("div", { class: "controls" }, select("leaf", "Observation", spec.observations.map((one) => [one.leaf, one.path]), leaf, (value) => go("rows", { ...words, leaf: value }))) : null),
     place));
-  const told = await get("sharing", { commit: words.commit, leaf }, signal);
-  if (told.kind === "plain") {
+  const info = await get("sharing", { commit: words.commit, leaf }, signal);
+  if (info.kind === "plain") {
     place.replaceChildren(h("p", {}, "This observation is stored without deduplication, because its values do not repeat. No row is shared."));
     return;
   }
-  if (told.kind === "empty") {
+  if (info.kind === "empty") {
     place.replaceChildren(h("p", { class: "quiet" }, "There are no steps yet."));
     return;
   }
-  const names = told.streams.map((stream) => String(stream)), all = told.streams_of === told.streams.length;
-  const from = told.steps >= told.of ? `All ${count(told.of)} steps` : `The newest ${count(told.steps)} of ${count(told.of)} steps`;
-  const many = all ? `, ${count(told.streams_of)} stream${told.streams_of === 1 ? "" : "s"}.` : `. The charts by stream show the ${told.streams.length} of ${count(told.streams_of)} streams with the most steps.`;
-  const uses = told.uses_by_stream[0].map((_, j) => told.uses_by_stream.reduce((sum, line) => sum + line[j], 0));
-  const row = field.bytes / told.length, of = told.dates ? "day" : "row";
+  const names = info.streams.map((stream) => String(stream)), all = info.streams_of === info.streams.length;
+  const from = info.steps >= info.of ? `All ${count(info.of)} steps` : `The newest ${count(info.steps)} of ${count(info.of)} steps`;
+  const many = all ? `, ${count(info.streams_of)} stream${info.streams_of === 1 ? "" : "s"}.` : `. The charts by stream show the ${info.streams.length} of ${count(info.streams_of)} streams with the most steps.`;
+  const uses = info.uses_by_stream[0].map((_, j) => info.uses_by_stream.reduce((sum, line) => sum + line[j], 0));
+  const row = field.bytes / info.length, of = info.dates ? "day" : "row";
   place.replaceChildren(
     h("p", { class: "quiet" }, from + many),
-    funnel(told, row, all, of),
-    h("section", {}, h("h2", {}, told.dates ? "Which days each stream uses" : "Which rows each stream uses"),
-      heatMap("Uses of rows by stream", told.uses_by_stream, names, told.labels,
-        `Each line is a stream (agent); ${told.dates ? "the days of the market from left to right" : "rows from left to right in the order in which they were stored"}. Stronger colour: used more often.`)),
-    h("div", { class: "charts" }, usesChart(told, uses, of), names.length > 1 ? sharedChart(told, of) : null));
+    funnel(info, row, all, of),
+    h("section", {}, h("h2", {}, info.dates ? "Which days each stream uses" : "Which rows each stream uses"),
+      heatMap("Uses of rows by stream", info.uses_by_stream, names, info.labels,
+        `Each line is a stream (agent); ${info.dates ? "the days of the market from left to right" : "rows from left to right in the order in which they were stored"}. Stronger colour: used more often.`)),
+    h("div", { class: "charts" }, usesChart(info, uses, of), names.length > 1 ? sharedChart(info, of) : null));
 }
 
 // What is stored, beside what a replay without deduplication, or one per stream, would store.
-function funnel(told, row, all, of) {
-  const steps = [["Without deduplication", told.uses, `every observation in full, obs and next_obs`]];
-  if (all && told.streams.length > 1) steps.push(["Deduplicated per stream", told.rows_by_stream, `each of ${count(told.streams.length)} streams stores its own rows`]);
-  steps.push(["Stored in this lake", told.rows, told.dates ? `each ${of} once, shared by all streams` : "each distinct row once"]);
-  const most = Math.log10(told.uses + 1);
+function funnel(info, row, all, of) {
+  const steps = [["Without deduplication", info.uses, `every observation in full, obs and next_obs`]];
+  if (all && info.streams.length > 1) steps.push(["Deduplicated per stream", info.rows_by_stream, `each of ${count(info.streams.length)} streams stores its own rows`]);
+  steps.push(["Stored in this lake", info.rows, info.dates ? `each ${of} once, shared by all streams` : "each distinct row once"]);
+  const most = Math.log10(info.uses + 1);
   return h("section", {}, h("h2", {}, "What deduplication saves"),
     h("table", { class: "funnel", "aria-label": "Rows stored" }, h("tbody", {}, steps.map(([name, value, why], i) => {
       const bar = s("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, s("rect", { class: `f${i === steps.length - 1 ? 3 : 6}`, width: Math.max(1, (100 * Math.log10(value + 1)) / most), height: 10, rx: 1 }));
       return h("tr", {}, h("th", { scope: "row" }, name, h("small", {}, why)), h("td", {}, bar),
         h("td", { class: "n" }, `${count(value)} rows`, h("small", {}, bytes(value * row))),
-        h("td", { class: "n" }, i ? `${number(Number((told.uses / value).toPrecision(3)))}×` : "", i ? h("small", {}, "fewer") : ""));
+        h("td", { class: "n" }, i ? `${number(Number((info.uses / value).toPrecision(3)))}×` : "", i ? h("small", {}, "fewer") : ""));
     }))),
-    h("p", { class: "quiet small" }, `${told.length === 1 ? "One row" : `${told.length} rows`} per observation; a row is used ${number(Number((told.uses / Math.max(1, told.rows)).toPrecision(3)))} times on average. Bars are logarithmic; sizes are before compression.`));
+    h("p", { class: "quiet small" }, `${info.length === 1 ? "One row" : `${info.length} rows`} per observation; a row is used ${number(Number((info.uses / Math.max(1, info.rows)).toPrecision(3)))} times on average. Bars are logarithmic; sizes are before compression.`));
 }
 
-function usesChart(told, uses, of) {
+function usesChart(info, uses, of) {
   const most = uses.indexOf(Math.max(...uses));
-  const made = figure(told.dates ? "Uses of each day" : "Uses of the rows", `A use is a window that contains the ${of}. Most uses from ${told.labels[most]} on.`);
-  const xs = told.dates ? told.labels.map((text) => Date.parse(text) / 1000) : uses.map((_, i) => i);
-  chart(made, { x_name: told.dates ? "" : "position in the lake", unit: "", dates: told.dates, xs: [xs], lines: [{ name: "", xs: 0, y: uses, colour: 0 }] }, { share: "rows", say: (x) => (told.dates ? `from ${new Date(x * 1000).toISOString().slice(0, 10)}` : told.labels[x]) });
+  const made = figure(info.dates ? "Uses of each day" : "Uses of the rows", `A use is a window that contains the ${of}. Most uses from ${info.labels[most]} on.`);
+  const xs = info.dates ? info.labels.map((text) => Date.parse(text) / 1000) : uses.map((_, i) => i);
+  chart(made, { x_name: info.dates ? "" : "position in the lake", unit: "", dates: info.dates, xs: [xs], lines: [{ name: "", xs: 0, y: uses, colour: 0 }] }, { share: "rows", say: (x) => (info.dates ? `from ${new Date(x * 1000).toISOString().slice(0, 10)}` : info.labels[x]) });
   return made;
 }
 
-function sharedChart(told, of) {
-  const last = told.shared.findLastIndex((bar) => bar.rows > 0) + 1, shown = told.shared.slice(0, last);
-  const shared = shown.reduce((sum, bar) => sum + (bar.by > 1 ? bar.rows : 0), 0), everyone = told.shared.at(-1).rows, total = shown.reduce((sum, bar) => sum + bar.rows, 0) || 1;
-  const made = figure(`Streams per ${of}`, shared ? `${Math.round((100 * shared) / total)} % of the ${of}s are used by more than one stream, ${Math.round((100 * everyone) / total)} % by all ${told.streams.length}.` : "No row is used by more than one stream.");
+function sharedChart(info, of) {
+  const last = info.shared.findLastIndex((bar) => bar.rows > 0) + 1, shown = info.shared.slice(0, last);
+  const shared = shown.reduce((sum, bar) => sum + (bar.by > 1 ? bar.rows : 0), 0), everyone = info.shared.at(-1).rows, total = shown.reduce((sum, bar) => sum + bar.rows, 0) || 1;
+  const made = figure(`Streams per ${of}`, shared ? `${Math.round((100 * shared) / total)} % of the ${of}s are used by more than one stream, ${Math.round((100 * everyone) / total)} % by all ${info.streams.length}.` : "No row is used by more than one stream.");
   chart(made, { kind: "bars", x_name: `streams that use a ${of}`, unit: "", counts: shown.map((bar) => bar.rows), labels: shown.map((bar) => String(bar.by)), share: true }, { share: "streams" });
   return made;
 }

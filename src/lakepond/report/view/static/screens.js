@@ -6,7 +6,7 @@ import { chart } from "/static/charts.js";
 const KEPT_STRIPS = 24;
 
 // Pictures come in strips of several steps, so that playing needs few requests; the next strip is fetched ahead.
-export function pictureScreen({ told, question, signal, now }, field) {
+export function pictureScreen({ info, question, signal, now }, field) {
   const canvas = h("canvas", { role: "img" });
   const said = h("p", { class: "bad small", role: "status" });
   const strips = new Map();
@@ -32,7 +32,7 @@ export function pictureScreen({ told, question, signal, now }, field) {
       draw(image, at - k * size());
       said.textContent = "";
       screen.shown = true;
-      if ((k + 1) * size() < told.steps) strip(k + 1).catch(() => {});
+      if ((k + 1) * size() < info.steps) strip(k + 1).catch(() => {});
     } catch (error) {
       if (error.name !== "AbortError") said.textContent = error.message;
     }
@@ -46,7 +46,7 @@ export function pictureScreen({ told, question, signal, now }, field) {
     const pen = canvas.getContext("2d");
     pen.imageSmoothingEnabled = false;
     pen.drawImage(image, 0, i * field.height, image.width, field.height, 0, 0, canvas.width, canvas.height);
-    canvas.setAttribute("aria-label", `Observation at step ${now.at + 1} of ${told.steps}`);
+    canvas.setAttribute("aria-label", `Observation at step ${now.at + 1} of ${info.steps}`);
     canvas.dataset.at = String(now.at);
   }
   const tick = field.kind === "frames" && field.depth > 1

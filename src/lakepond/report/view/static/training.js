@@ -4,11 +4,11 @@ import { ago, facts, figure, get, h, note } from "/static/dom.js";
 import { chart } from "/static/charts.js";
 
 export async function training(main, { signal }) {
-  const told = await get("curves", {}, signal);
+  const info = await get("curves", {}, signal);
   const state = h("p", { class: "state" }), figures = h("div", {}), said = h("div", {}), groups = h("div", { class: "stack" });
   const live = liveCharts(groups, () => true);
-  main.replaceChildren(h("div", { class: "stack" }, h("div", {}, h("h1", {}, told.name), state), said, figures, groups));
-  let last = told;
+  main.replaceChildren(h("div", { class: "stack" }, h("div", {}, h("h1", {}, info.name), state), said, figures, groups));
+  let last = info;
   const show = (next) => {
     last = { ...last, ...next };
     state.replaceChildren(...runState(last));
@@ -18,13 +18,13 @@ export async function training(main, { signal }) {
     live(next.groups);
     if (!next.groups.length) groups.replaceChildren(h("p", { class: "quiet" }, "Nothing has been logged yet."));
   };
-  show(told);
+  show(info);
   return async () => show(await get("curves", { version: last.version }, signal));
 }
 
-export function runState(told) {
-  return [h("span", { class: told.running ? "dot on" : "dot" }), `${told.trainer}, ${told.running ? "running" : "not running"}`,
-    told.logged ? `, last log line ${ago(new Date(told.logged * 1000).toISOString())}` : ""];
+export function runState(info) {
+  return [h("span", { class: info.running ? "dot on" : "dot" }), `${info.trainer}, ${info.running ? "running" : "not running"}`,
+    info.logged ? `, last log line ${ago(new Date(info.logged * 1000).toISOString())}` : ""];
 }
 
 // Draws groups of charts into `place` and updates those that are there already; returns the function that does it.

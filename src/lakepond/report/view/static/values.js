@@ -11,9 +11,9 @@ export async function values(main, { words, signal, go }) {
     h("div", { class: "head" }, h("h1", {}, "Values"),
       h("div", { class: "controls" }, select("column", "Column", spec.columns.map((name) => [name, name]), column, (name) => go("values", { ...words, column: name })))),
     place));
-  const told = await get("distribution", { commit: words.commit, column }, signal);
-  const from = told.steps === told.of ? `All ${count(told.of)} steps.` : `A sample of ${count(told.steps)} of ${count(told.of)} steps, in spans spread evenly over the lake.`;
-  place.replaceChildren(h("p", { class: "quiet" }, from), h("div", { class: "charts" }, told.parts.map((part) => onePart(column, part))));
+  const info = await get("distribution", { commit: words.commit, column }, signal);
+  const from = info.steps === info.of ? `All ${count(info.of)} steps.` : `A sample of ${count(info.steps)} of ${count(info.of)} steps, in spans spread evenly over the lake.`;
+  place.replaceChildren(h("p", { class: "quiet" }, from), h("div", { class: "charts" }, info.parts.map((part) => onePart(column, part))));
 }
 
 function onePart(column, part) {
