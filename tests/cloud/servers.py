@@ -74,6 +74,14 @@ class Server:
         endpoint = f"http://127.0.0.1:{port or self.port}"
         return {"endpoint": endpoint, "access_key_id": KEY, "secret_access_key": SECRET, **more}
 
+    def environment(self) -> dict[str, str]:
+        """For a process that is given a URL: the way to this server, as a user has it in the environment."""
+        return {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+        }
+
     def cloud(self, name: str, port: int | None = None, **settings: Any) -> lp.Cloud:
         """A place on this server."""
         settings.setdefault("retry_cap", 0.3)

@@ -12,6 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from faults import training
+
 FAST = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
@@ -38,6 +40,8 @@ def _ray_of_tests() -> Iterator[None]:
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("PYTHONPATH", os.path.dirname(__file__))  # workers import the environments of the tests
         patch.delenv("RAY_ADDRESS", raising=False)
+        for name, value in training.environment().items():
+            patch.setenv(name, value)
         yield
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -52,12 +56,13 @@ def cluster(_ray_of_tests: None) -> Iterator[SimpleNamespace]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = Cluster(
-            initialize_head=True,
-            head_node_args={**NODE, "include_dashboard": False, "_system_config": FAST},
-        )
-        nodes = [made.add_node(**NODE, wait=False) for _ in range(2)]
-        made.wait_for_nodes()
+        with ray_cluster.patient_start():
+            made = Cluster(
+                initialize_head=True,
+                head_node_args={**NODE, "include_dashboard": False, "_system_config": FAST},
+            )
+            nodes = [made.add_node(**NODE, wait=False) for _ in range(2)]
+            made.wait_for_nodes()
         yield SimpleNamespace(
             address=made.address,
             nodes=nodes,

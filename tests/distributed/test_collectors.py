@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,14 +141,40 @@ def test_collectors_wait_for_a_slow_learner_and_not_for_a_dead_one(start, bucket
         assert not any(each.waiting for each in collectors.status())
 
 
+def test_the_options_of_a_cloud_reach_a_restarted_collector_and_are_shown_nowhere(start, tmp_path, caplog):
+    from cloud.servers import SECRET, Moto  # not importable for workers
+
+    (tmp_path / "server").mkdir()
+    server = Moto(tmp_path / "server")
+    server.start()
+    try:
+        with start(num=1, lake=server.cloud("run")) as collectors:
+            wait_until(lambda: collectors.status()[0].acknowledged > 10)
+            os.kill(collectors.status()[0].pid, signal.SIGKILL)
+            wait_until(lambda: collectors.status()[0].restarts and collectors.status()[0].acknowledged > 10)
+            shown = f"{collectors!r} {collectors.status()!r} {vars(collectors)!r} {caplog.text}"
+        assert "bucket/run" in shown
+        with lp.pull(tmp_path / "back", server.cloud("run")) as lake:
+            assert len(each_once(all_obs(lake))) == 2
+    finally:
+        server.kill()
+    assert SECRET not in shown
+    files = [file for file in Path(os.environ["RAY_TMPDIR"]).rglob("*") if file.is_file()]
+    assert any("worker" in file.name for file in files)
+    assert not [file for file in files if SECRET.encode() in file.read_bytes()]
+
+
 class Bad(Counting):
     def __init__(self) -> None:
         raise OSError("the ROM is missing")
 
 
-def test_bad_input_is_one_sentence(start):
+def test_bad_input_is_one_sentence(start, tmp_path):
     with pytest.raises(ClusterError, match="could not start: OSError: the ROM is missing"):
         start(num=1, make_env=Bad)
+    lp.Replay.open(tmp_path / "other", lp.Spec(obs=lp.Field((2,), "float32"))).close()
+    with pytest.raises(ClusterError, match=r"could not start: .*was created with a different spec"):
+        start(num=1, lake=tmp_path / "other", folder=None)
     with pytest.raises(ClusterError, match=r"8 workers: they need 8 CPUs \(.* of 6 free\)"):
         start(num=8)
     with pytest.raises(ClusterError, match=r"1 GPUs \(0 of 0 free\)"):

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
+from worlds import wait_until
 
 from lakepond.distributed import ray_cluster, reaper
 from lakepond.errors import ClusterError, ConfigError, RayMissing
@@ -121,6 +125,22 @@ def test_no_cluster_there(monkeypatch):
         ray_cluster.connect(workers=0).__enter__()
 
 
+def test_a_head_that_is_gone_is_noticed(monkeypatch):
+    monkeypatch.setattr(ray_cluster, "PROBE_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        head = ray_cluster.Head(
+            SimpleNamespace(get_runtime_context=lambda: SimpleNamespace(gcs_address=address))
+        )
+        monkeypatch.setattr(ray_cluster, "HEAD_SECONDS", 1.0)
+        head.check()
+        assert not head.lost
+    said = f"cluster, {address}, has not answered for 1 s; start the cluster"
+    with pytest.raises(ClusterError, match=said):
+        wait_until(head.check)  # it returns None
+    assert head.lost
+
+
 def test_another_version_of_ray(cluster):
     from ray._raylet import GcsClient
 
@@ -133,6 +153,17 @@ def test_another_version_of_ray(cluster):
             ray_cluster.connect(cluster.address, workers=1).__enter__()
     finally:
         client.internal_kv_put(key, known, True, namespace)
+
+
+def test_a_node_without_free_memory():
+    from ray import exceptions
+
+    ray = MagicMock(exceptions=exceptions)
+    ray.get.side_effect = exceptions.OutOfMemoryError(
+        "Task was killed due to the node running low on memory."
+    )
+    with pytest.raises(ClusterError, match=r"node 10\.0\.0\.7 .* has too little free memory to start"):
+        ray_cluster._check_lakepond(ray, [{"NodeID": "ab" * 28, "NodeManagerAddress": "10.0.0.7"}])
 
 
 def test_a_connection_of_the_program_is_used_and_stays(cluster, monkeypatch):

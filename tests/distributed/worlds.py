@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import gymnasium as gym
 import numpy as np
+import psutil
 
 import lakepond as lp
 
@@ -82,3 +86,27 @@ def wait_until(condition, seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < until, "in vain"
         time.sleep(0.05)
+
+
+@contextmanager
+def killing_a_busy_worker() -> Iterator[None]:
+    """Kill (-9) one Ray worker of a trainer during a block, while it does a task; there must be one."""
+    killed, ended = [], threading.Event()
+
+    def kill() -> None:
+        while not killed and not ended.wait(0.02):
+            for each in psutil.process_iter(["cmdline"]):
+                if "_Worker.call" in " ".join(each.info["cmdline"] or ()):
+                    ended.wait(0.5)
+                    each.kill()
+                    killed.append(each.pid)
+                    break
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    assert killed

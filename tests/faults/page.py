@@ -33,8 +33,8 @@ ABOUT = {
     "many machines": (
         "16 writers on SeaweedFS and one follower for ten minutes. Writers and the server are killed at "
         "random and started again. Every step that was acknowledged reaches the follower once, in the order "
-        "of its writer. `train erl` on Ray: a worker or the driver is killed, and some drivers lose their "
-        "disk and resume from the bucket alone; the run ends with the bits of one undisturbed process."
+        "of its writer. `train erl` on Ray: a worker, the driver or the head is killed, some drivers lose "
+        "their disk and resume from the bucket alone; the run ends with the bits of an undisturbed one."
     ),
     "gc on a server": (
         "A writer, two collectors of garbage and three lazy readers on SeaweedFS at the same time. A reader "

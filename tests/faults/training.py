@@ -19,6 +19,9 @@ OF_THE_MACHINE = {
     "bytes_held",
     "distinct_rows",  # docs/erl.md says why this and the next may differ
     "lake_bytes",
+    "workers",
+    "workers_alive",
+    "worker_restarts",
     *guards.METRICS,
 }
 """metrics that describe the machine; beside them everything that is measured in seconds"""

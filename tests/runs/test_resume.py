@@ -147,6 +147,22 @@ def test_what_was_moved_away_is_not_pushed(run, tmp_path):
     check(tmp_path / "back", 2)
 
 
+def test_a_push_beside_training_sends_no_checkpoint_before_its_commit(run, tmp_path, monkeypatch):
+    """A driver that dies right after such a push is resumed from the bucket alone."""
+    place, push = lp.Cloud(f"file://{tmp_path}/bucket/run"), copies.push
+
+    def push_and_train(*lake, **how):
+        status = push(*lake, **how)
+        train(run, 6)  # while the lake is on its way
+        return status
+
+    monkeypatch.setattr(copies, "push", push_and_train)
+    copies.push_run(run, place)
+    copies.pull_run(tmp_path / "back", place)
+    train(tmp_path / "back", 6)
+    check(tmp_path / "back", 6)
+
+
 def test_checkpoint_0_leaves_like_any_other(tmp_path):
     with Run.create(tmp_path, "mine", Settings(), keep_last=2, keep_every=5) as run:
         for number in range(7):

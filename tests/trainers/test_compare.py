@@ -223,15 +223,15 @@ def test_the_score_of_every_arm_is_that_of_the_policy_that_its_run_ends_with(tmp
 
 
 def test_a_folder_is_one_comparison(tmp_path):
-    compare._settle(CompareConfig(), tmp_path)
-    compare._settle(CompareConfig(seeds=9, arms=("single",)), tmp_path)  # these may change
+    compare.settle(CompareConfig(), tmp_path)
+    compare.settle(CompareConfig(seeds=9, arms=("single",)), tmp_path)  # these may change
     file = tmp_path / "settings.json"
     file.write_text(file.read_text().replace('"env_steps"', '"frames"'))  # as earlier versions wrote it
-    compare._settle(CompareConfig(), tmp_path)
+    compare.settle(CompareConfig(), tmp_path)
     with pytest.raises(
         ConfigError, match=r"comparison with env_steps=524288, not 1000000; choose another folder"
     ):
-        compare._settle(CompareConfig(env_steps=1_000_000), tmp_path)
+        compare.settle(CompareConfig(env_steps=1_000_000), tmp_path)
 
 
 def test_what_cannot_be_is_told(tmp_path):

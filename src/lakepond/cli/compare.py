@@ -10,7 +10,8 @@ from tyro.conf import arg
 
 from lakepond.cli import words
 from lakepond.cli.flag import Flag
-from lakepond.cli.settings import options_of, with_options
+from lakepond.cli.limits import at_least
+from lakepond.cli.settings import GpuShare, Ray, options_of, with_options
 from lakepond.trainers.compare import PRESETS, CompareConfig
 
 Options: Any = options_of(CompareConfig, PRESETS, {"": tuple(CompareConfig.__dataclass_fields__)})
@@ -30,6 +31,8 @@ class Compare:
     Example: lakepond compare --folder runs/mixture --seeds 5
 
     Example: lakepond compare --folder runs/mixture --only-report --report docs/results/mixture.md
+
+    Example: lakepond compare --folder runs/mixture --ray auto --workers 20 --cloud gs://bucket/mixture
     """
 
     folder: Path = Path("runs/mixture")
@@ -42,6 +45,14 @@ class Compare:
     """page to write, with its figures next to it"""
     only_report: Flag = False
     """do not train; report the runs that are finished"""
+    ray: Ray = None
+    """do the runs on workers of a Ray cluster: started on this machine, the one here, or that one"""
+    workers: Annotated[int, arg(metavar="INT")] = 2
+    """Ray workers, each of which does one run at a time on one CPU"""
+    gpus_per_worker: GpuShare = 0.0
+    """share of a GPU that each Ray worker gets; without one it uses its CPU"""
+    cloud: Annotated[str | None, arg(metavar="URL", help_behavior_hint="(default: none)")] = None
+    """with --ray, keep the runs in a bucket, and in --folder only their results"""
     json: Flag = False
     """print JSON instead of a table"""
     settings: Annotated[Options, arg(name="")] = NOTHING_GIVEN
@@ -52,17 +63,26 @@ class Compare:
 
         import jax
 
+        from lakepond.errors import ConfigError
         from lakepond.report.comparison import write
-        from lakepond.trainers import compare, programs
+        from lakepond.trainers import programs
 
         programs.prepare_jax()
         config = with_options(PRESETS[self.preset], self.settings)
+        at_least(1, workers=self.workers)
+        at_least(0, gpus_per_worker=self.gpus_per_worker)
+        if self.cloud is not None and self.ray is None and not self.only_report:
+            raise ConfigError("--cloud needs --ray: lakepond compare --ray local --cloud URL.")
         if not self.only_report:
             checks = jax.debug_nans(True) if self.preset == "tiny" else nullcontext()
             with checks:
-                left = compare.run(config, self.folder, tell=words.talk)
+                left = self._train(config)
             if left:
                 words.talk(f"Other processes are training {left} runs.")
+        elif self.cloud is not None:
+            from lakepond.trainers.compare_workers import fetch_results
+
+            fetch_results(config, self.folder, self.cloud)
         page = self.report or self.folder / "report.md"
         found = write(self.folder, page)
         if self.json:
@@ -72,9 +92,27 @@ class Compare:
         show.print(table(found["arms"]))
         show.print(words.facts([("report", str(page))]))
 
+    def _train(self, config: CompareConfig) -> int:
+        """Do the runs here or on a cluster; returns how many are being done by others."""
+        if self.ray is None:
+            from lakepond.trainers import compare
+
+            return compare.run(config, self.folder, tell=words.talk)
+        from lakepond.trainers import compare_workers
+
+        return compare_workers.run(
+            config,
+            self.folder,
+            self.ray,
+            workers=self.workers,
+            gpus_per_worker=self.gpus_per_worker,
+            cloud=self.cloud,
+            tell=words.talk,
+        )
+
     def interrupted(self) -> str:
         """How to continue after an interrupt."""
-        return f"Finished runs are kept: lakepond compare --folder {self.folder} continues."
+        return "Finished runs are kept, the others continue from their checkpoints with the same command."
 
 
 def table(arms: dict[str, Any]) -> RenderableType:

@@ -21,6 +21,9 @@ from tyro.conf import arg
 Config = TypeVar("Config")
 HINTS: dict[type[Any], dict[str, Any]] = {}
 """evaluated once: that takes most of the time of `--help`"""
+Ray = Annotated[str | None, arg(metavar="local|auto|HOST:PORT", help_behavior_hint="(default: none)")]
+"""option --ray: where Ray runs"""
+GpuShare = Annotated[float, arg(metavar="FLOAT")]
 NAMES = {int: "INT", float: "FLOAT", str: "TEXT", bool: "True|False", Path: "PATH"}
 
 

@@ -89,6 +89,8 @@ def picture(status: RunStatus) -> RenderableType:
     rows += _machine(status)
     if status.lake is not None:
         rows += _lake(status.lake, now)
+    if workers := _workers(status.metrics):
+        rows.append(("workers", workers))
     if status.checkpoint is not None:
         rows.append(("checkpoint", str(status.checkpoint)))
     if status.upload is not None:
@@ -182,6 +184,21 @@ def _learner(each: LearnerStatus, now: float) -> str:
     )
 
 
+def _workers(metrics: dict[str, Any]) -> str:
+    """The Ray workers of a run, when it logged last; empty if it had none."""
+    names = ("workers", "workers_alive", "worker_restarts", "workers_lag_seconds", "samples_per_insert")
+    known = {name: value for name in names if isinstance(value := metrics.get(name), int | float)}
+    if not known.keys() >= set(names[:3]):
+        return ""
+    count, alive, restarts = (int(known[name]) for name in names[:3])
+    parts = [f"{alive} of {count} alive", f"restarted {formats.counted(restarts, 'time')}"]
+    if "workers_lag_seconds" in known:
+        parts.append(f"lag {formats.duration(known['workers_lag_seconds'])}")
+    if "samples_per_insert" in known:
+        parts.append(f"{known['samples_per_insert']:.3g} samples per insert")
+    return "; ".join(parts)
+
+
 def _upload(status: RunStatus) -> Text:
     assert status.upload is not None
     upload = status.upload
@@ -201,7 +218,7 @@ def _metrics(status: RunStatus) -> str:
         if isinstance(value, int | float)
         and not isinstance(value, bool)
         and name not in above
-        and not name.startswith(("disk_", "memory_", "device_"))
+        and not name.startswith(("disk_", "memory_", "device_", "worker"))
         and not name.endswith(("_bytes", "bytes_plain", "bytes_held"))
     ]
     return ", ".join(shown[:16])

@@ -17,7 +17,7 @@ from lakepond import formats
 from lakepond.cli import where, words
 from lakepond.cli.flag import Flag
 from lakepond.cli.limits import at_least
-from lakepond.cli.settings import given, options_of, with_options
+from lakepond.cli.settings import GpuShare, Ray, given, options_of, with_options
 from lakepond.envs.market_rules import Rules
 from lakepond.trainers.erl import PRESETS, Config
 
@@ -75,12 +75,12 @@ class Erl:
         arg(metavar="tensorboard|wandb ...", help_behavior_hint="(default: none)"),
     ] = ()
     """also log to these; wandb stays offline without an API key"""
-    ray: Annotated[str | None, arg(metavar="local|auto|HOST:PORT", help_behavior_hint="(default: none)")] = (
-        None
-    )
+    ray: Ray = None
     """play the population on workers of a Ray cluster: started on this machine, the one here, or that one"""
     workers: Annotated[int, arg(metavar="INT")] = 2
     """Ray workers; the result does not depend on their number"""
+    gpus_per_worker: GpuShare = 0.0
+    """share of a GPU that each Ray worker gets; without one it uses its CPU"""
     cloud: Annotated[str | None, arg(metavar="URL", help_behavior_hint="(default: none)")] = None
     """push the run there after every generation; with --resume, fetch it from there if --out is empty"""
     evaluate: Literal["validation", "nothing"] = "validation"
@@ -96,6 +96,7 @@ class Erl:
 
         at_least(0, resume_from=self.resume_from)
         at_least(1, workers=self.workers)
+        at_least(0, gpus_per_worker=self.gpus_per_worker)
         programs.prepare_jax()
         resumes = self.resume or self.resume_from is not None
         if resumes and self.out is None:
@@ -107,6 +108,8 @@ class Erl:
             base = where.settings_of_run(Config, folder, "erl", self.cloud or given(self.settings, "push_to"))
         config = with_options(base, self.settings)
         if self.cloud is not None:
+            if not (folder / "config.json").exists():
+                _check_free(self.cloud)
             config = replace(config, push_to=self.cloud, push_every=1)
         if config.push_to == where.NOWHERE:
             config = replace(config, push_to=None)
@@ -123,6 +126,7 @@ class Erl:
             start_over=self.start_over,
             ray=self.ray,
             workers=self.workers,
+            gpus_per_worker=self.gpus_per_worker,
             loggers=self.log,
             on_generation=lambda told: (
                 None if self.json else words.talk(_line(told, config.generations, width))
@@ -140,6 +144,16 @@ class Erl:
     def folder(self) -> Path:
         """The folder of the run."""
         return self.out or where.next_run(f"erl-{self.preset}")
+
+
+def _check_free(url: str) -> None:
+    """Refuse to push a new run to where another one is."""
+    from lakepond.cloud.place import Cloud
+    from lakepond.errors import ConfigError
+    from lakepond.runs.copies import is_run_in_cloud
+
+    if is_run_in_cloud(Cloud.of(url)):
+        raise ConfigError(f"{url} contains another run; resume it (--resume), or give another URL (--cloud).")
 
 
 def _fetch(folder: Path, url: str | None) -> None:

@@ -15,7 +15,7 @@ from tyro.conf import arg
 from lakepond.cli import where, words
 from lakepond.cli.flag import Flag
 from lakepond.cli.limits import at_least
-from lakepond.cli.settings import given, options_of, with_options
+from lakepond.cli.settings import GpuShare, Ray, given, options_of, with_options
 from lakepond.errors import ConfigError
 from lakepond.trainers import live, mixture, single
 
@@ -94,6 +94,7 @@ class _Game:
                 resume=self.resume,
                 resume_from=self.resume_from,
                 start_over=self.start_over,
+                **self.placement(),
                 loggers=self.log,
                 tell=(lambda _: None) if self.json else words.talk,
             )
@@ -103,6 +104,10 @@ class _Game:
             return
         rows = [("evaluation", f"{result['evaluation']:.2f}")] if "evaluation" in result else []
         words.console().print(words.facts([*rows, ("run", str(self.folder))]))
+
+    def placement(self) -> dict[str, Any]:
+        """Where the trainer runs, if it has a choice."""
+        return {}
 
     def interrupted(self) -> str:
         """How to continue after an interrupt."""
@@ -148,10 +153,21 @@ class Mixture(_Game):
     """Train four agents that are periodically replaced by one that learned from all of them.
 
     Example: lakepond train mixture --game breakout --env-steps 1000000 --reset-every 249856 --out runs/m
+
+    Example: lakepond train mixture --game breakout --ray auto --agents 4 --gpus-per-agent 1
     """
 
     trainer: ClassVar[str] = "mixture"
+    ray: Ray = None
+    """train each agent on a worker of a Ray cluster: started on this machine, the one here, or that one"""
+    gpus_per_agent: GpuShare = 0.0
+    """with --ray, share of a GPU that each agent gets; without one it uses a CPU"""
     settings: Annotated[MixtureOptions, arg(name="")] = NO_MIXTURE
+
+    def placement(self) -> dict[str, Any]:
+        """On Ray or in this process."""
+        at_least(0, gpus_per_agent=self.gpus_per_agent)
+        return {"ray": self.ray, "gpus_per_agent": self.gpus_per_agent}
 
 
 @dataclass(frozen=True)

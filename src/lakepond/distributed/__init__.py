@@ -4,7 +4,8 @@ collector     environments, a policy and a writer of the lake, in one process; n
 collectors    any number of them as Ray actors, and the broadcast of weights
 ray_cluster   start Ray on this machine or connect to a cluster, and check that it has what is needed
 weights       weights in a file, for collectors without Ray
-reaper        a program that ends what a killed driver leaves of the Ray that it had started
+workers       Ray actors that do the tasks of trainers, each of which is done in spite of dead workers
+reaper        folders that end with their process, and with them what a killed driver leaves of its Ray
 """
 
 from lakepond.distributed.collectors import Collectors

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lakepond.cloud.place import Cloud
 from lakepond.errors import ConfigError, LakeLocked, LakepondError, UnknownStream
 from lakepond.lake.format.commits import Commit
 from lakepond.replay import Replay
@@ -101,7 +102,7 @@ class Collector:
         self,
         make_env: MakeEnvironment,
         make_policy: MakePolicy,
-        lake: str | Path,
+        lake: str | Path | Cloud,
         writer: str,
         *,
         envs: int = 1,
@@ -111,7 +112,7 @@ class Collector:
     ) -> None:
         """Make the environments and the policy, and open the lake; the chain is there on return.
 
-        lake: URL of a bucket, or a folder that all processes share. writer: name of this collector.
+        lake: URL of a bucket or a `Cloud`, or a folder that all processes share. writer: name of this one.
         envs: environments, stepped one after another. spec: default: from the spaces of the environment.
         folder: where the writer of a bucket keeps its files; default: a temporary one, deleted by `close`
         when all is uploaded. commit_every: seconds between two commits, each of which is pushed.
@@ -136,9 +137,10 @@ class Collector:
         self.waiting = False
         self.status = CollectorStatus(writer, socket.gethostname(), os.getpid())
         with ExitStack() as stack:
-            self._replay, self._temporary = _open(str(lake), writer, spec, envs, folder)
+            place = lake if isinstance(lake, Cloud) or "://" not in str(lake) else Cloud(str(lake))
+            self._replay, self._temporary = _open(place, writer, spec, envs, folder)
             stack.callback(self._replay.close)
-            self._has_cloud = "://" in str(lake)
+            self._has_cloud = isinstance(place, Cloud)
             last = self._replay.flush()
             before = {} if last is None else last.note.get(COLLECTOR_NOTE, {})
             self._set(starts=int(before.get("starts", 0)) + 1)
@@ -319,24 +321,26 @@ class Collector:
 
 
 def _open(
-    lake: str, writer: str, spec: Spec, envs: int, folder: str | Path | None
+    lake: str | Path | Cloud, writer: str, spec: Spec, envs: int, folder: str | Path | None
 ) -> tuple[Replay, Path | None]:
     """The replay of a writer, and its folder if that is a temporary one.
 
     If another process still writes under this name on this disk, for example one that Ray has given up, wait
     for its end, and then take another name.
     """
-    home = Path(lake) if folder is None else Path(folder) / writer
     how: dict[str, Any] = {}
     temporary = None
-    if "://" in lake:
+    if isinstance(lake, Cloud):
         if folder is None:
-            digest = hashlib.blake2b(lake.encode(), digest_size=6).hexdigest()
+            digest = hashlib.blake2b(lake.url.encode(), digest_size=6).hexdigest()
             user = os.getuid() if hasattr(os, "getuid") else 0
-            home = temporary = Path(tempfile.gettempdir()) / f"lakepond-collect-{user}-{digest}" / writer
+            temporary = Path(tempfile.gettempdir()) / f"lakepond-collect-{user}-{digest}" / writer
+        home = temporary or Path(str(folder)) / writer
         how = {"cloud": lake, "local_budget": LOCAL_BYTES}
     elif folder is not None:
         raise ConfigError(f"the lake {lake} is a folder itself; a folder for files is used with a bucket.")
+    else:
+        home = Path(lake)
     capacity = max(STEPS_IN_MEMORY, STEPS_PER_ENV * envs)
     until, name = time.monotonic() + LOCKED_SECONDS, writer
     while True:

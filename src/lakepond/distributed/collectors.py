@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
 from lakepond.distributed import ray_cluster
 from lakepond.distributed.collector import (
@@ -85,7 +86,7 @@ class Collectors:
         make_env: MakeEnvironment,
         make_policy: MakePolicy,
         num: int,
-        lake: str | Path,
+        lake: str | Path | Cloud,
         *,
         envs_per_collector: int = 1,
         spec: Spec | None = None,
@@ -101,7 +102,9 @@ class Collectors:
         make_env: returns an environment with Gymnasium's interface. make_policy: returns a callable that
         takes a batch of observations and returns actions; with a method `load(params)` it takes what is
         broadcast. Both are called in the collectors' processes.
-        num: number of collectors. lake: URL of a bucket, or a folder that all machines share.
+        num: number of collectors. lake: URL of a bucket, a `Cloud`, or a folder that all machines share. The
+        options of a `Cloud`, which may hold secrets, go from this process to the collectors' and are stored
+        nowhere in between; nothing shows them.
         envs_per_collector: environments of each, stepped one after another.
         spec: the fields of a step; default: from the environment's spaces.
         address: "local", "auto" or "host:port", see `ray_cluster.connect`; `ray.init` before is honoured.
@@ -113,7 +116,7 @@ class Collectors:
         Raises `ClusterError` if the cluster cannot run them or the first one fails to start.
         """
         every = parse_seconds(commit_every)
-        place = str(lake) if "://" in str(lake) else str(Path(lake).absolute())
+        self._place = _Place.of(lake)
         self._version, self._weights = 0, None
         self._wait, self._lock, self._end = False, threading.Lock(), threading.Event()
         with ExitStack() as stack:
@@ -126,15 +129,15 @@ class Collectors:
                 )
             )
             self._ray = cluster.ray
-            _warn_of_folder(self._ray, place)
+            _warn_of_folder(self._ray, self._place)
             actor = self._ray.remote(_Actor).options(**cluster.options(), max_concurrency=2)
             how = {"envs": envs_per_collector, "spec": spec, "folder": folder, "commit_every": every}
             self._members = [
-                _Member(f"{name}-{i}", actor.remote(make_env, make_policy, place, f"{name}-{i}", how))
+                _Member(f"{name}-{i}", actor.remote(make_env, make_policy, f"{name}-{i}", how))
                 for i in range(num)
             ]
             stack.callback(self._stop_actors)
-            self._learners = Learners(Store.at(place))
+            self._learners = Learners(Store.at(self._place.open()))
             self._thread = threading.Thread(target=self._watch, name="lakepond-collectors", daemon=True)
             self._thread.start()
             stack.callback(self._stop_watching)
@@ -204,7 +207,8 @@ class Collectors:
             if member.answer is None:
                 new = (version, weights) if member.weights_sent < version else (0, None)
                 member.weights_sent = max(member.weights_sent, new[0])
-                member.answer = member.actor.poll.remote(self._wait, *new)
+                place, member.place_sent = None if member.place_sent else self._place, True
+                member.answer = member.actor.poll.remote(place, self._wait, *new)
 
     def _wait_for_first(self) -> None:
         until = time.monotonic() + START_SECONDS
@@ -246,6 +250,7 @@ class _Member:
     answer: Any = None
     """what `poll` was asked for and has not answered yet"""
     weights_sent: int = 0
+    place_sent: bool = False
     restarts: int = 0
     acknowledged: int = 0
     is_started: bool = False
@@ -256,13 +261,13 @@ class _Member:
         status = CollectorStatus(**found)
         if self.last.pid and (status.pid, status.host) != (self.last.pid, self.last.host):
             self.restarts += 1
-            self.weights_sent = 0  # the new process has none
+            self.weights_sent, self.place_sent = 0, False  # the new process has none
         self.last, self.acknowledged, self.is_started = status, acknowledged, started
         self.at = time.monotonic()
 
     def failed(self, error: Exception) -> None:
-        """It is being restarted, or has lost an object; weights are sent again."""
-        self.weights_sent = 0
+        """It is being restarted, or has lost an object; everything is sent again."""
+        self.weights_sent, self.place_sent = 0, False
         self.last = replace(self.last, error=f"{type(error).__name__}: {ray_cluster.one_line(error)}")
 
     def status(self) -> LiveStatus:
@@ -280,9 +285,12 @@ class _Actor:
     """Runs in a process of its own; a thread makes and runs the collector, so that `poll` always answers."""
 
     def __init__(
-        self, make_env: MakeEnvironment, make_policy: MakePolicy, lake: str, writer: str, how: dict[str, Any]
+        self, make_env: MakeEnvironment, make_policy: MakePolicy, writer: str, how: dict[str, Any]
     ) -> None:
-        self._make = partial(Collector, make_env, make_policy, lake, writer, **how)
+        ray_cluster.hide_gpus()
+        self._make = partial(Collector, make_env, make_policy, writer=writer, **how)
+        self._place: _Place | None = None
+        self._has_place = threading.Event()
         self._collector: Collector | None = None
         self._status = CollectorStatus(writer)
         self._end = threading.Event()
@@ -293,9 +301,11 @@ class _Actor:
 
     def _run(self) -> None:
         pause = RETRY_SECONDS
+        self._has_place.wait()
         while not self._end.is_set():
             try:
-                with self._make() as collector:
+                assert self._place is not None
+                with self._make(lake=self._place.open()) as collector:
                     self._collector = collector
                     if self._weights is not None:
                         collector.load(*self._weights)
@@ -310,9 +320,15 @@ class _Actor:
             self._end.wait(pause)
             pause = min(2 * pause, 60.0)
 
-    def poll(self, wait: bool, version: int, params: Any) -> dict[str, Any]:
-        """The status; `wait`: whether to wait for the learner. Newer weights, if `version` is not 0."""
+    def poll(self, place: _Place | None, wait: bool, version: int, params: Any) -> dict[str, Any]:
+        """The status; `place`: where the lake is, if this process does not know it yet.
+
+        `wait`: whether to wait for the learner. Newer weights, if `version` is not 0.
+        """
         collector, self._wait = self._collector, wait
+        if place is not None:
+            self._place = place
+            self._has_place.set()
         if version:
             self._weights = (version, params)
         if collector is None:
@@ -326,17 +342,41 @@ class _Actor:
     def stop(self) -> None:
         """Commit, push and end."""
         self._end.set()
+        self._has_place.set()
         if self._collector is not None:
             self._collector.stop()
         self._thread.join()
 
 
-def _warn_of_folder(ray: Any, place: str) -> None:
+@dataclass(frozen=True)
+class _Place:
+    """Where the lake is, on its way to an actor.
+
+    A call of an actor's method carries small arguments from process to process, while those of its
+    constructor are kept by Ray's head, so that it can start the actor again.
+    """
+
+    where: str
+    """URL or folder"""
+    settings: dict[str, Any] | None = field(default=None, repr=False)
+    """those of a `Cloud`, which itself refuses to be pickled with options"""
+
+    @classmethod
+    def of(cls, lake: str | Path | Cloud) -> Self:
+        if isinstance(lake, Cloud):
+            return cls(str(lake), dict(vars(lake)))
+        return cls(str(lake) if "://" in str(lake) else str(Path(lake).absolute()))
+
+    def open(self) -> str | Cloud:
+        return self.where if self.settings is None else Cloud(**self.settings)
+
+
+def _warn_of_folder(ray: Any, place: _Place) -> None:
     hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    if "://" not in place and len(hosts) > 1:
+    if "://" not in place.where and len(hosts) > 1:
         log.warning(
             "the lake %s is a folder and the cluster has %d machines: all of them must share that folder, or "
             "use a bucket",
-            place,
+            place.where,
             len(hosts),
         )

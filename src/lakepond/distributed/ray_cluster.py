@@ -15,9 +15,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -28,14 +25,19 @@ from types import ModuleType
 from typing import Any
 
 from lakepond._version import __version__
+from lakepond.distributed import reaper
 from lakepond.errors import ClusterError, ConfigError, RayMissing
 
 log = logging.getLogger("lakepond")
 LOCAL, LOCALHOST = "local", "127.0.0.1"
 OBJECT_STORE_BYTES = 512 << 20
 """memory for the weights that travel between the processes of one machine; experience never does"""
+START_SECONDS = 120.0
+"""how long Ray may take to start on this machine, which may be busy"""
 RELEASE_SECONDS = 5.0
 """how long actors that have just ended may take to release their share"""
+HEAD_SECONDS, PROBE_SECONDS = 20.0, 2.0
+"""how long the head of the cluster may not answer, and how often it is asked"""
 CHECK_SECONDS = 300.0
 """how long a node may take to start a process that says which versions it has"""
 
@@ -56,6 +58,30 @@ class Cluster:
             "num_gpus": self.gpus_per_worker,
             "max_restarts": -1,
         }
+
+
+class Head:
+    """The head of the cluster, asked now and then whether it is there; without it Ray waits in silence."""
+
+    def __init__(self, ray: ModuleType) -> None:
+        self._address: str = ray.get_runtime_context().gcs_address
+        self._asked = self._answered = time.monotonic()
+        self.lost = False
+
+    def check(self) -> None:
+        """Raise `ClusterError` if the head has not answered for `HEAD_SECONDS`; called again and again."""
+        now = time.monotonic()
+        if now - self._asked < PROBE_SECONDS:
+            return
+        if now - self._asked > HEAD_SECONDS / 2 or _is_reachable(self._address):  # or nobody has asked
+            self._answered = now
+        self._asked = time.monotonic()  # after an attempt to connect, which may take seconds
+        if now - self._answered > HEAD_SECONDS:
+            self.lost = True
+            raise ClusterError(
+                f"the head of the Ray cluster, {self._address}, has not answered for {HEAD_SECONDS:g} s; "
+                "start the cluster and this command again: it resumes."
+            )
 
 
 @contextmanager
@@ -85,11 +111,12 @@ def connect(
         _check(cluster)
         yield cluster
         return
-    with _folder() if address == LOCAL else nullcontext() as folder:
+    # not below TMPDIR, which may be long: the path of a socket has at most 107 bytes
+    with reaper.folder("lakepond-ray-", "/tmp") if address == LOCAL else nullcontext() as folder:
         try:
-            with _signals_kept(), _loopback_kept():
+            with _signals_kept(), _loopback_kept(), patient_start():
                 _join(ray, address) if folder is None else _start(cluster, folder)
-            _check(cluster)
+            _check(cluster, lakepond=folder is None)
             yield cluster
         finally:
             ray.shutdown()
@@ -106,6 +133,12 @@ def import_ray() -> ModuleType:
             f"Ray is not installed ({error}); install it with: pip install 'lakepond[ray]'"
         ) from None
     return ray  # type: ignore[no-any-return]
+
+
+def hide_gpus() -> None:
+    """In an actor without a share of a GPU: JAX and PyTorch use the CPU, not a GPU of others."""
+    if not import_ray().get_gpu_ids():
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 # --- starting and connecting ------------------------------------------------------------------------
@@ -169,6 +202,14 @@ def _address_of_auto() -> str | None:
     return found
 
 
+def _is_reachable(address: str) -> bool:
+    try:
+        _check_reachable(address)
+    except ClusterError:
+        return False
+    return True
+
+
 def _check_reachable(address: str) -> None:
     """Raise `ClusterError` unless something answers there; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
@@ -227,31 +268,41 @@ def _loopback_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
-    """A folder for Ray's sockets and logs; after the block no process that uses it runs, and it is gone.
+def patient_start() -> Iterator[None]:
+    """Give a node that starts `START_SECONDS`; Ray gives up after 30 s, and has no option for that."""
+    from ray._private import services
 
-    Also if this process is killed: then `reaper.py` sees to it. Not below TMPDIR, which may be long: the path
-    of a socket has at most 107 bytes.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="lakepond-ray-", dir="/tmp"))
-    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("reaper.py")), str(folder)]
-    reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    ask = getattr(services, "get_node", None)
+    if ask is None:  # another version of Ray
+        yield
+        return
+
+    def get_node(*args: Any) -> Any:
+        until = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return ask(*args)
+            except RuntimeError:  # it is not there yet
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.1)
+
+    services.get_node = get_node
     try:
-        yield folder
+        yield
     finally:
-        assert reaper.stdin is not None
-        reaper.stdin.close()
-        reaper.wait()
+        services.get_node = ask
 
 
 # --- checking ---------------------------------------------------------------------------------------
 
 
-def _check(cluster: Cluster) -> None:
-    """Raise `ClusterError` unless the cluster can run all workers, with this version of lakepond."""
+def _check(cluster: Cluster, *, lakepond: bool = True) -> None:
+    """Raise `ClusterError` unless the cluster can run all workers; `lakepond`: with this version of it."""
     nodes = [node for node in cluster.ray.nodes() if node["Alive"]]
     _check_resources(cluster, nodes)
-    _check_lakepond(cluster.ray, nodes)
+    if lakepond:  # a Ray of this machine has it, and a process to ask takes seconds
+        _check_lakepond(cluster.ray, nodes)
 
 
 def _check_resources(cluster: Cluster, nodes: list[dict[str, Any]]) -> None:
@@ -304,6 +355,11 @@ def _check_lakepond(ray: ModuleType, nodes: list[dict[str, Any]]) -> None:
             raise ClusterError(
                 f"node {where} of the Ray cluster has started no process for {CHECK_SECONDS:g} s; "
                 "see `ray status` and try again when the cluster is less busy."
+            ) from error
+        except ray.exceptions.OutOfMemoryError as error:
+            raise ClusterError(
+                f"node {where} of the Ray cluster has too little free memory to start a process; free some, "
+                "or use another node."
             ) from error
         except ray.exceptions.RayError as error:
             raise ClusterError(

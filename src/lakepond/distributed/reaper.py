@@ -1,19 +1,23 @@
-"""End the processes of a Ray that was started on this machine, when the program that started it ends.
+"""A folder that ends with its process, and so does the Ray that was started in it, even after `kill -9`.
 
-    python reaper.py FOLDER        # the parent holds the other end of its standard input
+    with reaper.folder("lakepond-ray-") as folder:      # in the process that uses it
+    python reaper.py FOLDER                             # what that starts: waits for the end of its parent
 
 Some processes of Ray outlive a driver that is killed. All that Ray's node process has started inherit the
 open file of its log, below the folder that Ray was given, which is how they are found. The driver and its
-own children do not have that file open. Runs as a program of its own, which imports nothing of lakepond.
+own children do not have that file open. The program imports nothing of lakepond.
 """
 
 import os
 import select
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOGS = ("/logs/raylet.out", "/logs/raylet.err")
@@ -21,8 +25,31 @@ POLL_SECONDS = 0.5
 GIVE_UP_SECONDS = 30.0
 
 
+@contextmanager
+def folder(prefix: str, parent: str | None = None) -> Iterator[Path]:
+    """A new folder in `parent` (default: that of temporary files) during a block.
+
+    After the block, or the death of this process, no process of a Ray in it runs, and it is gone.
+    """
+    made = tempfile.mkdtemp(prefix=prefix, dir=parent)
+    command = [sys.executable, "-I", "-S", __file__, made]
+    reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield Path(made)
+    finally:
+        assert reaper.stdin is not None
+        reaper.stdin.close()
+        reaper.wait()
+
+
 def main(folder: str) -> None:
     """Wait until standard input is closed or the parent is dead, end what is left, delete the folder."""
+    parent = os.getppid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    if child := os.fork():  # a worker of Ray that ends kills its children, but not theirs
+        while os.getppid() == parent and not os.waitpid(child, os.WNOHANG)[0]:
+            signal.sigtimedwait([signal.SIGCHLD], POLL_SECONDS)
+        return
     parent = os.getppid()
     while os.getppid() == parent:
         if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:

@@ -5,7 +5,7 @@
 
 `make(name)` makes the object whose methods are called, in each worker, before its first task; it may contain
 references of `ray.put`. A task may be done twice, if its worker dies before the result is here; one result of
-each task is returned.
+each task is returned. `each` yields results as they come.
 """
 
 from __future__ import annotations
@@ -13,17 +13,22 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
-from lakepond.distributed.ray_cluster import Cluster
+from lakepond.distributed import ray_cluster
+from lakepond.distributed.ray_cluster import Cluster, Head
 from lakepond.errors import ClusterError, LakepondError
 
 log = logging.getLogger("lakepond")
 NO_WORKER_SECONDS = 300.0
-"""how long there may be no worker until `map` gives up"""
+"""how long there may be no worker until `each` gives up"""
 MOST_FAILURES = 5
 """of a worker that answers nothing in between"""
+ASK_SECONDS = 0.5
+"""between two questions to a worker that is being started again"""
+MOST_WORKERS_LOST = 10
+"""with one task, which then has failed"""
 CLOSE_SECONDS = 10.0
 """for workers to end by themselves"""
 
@@ -32,64 +37,116 @@ class Workers:
     """Any number of actors; close them, or use them in a `with` block."""
 
     def __init__(self, cluster: Cluster, make: Callable[[str], Any]) -> None:
-        self._ray, self._make = cluster.ray, make
+        self._ray, self._make, self._head = cluster.ray, make, Head(cluster.ray)
         actor: Any = self._ray.remote(_Worker).options(**cluster.options())
         self._actors = {f"worker-{i}": actor.remote(f"worker-{i}") for i in range(cluster.workers)}
         self._free: list[str] = []
-        self._asked = {self._ask(name): name for name in self._actors}  # those that start
+        self._asked: dict[Any, str] = {}  # workers that start, by the answer that they owe
+        self._to_ask = dict.fromkeys(self._actors, 0.0)  # those that are asked then whether they have started
+        self._ask()
         self._failures = dict.fromkeys(self._actors, 0)  # since a worker last answered
+        self._restarts = 0
+
+    def status(self) -> dict[str, int]:
+        """Metrics: all workers, those that are alive as far as is known, and how often one was restarted."""
+        alive = len(self._actors) - len(self._asked) - len(self._to_ask)
+        return {"workers": len(self._actors), "workers_alive": alive, "worker_restarts": self._restarts}
 
     def map(self, method: str, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method with the arguments of each task, each on a worker that is free; results in order.
 
         An exception of the method is raised here.
         """
-        ray, results = self._ray, dict[int, Any]()
-        waiting, doing = deque(range(len(tasks))), dict[Any, tuple[str, int]]()
-        answered = time.monotonic()
-        while len(results) < len(tasks):
-            while waiting and self._free:
-                name, task = self._free.pop(), waiting.popleft()
-                doing[self._actors[name].call.remote(self._make, method, *tasks[task])] = name, task
-            for ref in ray.wait([*doing, *self._asked], timeout=1.0)[0]:
-                name, number = doing.pop(ref, None) or (self._asked.pop(ref), None)
-                try:
-                    found = ray.get(ref)
-                except ray.exceptions.RayTaskError as error:
-                    raise _cause(error) from error
-                except ray.exceptions.RayError as error:
-                    self._lost(name, error)
-                    waiting.extendleft([] if number is None else [number])
-                    continue
-                self._failures[name] = 0
-                self._free.append(name)
-                if number is not None:
-                    results[number] = found
-            if doing or self._free:
-                answered = time.monotonic()
-            elif time.monotonic() - answered > NO_WORKER_SECONDS:
-                raise ClusterError(
-                    f"no worker has answered for {NO_WORKER_SECONDS:g} s; look at the cluster with "
-                    "`ray status`, and resume."
-                )
+        results = dict[int, Any]()
+        for number, found in self.each(method, tasks):
+            if isinstance(found, Exception):
+                raise found
+            results[number] = found
         return [results[number] for number in range(len(tasks))]
 
-    def _lost(self, name: str, error: Exception) -> None:
-        """A worker died; Ray starts it again, and it gets tasks as soon as it answers."""
-        self._failures[name] += 1
-        if self._failures[name] >= MOST_FAILURES:
-            raise ClusterError(f"{name} cannot be started: {str(error).strip().splitlines()[-1]}") from error
-        log.warning("%s died (%s); its task is given to another worker", name, type(error).__name__)
-        self._asked[self._ask(name)] = name
+    def each(self, method: str, tasks: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
+        """Like `map`, but yields the number of each task and its result as soon as it is done.
 
-    def _ask(self, name: str) -> Any:
-        return self._actors[name].answer.remote()
+        The result is the exception if the method raised one, or if several workers died with the task.
+        """
+        ray, waiting, lost = self._ray, deque(range(len(tasks))), [0] * len(tasks)
+        doing = dict[Any, tuple[str, int]]()
+        answered = time.monotonic()
+        try:
+            while waiting or doing:
+                while waiting and self._free:
+                    name, task = self._free.pop(), waiting.popleft()
+                    doing[self._actors[name].call.remote(self._make, method, *tasks[task])] = name, task
+                self._ask()
+                for ref in self._done([*doing, *self._asked]):
+                    name, number = doing.pop(ref, None) or (self._asked.pop(ref), None)
+                    found: Any = None
+                    try:
+                        found = ray.get(ref)
+                    except ray.exceptions.RayTaskError as error:
+                        found = _cause(error)
+                    except ray.exceptions.RayError as error:
+                        self._lost(name, error, busy=number is not None)
+                        if number is None:
+                            continue
+                        lost[number] += 1
+                        if lost[number] < MOST_WORKERS_LOST:
+                            waiting.appendleft(number)
+                            continue
+                        found = ClusterError(
+                            f"{lost[number]} workers died with this task, the last one with "
+                            f"{type(error).__name__}; it may need more memory than they have."
+                        )
+                        yield number, found
+                        continue
+                    self._failures[name] = 0
+                    self._free.append(name)
+                    if number is not None:
+                        yield number, found
+                self._head.check()
+                if doing or self._free:
+                    answered = time.monotonic()
+                elif time.monotonic() - answered > NO_WORKER_SECONDS:
+                    raise ClusterError(
+                        f"no worker has answered for {NO_WORKER_SECONDS:g} s; look at the cluster with "
+                        "`ray status`, and resume."
+                    )
+        finally:  # what is not waited for any more
+            self._asked.update({ref: name for ref, (name, _) in doing.items()})
+
+    def _done(self, refs: list[Any]) -> list[Any]:
+        """Those that are there within a moment, at least one if possible."""
+        if not refs:
+            time.sleep(ASK_SECONDS)
+            return []
+        done: list[Any] = self._ray.wait(refs, timeout=ASK_SECONDS)[0]
+        return done
+
+    def _lost(self, name: str, error: Exception, *, busy: bool) -> None:
+        """A worker died; Ray starts it again, and it gets tasks as soon as it answers."""
+        self._to_ask[name] = time.monotonic() + ASK_SECONDS
+        if busy:
+            self._restarts += 1
+            log.warning("%s died (%s); its task is given to another worker", name, type(error).__name__)
+        if not isinstance(error, self._ray.exceptions.ActorUnavailableError):  # or it is not there yet
+            self._failures[name] += 1
+        if self._failures[name] >= MOST_FAILURES:
+            raise ClusterError(f"{name} cannot be started: {ray_cluster.one_line(error)}.") from error
+
+    def _ask(self) -> None:
+        """Ask those that start whether they have started."""
+        for name in [name for name, at in self._to_ask.items() if at <= time.monotonic()]:
+            del self._to_ask[name]
+            self._asked[self._actors[name].answer.remote()] = name
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers; one that is busy is killed."""
+        if self._head.lost:  # they have ended with their nodes, or do so soon, and nobody can be asked
+            return
         try:
-            closing = [actor.close.remote() for actor in self._actors.values()]
-            self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
+            closing = [self._actors[name].close.remote() for name in self._free]
+            if closing:
+                self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
         finally:
             for actor in self._actors.values():
                 self._ray.kill(actor)
@@ -105,6 +162,7 @@ class _Worker:
     """The actor."""
 
     def __init__(self, name: str) -> None:
+        ray_cluster.hide_gpus()
         self._name = name
         self._made: Any = None
 
@@ -121,7 +179,7 @@ class _Worker:
             self._made.close()
 
 
-def _cause(error: Any) -> Exception:
+def _cause(error: Any) -> Any:
     """The exception of a task, if it is one of ours; else Ray's, which has its traceback."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, LakepondError | OSError) else error

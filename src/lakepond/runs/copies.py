@@ -34,7 +34,7 @@ from lakepond.runs.run import CONFIG, WORKERS, Run
 from lakepond.runs.status import UPLOAD
 
 log = logging.getLogger("lakepond")
-LAST = ("metrics.jsonl", CONFIG)
+LAST = ("metrics.jsonl", CONFIG, "result.json")
 """files that are uploaded after all files they refer to"""
 KNOWN = (CONFIG, "metrics.jsonl", "checkpoints/", "lake/", f"{WORKERS}/", *layout.KNOWN)
 """the objects of a run or a lake in the cloud"""
@@ -56,14 +56,16 @@ def push_run(folder: Path, cloud: Cloud, *, timeout: float = 3600.0) -> UploadSt
 def _send(folder: Path, cloud: Cloud, timeout: float) -> UploadStatus | None:
     status = None
     check_folders(folder / "lake")
+    # before the lake: a checkpoint of a running trainer that is newer names a commit that is not pushed yet
+    names = [file.relative_to(folder).as_posix() for file in files_of(folder, LEFT_OUT)]
     if (folder / "lake" / description.NAME).exists():
         status = push(folder / "lake", replace(cloud, url=f"{cloud.url.rstrip('/')}/lake"), timeout=timeout)
         if not status.done:
             return status
     with closing_sync(cloud) as sync:
-        names = [file.relative_to(folder).as_posix() for file in files_of(folder, LEFT_OUT)]
         for name in sorted(names, key=_order):
-            sync.upload_file(folder / name, name)
+            if (folder / name).exists():  # an old checkpoint may be deleted meanwhile
+                sync.upload_file(folder / name, name)
     return status
 
 

@@ -212,11 +212,16 @@ def make_pond(obs: Field, lanes: int, steps: int) -> DevicePond:
     return DevicePond(obs, lanes, capacity, rows=rows)
 
 
+def spec_of(obs: Field) -> Spec:
+    """A step of the lake of a game."""
+    return Spec(obs=obs, action=Field((), "int32"))
+
+
 def open_lake(config: Any, path: Path, obs: Field, commit: int | Start) -> DeviceLake:
     """The lake of a run at a commit, or empty, with the limits of its settings."""
     return DeviceLake(
         path,
-        Spec(obs=obs, action=Field((), "int32")),
+        spec_of(obs),
         commit=commit,
         max_steps=config.max_steps,
         keep_last=config.keep_last,

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 else:  # `lakepond compare --help` reads the settings below and imports none of these
     jax, arena = lazy.Module("jax"), lazy.Module("lakepond.trainers.arena")
 
-RESULT = "result.json"
+RESULT, SETTINGS = "result.json", "settings.json"
 ARMS = (
     "single",
     "single-lake",
@@ -172,35 +172,46 @@ def run(config: CompareConfig, folder: str | Path, *, tell: Callable[[str], None
     folder = Path(folder)
     check_limits(config, LIMITS)
     todo = jobs(config, folder)
-    _settle(config, folder)
+    settle(config, folder)
     while waiting := [job for job in todo if not job.done or job.checkpoints.exists()]:
-        took = [_try(config, job, tell) for job in waiting]
+        took = [attempt(config, job, tell) for job in waiting]
         if not any(took):
             return len(waiting)
     return 0
 
 
-def _settle(config: CompareConfig, folder: Path) -> None:
-    """A folder is one comparison: the settings that decide the runs are written once."""
-    told = json.loads(json.dumps(dataclasses.asdict(config)))
-    fixed = {name: value for name, value in told.items() if name not in ("games", "arms", "seeds")}
+def settle(config: CompareConfig, folder: Path) -> bytes:
+    """A folder is one comparison: the settings that decide the runs are written once; returns the file."""
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "settings.json"
+    file = folder / SETTINGS
     if not file.exists():
-        write_bytes(folder, file.name, json.dumps(fixed, indent=1).encode())
-        return
-    with untrusted.blaming(file, RunCorrupt, "restore it, or choose another folder"):
-        there = renamed(untrusted.read_json(file), "compare")
-    for name, value in fixed.items():
+        write_bytes(folder, file.name, json.dumps(_fixed(config), indent=1).encode())
+    check_settings(config, file.read_bytes(), folder)
+    return file.read_bytes()
+
+
+def check_settings(config: CompareConfig, file: bytes, place: object) -> None:
+    """`ConfigError` if the settings of the comparison in a folder or bucket are other ones."""
+    with untrusted.blaming(f"{place}/{SETTINGS}", RunCorrupt, "restore it, or choose another folder"):
+        there = renamed(dict(untrusted.parse_json(file)), "compare")
+    for name, value in _fixed(config).items():
         if there.get(name) != value:
             raise ConfigError(
-                f"{folder} is a comparison with {name}={there.get(name)!r}, not {value!r}; "
+                f"{place} is a comparison with {name}={there.get(name)!r}, not {value!r}; "
                 "choose another folder."
             )
 
 
-def _try(config: CompareConfig, job: Job, tell: Callable[[str], None]) -> bool:
+def _fixed(config: CompareConfig) -> dict[str, Any]:
+    """The settings that all runs of a comparison have in common, as JSON has them."""
+    settings = json.loads(json.dumps(dataclasses.asdict(config)))
+    return {name: value for name, value in settings.items() if name not in ("games", "arms", "seeds")}
+
+
+def attempt(config: CompareConfig, job: Job, tell: Callable[[str], None], push_to: str | None = None) -> bool:
     """Do one run unless another process does; whether something was done here.
+
+    push_to: URL to push the run to whenever it has written a checkpoint.
 
     The lock is held from before the run is looked at until its result is written and its checkpoints are
     removed, so no other process can start on a run that is about to be done.
@@ -210,7 +221,7 @@ def _try(config: CompareConfig, job: Job, tell: Callable[[str], None]) -> bool:
     try:
         with WriterLock(job.folder.with_suffix(".lock")):
             if not job.done:
-                _do(config, job, tell)
+                _do(config, job, tell, push_to)
             elif not job.checkpoints.exists():  # another process has done it since
                 return False
             if job.checkpoints.exists():
@@ -220,8 +231,10 @@ def _try(config: CompareConfig, job: Job, tell: Callable[[str], None]) -> bool:
     return True
 
 
-def _do(config: CompareConfig, job: Job, tell: Callable[[str], None]) -> None:
+def _do(config: CompareConfig, job: Job, tell: Callable[[str], None], push_to: str | None) -> None:
     settings, trainer = arm_settings(config, job)
+    if push_to is not None:
+        settings = dataclasses.replace(settings, push_to=push_to, push_every=1)
     began = time.perf_counter()
     trainer.run(settings, job.folder)
     programs.forget()  # or 120 runs end with the memory of the programs of all

@@ -448,6 +448,10 @@ class InProcess:
         rewards: Array = market_rollout.rewards(agents, days, self._market.world, self._config.player())
         return rewards
 
+    def status(self) -> dict[str, Any]:
+        """The metrics of workers; there are none."""
+        return {}
+
 
 def validate(
     config: Config, market: world.Market, now: Evolving, actor: Params, fitness: Array, counters: Counters
@@ -540,6 +544,7 @@ def train(
     start_over: bool = False,
     ray: str | None = None,
     workers: int = 2,
+    gpus_per_worker: float = 0.0,
     loggers: Sequence[Logger] = (),
     on_generation: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -547,8 +552,9 @@ def train(
 
     A run that `folder` holds is continued from its newest usable checkpoint. `resume`: there must be one;
     `resume_from`: continue from that checkpoint; `start_over`: move what the folder holds to a dated folder
-    first. `ray`: play the population on that many `workers` of a Ray cluster,
-    "local", "auto" or host:port. `on_generation` is called with the metrics of each generation.
+    first. `ray`: play the population on that many `workers` of a Ray cluster, "local", "auto" or host:port,
+    each with a share of a GPU if it is to have one. `on_generation` is called with the metrics of each
+    generation.
     """
     how = Resume(required=resume or resume_from is not None, number=resume_from, start_over=start_over)
     how.find(folder)
@@ -559,7 +565,7 @@ def train(
         if ray is not None:  # before JAX has threads: starting Ray forks
             from lakepond.trainers import erl_workers
 
-            cluster = stack.enter_context(erl_workers.connect(config, ray, workers))
+            cluster = stack.enter_context(erl_workers.connect(config, ray, workers, gpus_per_worker))
         market = market_of(config, *prices)
         run = stack.enter_context(
             Run.create(
@@ -628,6 +634,7 @@ def train(
                     train_seconds=counters.train_seconds + worked + held,
                 )
                 last |= of_the_run(config, counters, worked + held, held, replay, committed)
+                last |= evaluation.status()
                 loop.log(number, last, number)
                 if world.NAMES in loop.failing:
                     loop.attempt(world.NAMES, write_names)
@@ -650,6 +657,7 @@ def of_the_run(
     return {
         "steps": stats.steps,
         "recorded": stats.recorded,
+        "samples_per_insert": counters.gradient_steps * config.batch_size / stats.recorded,
         "bytes_plain": stats.bytes_plain,
         "seconds": seconds,
         "held_seconds": held,

@@ -13,15 +13,13 @@ be resumed either way. A task that is lost with its worker is done again by anot
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import tempfile
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,67 +30,32 @@ from lakepond.agents.market_network import Array, Params
 from lakepond.distributed import ray_cluster
 from lakepond.distributed.ray_cluster import Cluster
 from lakepond.distributed.workers import Workers
-from lakepond.errors import CloudError, ConfigError
-from lakepond.flow.following.chains import Chains, chains_at
-from lakepond.lake import writers
-from lakepond.replay import Replay
-from lakepond.runs.run import WORKERS
 from lakepond.trainers import erl, programs
 from lakepond.trainers.erl import Chance, Config, Explored
+from lakepond.trainers.worker_chains import Stored, WorkerChain, WorkersLake, check_shared
 from lakepond.types import Batch
 
 AGENTS = 2
 """of a task"""
-PUSH_SECONDS = 300.0
-
-
-class Stored(NamedTuple):
-    """Where the steps of a task are: durable before the task is done."""
-
-    chain: str
-    commit: int
-    first: int
-    stop: int
 
 
 class Worker:
-    """Plays agents in an actor; a process that is started again has a chain of its own."""
+    """Plays agents in an actor."""
 
     def __init__(self, config: Config, prices: tuple[Any, Any], place: str, name: str) -> None:
         programs.prepare_jax()
         self._config, self._market = config, erl.market_of(config, *prices)
-        self._writer = f"{name}-{os.urandom(4).hex()}"
-        self._folder, cloud = Path(place), None
-        if "://" in place:  # of a fixed name, so that the next worker deletes what a killed one left
-            digest = hashlib.blake2b(place.encode(), digest_size=6).hexdigest()
-            self._folder, cloud = Path(tempfile.gettempdir(), f"lakepond-worker-{digest}-{name}"), place
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder.mkdir(mode=0o700)
-        self._pushes = cloud is not None
-        self._replay = Replay.open(
-            self._folder,
-            config.spec(self._market),
-            AGENTS * config.episodes * config.rules.trading_days,  # in memory, until they are committed
-            cloud=cloud,
-            writer=self._writer,
-            min_free=config.min_free,
-            merge_after=None,
-        )
+        steps = AGENTS * config.episodes * config.rules.trading_days
+        self._chain = WorkerChain(place, name, config.spec(self._market), steps, config.min_free)
 
     def explore(self, agents: Params, number: int, first: int, stop: int) -> Stored:
         """Play agents [first, stop) of a generation with noise, and append their steps to the chain."""
-        replay, chance = self._replay, Chance.of(self._config, self._market, number)
-        start = replay.recorded
+        chance = Chance.of(self._config, self._market, number)
         group = population.take(agents, slice(first, stop))
-        erl.record(self._market, replay, erl.explore(self._config, self._market, group, chance, first), first)
-        commit = replay.commit({"generation": number, "agents": [first, stop]})
-        chain = self._writer
-        if self._pushes:
-            status = replay.push(wait=True, timeout=PUSH_SECONDS)
-            if not status.done:
-                raise CloudError(f"the steps of {chain} could not be uploaded: {status}")
-            chain = writers.chain_of(self._folder, chain)
-        return Stored(chain, commit.number, start, commit.recorded)
+        start = self._chain.replay.recorded
+        seen = erl.explore(self._config, self._market, group, chance, first)
+        erl.record(self._market, self._chain.replay, seen, first)
+        return self._chain.store(start, {"generation": number, "agents": [first, stop]})
 
     def judge(self, agents: Params, days: Any, first: int, stop: int) -> Any:
         """The rewards of agents [first, stop) on these days."""
@@ -100,10 +63,8 @@ class Worker:
         return np.asarray(erl.InProcess(self._config, self._market).judge(group, jnp.asarray(days)))
 
     def close(self) -> None:
-        """Release the lake; what was not uploaded then is not needed."""
-        self._replay.close()
-        if self._pushes:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        """Release the lake."""
+        self._chain.close()
 
 
 class OnWorkers:
@@ -114,24 +75,23 @@ class OnWorkers:
         self._config = config
         total = config.sizes.total
         self._groups = [(first, min(first + AGENTS, total)) for first in range(0, total, AGENTS)]
-        self._folder, self._place = folder.absolute() / WORKERS, _place(config)
-        self._chains: Chains | None = None
-        self._clear()
+        self._lake = WorkersLake(folder, config.push_to)
+        self._lag = 0.0  # from the first steps that a worker has stored until the learner has them all
         self._put = cluster.ray.put
-        where = self._place or str(self._folder)
-        self._workers = Workers(cluster, partial(_worker, config, self._put(prices), where))
+        self._workers = Workers(cluster, partial(_worker, config, self._put(prices), self._lake.place))
 
     def explore(self, agents: Params, number: int) -> Iterator[tuple[int, Explored]]:
         """The steps of each group, by the number of its first agent, read from the chains of the workers."""
         ref = self._put(jax.device_get(agents))
-        stored = self._workers.map("explore", [(ref, number, *group) for group in self._groups])
-        if self._chains is None:
-            self._chains = chains_at(self._place or self._folder)
-        for (first, _), each in zip(self._groups, stored, strict=True):
-            head = {each.chain: self._chains.commit(each.chain, each.commit)}
-            with self._chains.lake(head) as lake:
-                batch = lake.steps(each.first, each.stop, exclude=erl.WINDOWS)
-            yield first, _explored(self._config, batch)
+        tasks = [(ref, number, *group) for group in self._groups]
+        stored, oldest = dict[int, Stored](), math.inf
+        for task, found in self._workers.each("explore", tasks):
+            if isinstance(found, Exception):
+                raise found
+            stored[task], oldest = found, min(oldest, time.monotonic())
+        for task, (first, _) in enumerate(self._groups):
+            yield first, _explored(self._config, self._lake.steps(stored[task], exclude=erl.WINDOWS))
+        self._lag = time.monotonic() - oldest
 
     def judge(self, agents: Params, days: Array) -> Array:
         """The rewards of all agents on these days: (trading days, agents, first days)."""
@@ -139,35 +99,24 @@ class OnWorkers:
         parts = self._workers.map("judge", [(ref, first_days, *group) for group in self._groups])
         return jnp.asarray(np.concatenate(parts, axis=1))
 
+    def status(self) -> dict[str, Any]:
+        """The metrics of the workers, as `lakepond watch` shows them."""
+        return {**self._workers.status(), "workers_lag_seconds": self._lag}
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._workers.close()
-        if self._chains is not None:
-            self._chains.close()
-        self._clear()
-
-    def _clear(self) -> None:
-        """Delete the workers' lake on this disk: the run's lake has what was taken from it."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._lake.close()
 
 
 @contextmanager
-def connect(config: Config, address: str, workers: int) -> Iterator[Cluster]:
+def connect(config: Config, address: str, workers: int, gpus_per_worker: float) -> Iterator[Cluster]:
     """Connect to Ray during a block, before anything of the run is written."""
-    with ray_cluster.connect(address, workers=workers) as cluster:
-        hosts = {node["NodeManagerAddress"] for node in cluster.ray.nodes() if node["Alive"]}
-        if config.push_to is None and len(hosts) > 1:
-            raise ConfigError(
-                f"the steps of workers on {len(hosts)} machines need a bucket; give one with --cloud URL."
-            )
+    with ray_cluster.connect(address, workers=workers, gpus_per_worker=gpus_per_worker) as cluster:
+        check_shared(cluster, config.push_to, "--cloud")
         yield cluster
-
-
-def _place(config: Config) -> str | None:
-    """The URL of the workers' lake; None if it is on this disk."""
-    return None if config.push_to is None else f"{config.push_to.rstrip('/')}/{WORKERS}"
 
 
 def _worker(config: Config, prices: Any, place: str, name: str) -> Worker:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from lakepond.pond import device_memory
     from lakepond.pond.device import DevicePond, PondState
     from lakepond.trainers import arena
+    from lakepond.trainers.mixture_workers import OnWorkers
 else:  # `lakepond train mixture --help` reads the settings below and imports none of these
     jax, jnp, optax = lazy.Module("jax"), lazy.Module("jax.numpy"), lazy.Module("optax")
     dqn, pqn = lazy.Module("lakepond.agents.dqn"), lazy.Module("lakepond.agents.pqn")
@@ -334,6 +336,24 @@ def train_agents(
     return result
 
 
+class InProcess:
+    """Step 1 in this process; `mixture_workers.OnWorkers` does the same on many machines."""
+
+    def __init__(self, mixture: Mixture) -> None:
+        self._mixture = mixture
+
+    def train(
+        self, agents: PQNState, pond: PondState | None, updates: int
+    ) -> tuple[PQNState, PondState | None, PQNMetrics]:
+        """The agents and the Pond after some updates, and the sums of metrics."""
+        trained: tuple[Any, Any, Any] = train_agents(self._mixture, agents, pond, updates)
+        return trained
+
+    def status(self) -> dict[str, Any]:
+        """The metrics of workers; there are none."""
+        return {}
+
+
 def pour(mixture: Mixture, pond: PondState, poured: int, lake: DeviceLake, note: dict[str, Any]) -> None:
     """Step 2: hand the steps of the Pond from number `poured` on to the Lake, which writes them meanwhile."""
     arena.pour_new(mixture.pond, pond, poured, lake, note, "lower the setting `pond`")
@@ -462,38 +482,61 @@ def run(
     resume: bool = False,
     resume_from: int | None = None,
     start_over: bool = False,
+    ray: str | None = None,
+    gpus_per_agent: float = 0.0,
     loggers: Sequence[Logger] = (),
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Train to the end in `folder`, from the newest usable checkpoint there if it has a run; returns metrics.
 
     `resume`: there must be a run; `resume_from`: continue from that checkpoint; `start_over`: move what the
-    folder holds to a dated folder first.
+    folder holds to a dated folder first. `ray`: train each agent on a worker of a Ray cluster, "local",
+    "auto" or host:port, with a share of a GPU if it is to have one.
     """
     how = Resume(required=resume or resume_from is not None, number=resume_from, start_over=start_over)
     how.find(folder)
-    mixture = build(config)
-    if config.share:
-        ponds = (mixture.pond, mixture.big_pond)
-        steps = sum(pond.lanes * pond.capacity for pond in ponds)
-        device_memory.check_fits(sum(pond.nbytes for pond in ponds), steps)
-    with Run.create(
-        folder,
-        "mixture",
-        config,
-        may_change=MAY_CHANGE,
-        loggers=loggers,
-        keep_every=config.keep_every,
-        prepare=how.prepare,
-    ) as kept:
-        return _Training(mixture, kept, how, tell).train()
+    with ExitStack() as stack:
+        cluster = None
+        if ray is not None:  # before JAX has threads: starting Ray forks
+            from lakepond.trainers import mixture_workers
+
+            check_limits(config, LIMITS)
+            cluster = stack.enter_context(mixture_workers.connect(config, ray, gpus_per_agent))
+        mixture = build(config)
+        if config.share:
+            ponds = (mixture.pond, mixture.big_pond)
+            steps = sum(pond.lanes * pond.capacity for pond in ponds)
+            device_memory.check_fits(sum(pond.nbytes for pond in ponds), steps)
+        kept = stack.enter_context(
+            Run.create(
+                folder,
+                "mixture",
+                config,
+                may_change=MAY_CHANGE,
+                loggers=loggers,
+                keep_every=config.keep_every,
+                prepare=how.prepare,
+            )
+        )
+        step_1: InProcess | OnWorkers = InProcess(mixture)
+        if cluster is not None:
+            step_1 = stack.enter_context(mixture_workers.OnWorkers(cluster, mixture, kept.folder))
+        return _Training(mixture, kept, how, step_1, tell).train()
 
 
 class _Training:
     """A run in progress: what the functions above are called with, and the files beside it."""
 
-    def __init__(self, mixture: Mixture, kept: Run, how: Resume, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        mixture: Mixture,
+        kept: Run,
+        how: Resume,
+        step_1: InProcess | OnWorkers,
+        tell: Callable[[str], None],
+    ) -> None:
         config = mixture.config
+        self.step_1 = step_1
         self.mixture, self.config, self.kept, self.tell = mixture, config, kept, tell
         self.evaluate = arena.make_evaluate(
             arena.make_env(config, evaluates=True),
@@ -579,7 +622,7 @@ class _Training:
 
     def _train(self, updates: int) -> PQNMetrics:
         began = time.perf_counter()
-        self.agents, self.pond, sums = train_agents(self.mixture, self.agents, self.pond, updates)
+        self.agents, self.pond, sums = self.step_1.train(self.agents, self.pond, updates)
         found: PQNMetrics = jax.tree.map(np.asarray, sums)  # waits until it is done
         self.seconds["train"] += time.perf_counter() - began
         return found
@@ -611,6 +654,7 @@ class _Training:
             "samples": self.samples,
             "big_samples": self.big_samples,
             **arena.emulator_frames(self.config, self.env_steps),
+            **self.step_1.status(),
             **{f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()},
         }
         self.loop.log(self.env_steps, metrics, -(-self.updates // self.config.evaluation_updates))

@@ -119,6 +119,7 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l log -x -a 'tensorboard wandb'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l ray -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l workers -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l gpus-per-worker -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l cloud -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l evaluate -x -a 'validation nothing'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l json
@@ -284,6 +285,8 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l big-rate-end -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l big-distill -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l big-last -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l ray -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l gpus-per-agent -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l preset -x -a 'minatar published atari tiny'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from live' -l out -r
@@ -351,6 +354,10 @@ complete -c lakepond -n '__fish_seen_subcommand_from compare' -l folder -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l preset -x -a 'minatar tiny'
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l report -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l only-report
+complete -c lakepond -n '__fish_seen_subcommand_from compare' -l ray -r
+complete -c lakepond -n '__fish_seen_subcommand_from compare' -l workers -r
+complete -c lakepond -n '__fish_seen_subcommand_from compare' -l gpus-per-worker -r
+complete -c lakepond -n '__fish_seen_subcommand_from compare' -l cloud -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l games -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l arms -r

@@ -1,0 +1,166 @@
+"""`mixture` on many machines: each agent trains on a Ray worker, with a GPU share of its own.
+
+    driver    agent ──────────────▶ worker    trains it for some updates, appends its steps to its own chain
+              agent ◀────────────── worker
+              Pond ◀──steps── chain           in the order (update, step, agent, environment)
+
+The driver keeps the Pond, the Lake and the BigAgent: it fills the Pond from the chains, as the agents do in
+one process, and everything after that is the same. After a reset the agents that it sends out are copies of
+the BigAgent. An agent goes with its environments, optimiser and random numbers, so a task that is lost with
+its worker is done again by another one with the same result, and the run ends with the bits of one process
+on CPUs of the same kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lakepond.agents import fleet
+from lakepond.agents.pqn import PQNMetrics, PQNState, Rollout
+from lakepond.distributed import ray_cluster
+from lakepond.distributed.ray_cluster import Cluster
+from lakepond.distributed.workers import Workers
+from lakepond.errors import ConfigError
+from lakepond.pond.device import Added, PondState
+from lakepond.trainers import arena, mixture, programs
+from lakepond.trainers.mixture import Mixture, MixtureConfig
+from lakepond.trainers.worker_chains import Stored, WorkerChain, WorkersLake, check_shared
+from lakepond.types import Batch
+
+
+class Worker:
+    """Trains agents in an actor, one at a time."""
+
+    def __init__(self, config: MixtureConfig, place: str, debug_nans: bool, name: str) -> None:
+        programs.prepare_jax()
+        jax.config.update("jax_debug_nans", debug_nans)  # type: ignore[no-untyped-call]
+        self._mixture = mixture.build(config)
+        self._chain: WorkerChain | None = None
+        if config.share:
+            spec = arena.spec_of(self._mixture.pond.obs)
+            self._chain = WorkerChain(place, name, spec, 2 * config.pond, config.min_free)
+
+    def train(self, agent: PQNState, number: int, updates: int) -> tuple[PQNState, PQNMetrics, Stored | None]:
+        """Train agent `number` for some updates; metrics are summed over them."""
+        state: PQNState = jax.tree.map(jnp.asarray, agent)
+        sums = PQNMetrics.zero()
+        start = 0 if self._chain is None else self._chain.replay.recorded
+        for _ in range(updates):
+            state, rollout, metrics = _update(self._mixture, state, number)
+            sums = jax.tree.map(jnp.add, sums, metrics)
+            if self._chain is not None:
+                self._record(jax.tree.map(np.asarray, rollout))
+        stored = None
+        if self._chain is not None:
+            stored = self._chain.store(start, {"agent": number, "updates": int(state.updates)})
+        return jax.device_get(state), jax.device_get(sums), stored
+
+    def _record(self, rollout: Rollout) -> None:
+        assert self._chain is not None
+        for step in range(len(rollout.reward)):
+            self._chain.replay.record(
+                obs=rollout.obs[step],
+                action=rollout.action[step],
+                reward=rollout.reward[step],
+                next_obs=rollout.next_obs[step],
+                terminated=rollout.terminated[step],
+                truncated=rollout.truncated[step],
+            )
+
+    def close(self) -> None:
+        """Release the lake."""
+        if self._chain is not None:
+            self._chain.close()
+
+
+class OnWorkers:
+    """Trains the agents of a run on workers, in place of `mixture.InProcess`; used in a `with` block."""
+
+    def __init__(self, cluster: Cluster, made: Mixture, folder: Path) -> None:
+        """Start the workers; `folder`: of the run."""
+        self._mixture, self._put = made, cluster.ray.put
+        self._lake = WorkersLake(folder, made.config.push_to)
+        nans = jax.config.jax_debug_nans  # type: ignore[attr-defined]
+        self._workers = Workers(cluster, partial(Worker, made.config, self._lake.place, nans))
+
+    def train(
+        self, agents: PQNState, pond: PondState | None, updates: int
+    ) -> tuple[PQNState, PondState | None, PQNMetrics]:
+        """As `mixture.train_agents`: the agents and the Pond after some updates, and the sums of metrics."""
+        held = jax.device_get(agents)
+        tasks = [(self._put(fleet.pick(held, i)), i, updates) for i in range(self._mixture.config.agents)]
+        done = self._workers.map("train", tasks)
+        agents = fleet.stack([state for state, _, _ in done])
+        if pond is not None:
+            pond = self._fill(pond, agents, updates, [stored for _, _, stored in done])
+        return agents, pond, fleet.stack([metrics for _, metrics, _ in done])
+
+    def _fill(self, pond: PondState, agents: PQNState, updates: int, stored: list[Stored]) -> PondState:
+        """Add what the agents have done to the Pond, a rollout at a time."""
+        settings, obs = self._mixture.config.pqn, np.asarray(agents.env.obs)
+        added = [_added(self._lake.steps(each), last) for each, last in zip(stored, obs, strict=True)]
+        lanes: Added = jax.tree.map(lambda *each: np.concatenate(each, axis=1), *added)
+        for at in range(0, updates * settings.rollout, settings.rollout):
+            rollout = jax.tree.map(lambda x: x[at : at + settings.rollout], lanes)  # noqa: B023
+            pond = _add(self._mixture, pond, rollout)
+        return pond
+
+    def status(self) -> dict[str, Any]:
+        """The metrics of the workers, as `lakepond watch` shows them."""
+        return self._workers.status()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._workers.close()
+        self._lake.close()
+
+
+@contextmanager
+def connect(config: MixtureConfig, address: str, gpus_per_agent: float) -> Iterator[Cluster]:
+    """Connect to Ray during a block, with a worker for each agent, before anything of the run is written."""
+    if config.suite != "minatar":
+        raise ConfigError(
+            f"the games of the suite {config.suite!r} cannot be moved between processes; train them without "
+            "--ray, or use the suite minatar."
+        )
+    with ray_cluster.connect(address, workers=config.agents, gpus_per_worker=gpus_per_agent) as cluster:
+        check_shared(cluster, config.push_to, "--push-to")
+        yield cluster
+
+
+@partial(jax.jit, static_argnums=0)
+def _update(made: Mixture, agent: PQNState, number: int) -> tuple[PQNState, Rollout, PQNMetrics]:
+    return made.pqn.update(agent, number)
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _add(made: Mixture, pond: PondState, rollout: Added) -> PondState:
+    return made.pond.add(pond, rollout)
+
+
+def _added(batch: Batch, last: Any) -> Added:
+    """The steps of one agent as its pond takes them, (steps, environments, ...); `last`: the next obs."""
+    count = len(last)
+
+    def fold(values: Any) -> Any:
+        return np.asarray(values).reshape(-1, count, *np.shape(values)[1:])
+
+    following: Any = np.concatenate([fold(batch.obs)[1:], last[None]])
+    return Added(
+        action=fold(batch.action),
+        reward=fold(batch.reward),
+        next_obs=fold(batch.next_obs),
+        terminated=fold(batch.terminated),
+        truncated=fold(batch.truncated),
+        reset_obs=following,
+    )

@@ -1,0 +1,135 @@
+"""`compare` on real Ray: after kills, Ctrl-C and failures the results are those of one process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import worlds
+
+from faults import training
+from lakepond.cli import main
+from lakepond.errors import ClusterError, ConfigError
+from lakepond.trainers import compare, compare_workers
+from lakepond.trainers.compare import CompareConfig
+
+CONFIG = CompareConfig(
+    games=("Breakout",),
+    arms=("single", "mixture"),
+    seeds=1,
+    env_steps=16 * 4096,
+    evaluations=16,
+    evaluation_episodes=4,
+    hidden=(16,),
+    big_replay_ratio=0.25,
+)
+RUNS = ("Breakout/single/0", "Breakout/mixture/0")
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    options = [f"--{name.replace('_', '-')}" for name in vars(CONFIG)]
+    values = [value if isinstance(value, tuple) else (value,) for value in vars(CONFIG).values()]
+    given = [str(word) for option, each in zip(options, values, strict=True) for word in (option, *each)]
+    return ["compare", "--folder", str(folder), *given, *more]
+
+
+def results(folder: Path) -> dict[str, dict]:
+    """The results without what was measured in seconds."""
+    found = {}
+    for run in RUNS:
+        found[run] = json.loads((folder / run / "result.json").read_text())
+        del found[run]["seconds"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("compare")
+    assert compare.run(CONFIG, folder) == 0
+    return folder
+
+
+def wait_for(process: subprocess.Popen, condition) -> None:
+    until = time.monotonic() + 240
+    while not condition():
+        assert process.poll() is None, process.stderr.read()[-3_000:]
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_ctrl_c_leaves_nothing_and_a_killed_worker_resumes_from_the_bucket(undisturbed, tmp_path, cluster):
+    bucket, here, scratch = tmp_path / "bucket", tmp_path / "here", tmp_path / "scratch"
+    scratch.mkdir()
+    cloud = ["--cloud", f"file://{bucket}"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "lakepond", *words(here, "--ray", "local", *cloud)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=training.environment() | {"TMPDIR": str(scratch)},
+    ) as process:
+        try:
+            wait_for(process, lambda: any(bucket.glob("*/*/*/checkpoints/0000000[1-9]/state.json")))
+            started = psutil.Process(process.pid).children(recursive=True)
+            assert len(list(scratch.glob("lakepond-compare-worker-*"))) == 2
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130, process.stderr.read()[-3_000:]
+            assert "continue from their checkpoints" in " ".join(process.stderr.read().split())
+        finally:
+            process.kill()
+    assert not psutil.wait_procs(started, 15)[1]
+    assert not list(scratch.iterdir())
+    shutil.rmtree(here)
+
+    again = tmp_path / "again"
+    with worlds.killing_a_busy_worker():
+        assert main(words(again, "--ray", cluster.address, "--workers", "2", *cloud)) == 0
+    assert results(again) == results(undisturbed) == results(bucket)
+    assert not list(bucket.glob("*/*/*/checkpoints/*/*"))
+    assert not list(again.glob("*/*/*/metrics.jsonl"))
+    assert len(list(bucket.glob("*/*/*/metrics.jsonl"))) == len(RUNS)
+    elsewhere = tmp_path / "elsewhere"  # from the bucket alone, without Ray
+    assert main(words(elsewhere, "--only-report", *cloud)) == 0
+    assert results(elsewhere) == results(undisturbed)
+    other = replace(CONFIG, env_steps=20 * 4096)
+    with pytest.raises(ConfigError, match=f"file://{bucket} is a comparison with env_steps=65536, not 81920"):
+        compare_workers.run(other, tmp_path / "third", "127.0.0.1:1", cloud=f"file://{bucket}")
+
+
+def test_a_run_that_fails_is_tried_again_and_named_after_the_others_are_done(undisturbed, tmp_path, cluster):
+    folder = tmp_path / "runs"
+    shutil.copytree(undisturbed, folder)
+    shutil.rmtree(folder / RUNS[0])
+    (folder / RUNS[0]).mkdir()
+    (folder / RUNS[0] / "config.json").write_text("{}")
+    said: list[str] = []
+    named = r"1 of the runs failed 3 times, Breakout single seed 0 with: .*config"
+    with pytest.raises(ClusterError, match=named):
+        compare_workers.run(CONFIG, folder, cluster.address, workers=2, tell=said.append)
+    assert sum("Breakout single seed 0 failed" in line for line in said) == 3
+    shutil.rmtree(folder / RUNS[0])
+    assert compare_workers.run(CONFIG, folder, cluster.address, workers=2) == 0
+    assert results(folder) == results(undisturbed)
+    assert not list(folder.glob("*/*/*/checkpoints"))
+    assert compare_workers.run(CONFIG, folder, "127.0.0.1:1") == 0  # nothing is left to do
+
+
+def test_bad_input_is_one_sentence(tmp_path, capsys, monkeypatch):
+    assert main(words(tmp_path / "a", "--cloud", "gs://bucket/x")) != 0
+    assert "--cloud needs --ray" in capsys.readouterr().err
+    assert main(words(tmp_path / "a", "--ray", "local", "--workers", "0")) == 2
+    assert "--workers must be at least 1" in capsys.readouterr().err
+    assert main(words(tmp_path / "a", "--ray", "127.0.0.1:1")) == 1
+    assert "there is no Ray cluster at 127.0.0.1:1" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(words(tmp_path / "a", "--ray", "local")) == 1
+    assert "Ray is not installed" in capsys.readouterr().err
+    assert not list((tmp_path / "a").glob("Breakout"))
