@@ -46,8 +46,10 @@ ARMS: dict[str, Callable[[erl.Config], dict[str, Any]]] = {
     "untrained": lambda _: {"generations": 1},
 }
 """changed settings"""
-Results = dict[str, dict[str, dict[str, Any]]]
-"""by market, arm and seed"""
+Runs = dict[str, dict[str, Any]]
+"""results by arm and seed"""
+Results = dict[str, Runs]
+"""by market"""
 
 
 @dataclass(frozen=True)
@@ -150,14 +152,13 @@ def collect(study: Study, folder: Path) -> Results:
 # --- the page ------------------------------------------------------------------------------------------
 
 
-def gap(results: Results, market: str, arm: str, other: str) -> list[float]:
+def gap(runs: Runs, arm: str, other: str) -> list[float]:
     """Total return of an arm's champions less that of another arm's, or of a baseline's, seed by seed."""
-    here = results[market][arm]
-    there = results[market].get(other)
+    there = runs.get(other)
     return [
         found["champion"]["total_return"]
         - (found[other] if there is None else there[seed]["champion"])["total_return"]
-        for seed, found in here.items()
+        for seed, found in runs[arm].items()
         if there is None or seed in there
     ]
 
@@ -175,71 +176,82 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows])
 
 
+def returns(runs: Runs, arm: str) -> list[float]:
+    """Total return of each champion of an arm."""
+    return [found["champion"]["total_return"] for found in runs[arm].values()]
+
+
+def skill(results: Results) -> str:
+    """The champions of `erl` beside their baselines."""
+    rows = []
+    for market, runs in results.items():
+        seeds = list(runs["erl"].values())
+
+        def both(measure: str, seeds: Any = seeds) -> str:
+            return ", ".join(
+                f"{np.mean([found[who][measure] for found in seeds]):.0f}" for who in ("champion", "random")
+            )
+
+        def beaten(whom: str, seeds: Any = seeds) -> str:
+            return f"{100 * np.mean([found[f'champion_beats_{whom}'] for found in seeds]):.0f} %"
+
+        row = [f"{market}, {seeds[0]['first_day']} to {seeds[0]['last_day']}", str(len(seeds))]
+        row += [mean(returns(runs, "erl")), mean(gap(runs, "erl", "buy_and_hold"))]
+        for whom in ("random", "random_same_days"):
+            row += [mean(gap(runs, "erl", whom)), beaten(whom)]
+        rows.append([*row, both("trades"), both("exposure")])
+    heads = (
+        "market and holdout|seeds|champion|less buy and hold|less random|random beaten|less random on the "
+    )
+    heads += "same days|those beaten|trades: champion, random|exposure in %: champion, random"
+    return table(heads.split("|"), rows)
+
+
+def parts(results: Results) -> str:
+    """The arms side by side."""
+    others = list(ARMS)[1:]
+    rows = [
+        [
+            market,
+            *(mean(returns(runs, arm)) for arm in ARMS),
+            *(mean(gap(runs, "erl", other)) for other in others),
+        ]
+        for market, runs in results.items()
+    ]
+    return table(["market", *ARMS, *(f"erl less {other}" for other in others)], rows)
+
+
+def costs(results: Results) -> str:
+    """The champions of `erl` at other costs and slippages."""
+    rows = []
+    for market, runs in results.items():
+        for lines in zip(*(found["sweep"] for found in runs["erl"].values()), strict=True):
+            ours, held, random = (
+                [line[who] for line in lines] for who in ("champion", "buy_and_hold", "random")
+            )
+            less = [a - b for a, b in zip(ours, random, strict=True)]
+            rule = (f"{lines[0][name]:g} %" for name in ("cost", "slippage"))
+            rows.append([market, *rule, mean(ours), f"{np.mean(held):+.1f}", mean(less)])
+    return table(["market", "cost", "slippage", "champion", "buy and hold", "champion less random"], rows)
+
+
+def by_seed(results: Results) -> str:
+    """Every run."""
+    rows = []
+    for market, runs in results.items():
+        for seed, found in runs["erl"].items():
+            row = [runs[arm][seed]["champion"] if seed in runs[arm] else None for arm in ARMS]
+            row += [found["random"], found["buy_and_hold"]]
+            cells = ["–" if account is None else f"{account['total_return']:+.1f}" for account in row]
+            rows.append([market, seed, *cells, f"{100 * found['champion_beats_random']:.0f} %"])
+    return table(["market", "seed", *ARMS, "random", "buy and hold", "random beaten"], rows)
+
+
 def tables(results: Results) -> str:
     """All results in Markdown; percent of the capital, means over the seeds, 95 % intervals."""
-    skill, arms, costs = [], [], []
-    for market, by_arm in results.items():
-        seeds = list(by_arm["erl"].values())
-        if not seeds:
-            continue
-
-        def over(name: str, key: str, seeds: Any = seeds) -> str:
-            return f"{np.mean([found[name][key] for found in seeds]):.0f}"
-
-        def beaten(other: str, seeds: Any = seeds) -> str:
-            return f"{100 * np.mean([found[f'champion_beats_{other}'] for found in seeds]):.0f} %"
-
-        skill.append(
-            [
-                f"{market}, {seeds[0]['first_day']} to {seeds[0]['last_day']}",
-                str(len(seeds)),
-                mean([found["champion"]["total_return"] for found in seeds]),
-                mean(gap(results, market, "erl", "buy_and_hold")),
-                mean(gap(results, market, "erl", "random")),
-                beaten("random"),
-                mean(gap(results, market, "erl", "random_same_days")),
-                beaten("random_same_days"),
-                f"{over('champion', 'trades')}, {over('random', 'trades')}",
-                f"{over('champion', 'exposure')} %, {over('random', 'exposure')} %",
-            ]
-        )
-        arms.append(
-            [
-                market,
-                *(
-                    mean([found["champion"]["total_return"] for found in by_arm[arm].values()])
-                    for arm in ARMS
-                ),
-                *(mean(gap(results, market, "erl", arm)) for arm in list(ARMS)[1:]),
-            ]
-        )
-        for each in zip(*(found["sweep"] for found in seeds), strict=True):
-            ours, random = ([one[name] for one in each] for name in ("champion", "random"))
-            costs.append(
-                [
-                    market,
-                    f"{each[0]['cost']:g} %",
-                    f"{each[0]['slippage']:g} %",
-                    mean(ours),
-                    f"{np.mean([one['buy_and_hold'] for one in each]):+.1f}",
-                    mean(list(np.subtract(ours, random))),
-                ]
-            )
-    heads = ["market, holdout", "seeds", "champion", "less buy and hold", "less random", "random beaten"]
-    heads += [
-        "less random on the same days",
-        "beaten",
-        "trades: champion, random",
-        "exposure: champion, random",
-    ]
-    versus = [f"erl less {arm}" for arm in list(ARMS)[1:]]
-    return "\n\n".join(
-        [
-            table(heads, skill),
-            table(["market", *ARMS, *versus], arms),
-            table(["market", "cost", "slippage", "champion", "buy and hold", "champion less random"], costs),
-        ]
-    )
+    started = {market: runs for market, runs in results.items() if runs["erl"]}
+    every = "Each seed: the champions, the mean of the random agents of `erl`, and buy-and-hold."
+    return "\n\n".join([skill(started), parts(started), costs(started), every, by_seed(started)])
 
 
 BEGIN, END = "<!-- market study -->", "<!-- end of market study -->"

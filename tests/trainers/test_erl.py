@@ -451,9 +451,9 @@ def test_the_study_compares_arms_seed_by_seed():
             for seed, value in enumerate(returns)
         }
 
-    results = {"pse": {"erl": runs(3.0, 5.0, 9.0), "no-gradient": runs(1.0, 5.0)}}
-    assert market_study.gap(results, "pse", "erl", "no-gradient") == [2.0, 0.0]  # the third is not there yet
-    assert market_study.gap(results, "pse", "erl", "random") == [2.0, 4.0, 8.0]
+    arms = {"erl": runs(3.0, 5.0, 9.0), "no-gradient": runs(1.0, 5.0)}
+    assert market_study.gap(arms, "erl", "no-gradient") == [2.0, 0.0]  # the third is not there yet
+    assert market_study.gap(arms, "erl", "random") == [2.0, 4.0, 8.0]
     assert market_study.mean([2.0, 2.0]) == "+2.0 (+2.0 to +2.0)"
     low, high = (float(x) for x in market_study.mean([0.0, 10.0] * 4).split("(")[1].rstrip(")").split(" to "))
     assert 0 < low < 5 < high < 10

@@ -1,19 +1,19 @@
-"""Actor and critic for a market of many instruments: plain pytrees, plain functions, matmuls only.
+"""Actor and critic for a market of many instruments: pytrees and pure functions, matrix products only.
 
     trunk        summary of a day (instruments, inputs) ─▶ dense ─▶ dense ─▶ attention over instruments
     actor head   embedding, position (instruments, 4)   ─▶ dense ─▶ coefficient and sale target of each
     critic head                                         ─▶ dense ─▶ V of the day, A of each and its target
 
-The trunk is the same for every instrument and sees the day only, so it runs once for all days of an episode,
-outside the loop; what is left inside, position and head, is small. The first layer of the trunk is fixed and
-worked out once a day (`envs.market.observe.summaries`).
+The trunk is shared by all instruments and depends on the day only, so it runs once for all days of an
+episode, outside the loop; only positions and the head are inside. Its input is computed once per day
+(`envs.market.observe.summaries`).
 
-The critic knows the rule of the market, that only the highest coefficient above the threshold buys:
+The critic uses the rule of the market, that only the highest coefficient above the threshold buys:
 
     Q(s, a) = V(s) + A(s, i, target_i)   if i = argmax coefficient may be bought, else V(s)
 
-and hands its gradient to all coefficients through a softmax in which the threshold is one more instrument,
-"nothing", worth 0 (straight-through: Bengio et al. 2013).
+and passes its gradient to all coefficients through a softmax in which the threshold is one more instrument,
+"nothing", with an advantage of 0 (straight-through: Bengio et al. 2013).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Array: TypeAlias = jax.Array
 Params: TypeAlias = dict[str, Any]
 
 POSITION = 4
-"""numbers that tell a position: held, profit, time passed, trades today"""
+"""numbers per position: held, profit, time passed, trades today"""
 SOFTNESS = 0.1
 """temperature of the softmax over coefficients that the critic's gradient goes through"""
 

@@ -1,4 +1,4 @@
-"""From prices as they were found to a panel that holds together, with a count of every change.
+"""Clean prices into a valid panel, and count every change.
 
 zero or negative price          not a trade: the day is missing for that instrument
 some of the four prices only    the same
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lakepond.envs.market.panel import Panel
+from lakepond.envs.market.panel import Panel, last_trade
 
 SPLIT_FACTOR = 2.0
 """an overnight gap beyond this factor, either way, is taken for a split"""
@@ -84,7 +84,5 @@ def _split_factors(prices: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 def _close_before(close: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """The last close traded before each day; NaN before the first."""
-    days = np.arange(len(close))[:, None]
-    last_trade = np.maximum.accumulate(np.where(np.isnan(close), 0, days), axis=0)
-    carried = np.take_along_axis(close, last_trade, axis=0)
+    carried = np.take_along_axis(close, np.maximum(last_trade(~np.isnan(close)), 0), axis=0)
     return np.vstack([np.full_like(close[:1], np.nan), carried[:-1]])

@@ -83,7 +83,7 @@ class MarketEnv(gymnasium.Env[dict[str, Array], Array]):
         return self._obs(), self._info()
 
     def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
-        """Decide at today's close, then go on to tomorrow, or, after the last trading day, to the end."""
+        """Decide at today's close, then continue with tomorrow, or with the end of the episode."""
         if self._day < 0:
             raise MarketDataError("the environment has not been reset; call reset() before step().")
         action = np.asarray(action, np.float32)
@@ -125,7 +125,7 @@ class MarketEnv(gymnasium.Env[dict[str, Array], Array]):
         return WindowRef(self.source, day + 1)
 
     def _open(self, instrument: int, target: Any) -> Trade:
-        """Buy at today's close and look up, day by day, how that ends."""
+        """Buy at today's close and find the exit, day by day."""
         rules, known, entry = self.rules, self.history, self._day
         percent = np.clip(np.float32(target), np.float32(rules.target_low), np.float32(rules.target_high))
         one, hundred = np.float32(1), np.float32(100)

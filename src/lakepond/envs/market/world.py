@@ -1,4 +1,4 @@
-"""A market as training needs it: the history on the host, prices and summaries on the device, its names."""
+"""The market of a training run: history on the host, prices and summaries on the device, names in a file."""
 
 from __future__ import annotations
 
