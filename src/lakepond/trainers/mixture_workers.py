@@ -128,10 +128,10 @@ class OnWorkers:
 @contextmanager
 def connect(config: MixtureConfig, address: str, gpus_per_agent: float) -> Iterator[Cluster]:
     """Connect to Ray during a block, with a worker for each agent, before anything of the run is written."""
-    if config.suite != "minatar":
+    if not arena.make_env(config).resumes:
         raise ConfigError(
             f"the games of the suite {config.suite!r} cannot be moved between processes; train them without "
-            "--ray, or use the suite minatar."
+            "--ray, or use the suite minatar or gymnax."
         )
     with ray_cluster.connect(address, workers=config.agents, gpus_per_worker=gpus_per_agent) as cluster:
         check_shared(cluster, config.push_to, "--push-to")
