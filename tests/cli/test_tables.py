@@ -215,7 +215,8 @@ def test_the_result_of_a_training_fits(columns, found, monkeypatch, capsys):
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_the_table_of_a_comparison_fits(columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", columns)
-    arms = {name: {"runs": 1_234, "iqm": [123_456.78, 100_000.0, 200_000.0]} for name in ("arm[1]", "b" * 90)}
+    found = {"runs": 1_234, "mean": [123_456.78, 100_000.0, 200_000.0], "iqm": [1.0, 1.0, 1.0]}
+    arms = {name: found for name in ("arm[1]", "b" * 90)}
     words.console().print(compare.table(arms))
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= int(columns)
