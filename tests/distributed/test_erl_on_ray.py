@@ -84,6 +84,11 @@ def interrupted(*_, **__) -> None:
     raise KeyboardInterrupt
 
 
+def worker_folders() -> set[Path]:
+    """Where workers keep files that belong to a bucket, of all runs on this machine."""
+    return set(Path(tempfile.gettempdir()).glob("lakepond-worker-[0-9]-*"))
+
+
 def words(folder: Path, *more: str) -> list[str]:
     return training.words("erl", folder, *more, **SIZES)
 
@@ -119,7 +124,7 @@ def test_two_workers_one_of_them_killed_end_as_one_process_does(undisturbed, tmp
 def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_alone(
     undisturbed, cluster, tmp_path, capsys
 ):
-    bucket, here = tmp_path / "bucket", tmp_path / "here"
+    bucket, here, before = tmp_path / "bucket", tmp_path / "here", worker_folders()
     cloud = ["--cloud", f"file://{bucket}"]
     on_cluster = ["--ray", cluster.address, "--workers", "4", *cloud]
     process = subprocess.Popen(
@@ -146,7 +151,7 @@ def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_
         process.stderr.close()
         cluster.add()
     assert len(list((bucket / "workers" / "writers").iterdir())) >= 4
-    wait_until(lambda: not list(Path(tempfile.gettempdir()).glob("lakepond-worker-[0-9]-*")))
+    wait_until(lambda: worker_folders() <= before)
     shutil.rmtree(here)
     assert main(words(here, *cloud)) == 2  # a new run where another one is
     assert f"file://{bucket} contains another run; resume it" in " ".join(capsys.readouterr().err.split())
