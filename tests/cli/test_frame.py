@@ -187,6 +187,23 @@ def test_debug_keeps_the_traceback(words, command):
     [
         ("train live --preset debug --json", "train live --preset tiny --json", "now called --preset tiny"),
         ("compare --preset=debug", "compare --preset=tiny", "now called --preset tiny"),
+        ("train single --frames 8", "train single --env-steps 8", "--frames is now called --env-steps"),
+        (
+            "train mixture --portion=8",
+            "train mixture --reset-every=8",
+            "--portion is now called --reset-every",
+        ),
+        (
+            "train live --portion 8",
+            "train live --evaluate-every 8",
+            "--portion is now called --evaluate-every",
+        ),
+        ("train single --trace 0.5", "train single --lam 0.5", "--trace is now called --lam"),
+        (
+            "compare --big_samples 2",
+            "compare --big-replay-ratio 2",
+            "--big-samples is now called --big-replay",
+        ),
         ("--debug compare", "compare", ""),
         ("train single --game debug", "train single --game debug", ""),
         ("train erl --debug", "train erl", ""),

@@ -107,17 +107,27 @@ def _old_names(words: list[str]) -> list[str]:
     words = [word for word in words if word != "--debug"]
     if not any(_starts(words, name) for name in WITH_TINY_PRESET):
         return words
-    presets = [word.removeprefix("--preset=") for word in words if word.startswith("--preset=")]
-    presets += [after for word, after in pairwise(words) if word == "--preset"]
-    if "debug" in presets:
-        _warn("--preset debug is now called --preset tiny; the old name works until the next release.")
-        words = [
-            "tiny"
-            if word == "debug" and before == "--preset"
-            else word.replace("--preset=debug", "--preset=tiny")
-            for before, word in pairwise(["", *words])
-        ]
-    return words
+    from lakepond.runs.settings import RENAMED
+
+    trainer = words[words[0] == "train"]
+    new_names = {
+        f"--{key.rpartition('.')[2]}".replace("_", "-"): f"--{new}".replace("_", "-")
+        for key, new in RENAMED.items()
+        if key.startswith(f"{trainer}.")
+    }
+    found = []
+    for before, word in pairwise(["", *words]):
+        name, equals, value = word.partition("=")
+        old, new = name.replace("_", "-"), new_names.get(name.replace("_", "-"), name)
+        if word == "--preset=debug" or (before, word) == ("--preset", "debug"):
+            old, new = "--preset debug", "--preset tiny"
+            word = word.replace("debug", "tiny")
+        elif new != name:
+            word = f"{new}{equals}{value}"
+        if new != name:
+            _warn(f"{old} is now called {new}; the old name works until the next release.")
+        found.append(word)
+    return found
 
 
 def _starts(words: list[str], name: list[str]) -> bool:
