@@ -167,7 +167,7 @@ def mean(values: list[float]) -> str:
     """The mean with its 95 % bootstrap interval over seeds."""
     if not values:
         return "–"
-    found = interval(np.array(values)[:, None], lambda x: float(x.mean()), draws=10_000)
+    found = interval(np.array(values)[:, None], figure=lambda x: float(x.mean()), draws=10_000)
     return f"{found.value:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
 
 
