@@ -23,6 +23,10 @@ CACHE = Path(__file__).parents[1] / ".cache" / "jax-tests"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
+# processes that tests start find `reference` and `faults`, too
+paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+
 # a shell that starts the tests in the background ignores these, and so would every process that a test sends
 # them to
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -67,10 +67,10 @@ class Compare:
         from lakepond.report.comparison import write
         from lakepond.trainers import programs
 
-        programs.prepare_jax()
-        config = with_options(PRESETS[self.preset], self.settings)
         at_least(1, workers=self.workers)
         at_least(0, gpus_per_worker=self.gpus_per_worker)
+        programs.prepare_jax()
+        config = with_options(PRESETS[self.preset], self.settings)
         if self.cloud is not None and self.ray is None and not self.only_report:
             raise ConfigError("--cloud needs --ray: lakepond compare --ray local --cloud URL.")
         if not self.only_report:

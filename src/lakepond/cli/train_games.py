@@ -82,6 +82,7 @@ class _Game:
         from lakepond.trainers import programs
 
         at_least(0, resume_from=self.resume_from)
+        placement = self.placement()
         programs.prepare_jax()
         if not self.json:
             words.talk(f"Training in {self.folder}; compiling takes a while at first.")
@@ -94,7 +95,7 @@ class _Game:
                 resume=self.resume,
                 resume_from=self.resume_from,
                 start_over=self.start_over,
-                **self.placement(),
+                **placement,
                 loggers=self.log,
                 tell=(lambda _: None) if self.json else words.talk,
             )
