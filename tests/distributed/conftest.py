@@ -38,7 +38,8 @@ def _ray_of_tests() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PYTHONPATH", os.path.dirname(__file__))  # workers import the environments of the tests
+        here = os.path.dirname(__file__)  # workers import the environments of the tests
+        patch.setenv("PYTHONPATH", here, prepend=os.pathsep)
         patch.delenv("RAY_ADDRESS", raising=False)
         for name, value in training.environment().items():
             patch.setenv(name, value)
