@@ -107,7 +107,7 @@ def test_two_workers_one_of_them_killed_end_as_one_process_does(undisturbed, tmp
         [sys.executable, "-c", code], capture_output=True, text=True, env=training.environment(), check=False
     )
     assert done.returncode == 0, done.stderr[-3_000:]
-    assert "died" in done.stderr
+    assert "worker-0 does not answer" in done.stderr or "worker-1 does not answer" in done.stderr
     assert (
         training.differences(training.fingerprint(tmp_path / "run"), training.fingerprint(undisturbed)) == []
     )
@@ -116,9 +116,8 @@ def test_two_workers_one_of_them_killed_end_as_one_process_does(undisturbed, tmp
     assert not (tmp_path / "run" / "workers").exists()
     assert main(["status", str(tmp_path / "run")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert re.search(
-        r"workers [12] of 2 alive; restarted 1 time; lag .*; [\d.]+ samples per insert", shown
-    ), shown
+    came_back = r"(1 of 2 alive; restarted 0 times|2 of 2 alive; restarted [1-9] times?)"
+    assert re.search(rf"workers {came_back}; lag .*; [\d.]+ samples per insert", shown), (shown, done.stderr)
 
 
 def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_alone(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
@@ -45,12 +46,13 @@ class Workers:
         self._to_ask = dict.fromkeys(self._actors, 0.0)  # those that are asked then whether they have started
         self._ask()
         self._failures = dict.fromkeys(self._actors, 0)  # since a worker last answered
-        self._restarts = 0
+        self._processes = {name: set[str]() for name in self._actors}  # each process that a worker has had
 
     def status(self) -> dict[str, int]:
         """Metrics: all workers, those that are alive as far as is known, and how often one was restarted."""
         alive = len(self._actors) - len(self._asked) - len(self._to_ask)
-        return {"workers": len(self._actors), "workers_alive": alive, "worker_restarts": self._restarts}
+        restarts = sum(max(len(each) - 1, 0) for each in self._processes.values())
+        return {"workers": len(self._actors), "workers_alive": alive, "worker_restarts": restarts}
 
     def map(self, method: str, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method with the arguments of each task, each on a worker that is free; results in order.
@@ -82,7 +84,8 @@ class Workers:
                     name, number = doing.pop(ref, None) or (self._asked.pop(ref), None)
                     found: Any = None
                     try:
-                        found = ray.get(ref)
+                        process, found = ray.get(ref)
+                        self._processes[name].add(process)
                     except ray.exceptions.RayTaskError as error:
                         found = _cause(error)
                     except ray.exceptions.RayError as error:
@@ -126,8 +129,7 @@ class Workers:
         """A worker died; Ray starts it again, and it gets tasks as soon as it answers."""
         self._to_ask[name] = time.monotonic() + ASK_SECONDS
         if busy:
-            self._restarts += 1
-            log.warning("%s died (%s); its task is given to another worker", name, type(error).__name__)
+            log.warning("%s does not answer (%s); its task is done again", name, type(error).__name__)
         if not isinstance(error, self._ray.exceptions.ActorUnavailableError):  # or it is not there yet
             self._failures[name] += 1
         if self._failures[name] >= MOST_FAILURES:
@@ -163,16 +165,17 @@ class _Worker:
 
     def __init__(self, name: str) -> None:
         ray_cluster.hide_gpus()
-        self._name = name
+        self._name, self._process = name, uuid.uuid4().hex
         self._made: Any = None
 
-    def answer(self) -> None:
-        pass
+    def answer(self) -> tuple[str, None]:
+        return self._process, None
 
-    def call(self, make: Callable[[str], Any], method: str, *arguments: Any) -> Any:
+    def call(self, make: Callable[[str], Any], method: str, *arguments: Any) -> tuple[str, Any]:
+        """The process that did it, which is another one after a restart, and the result."""
         if self._made is None:
             self._made = make(self._name)
-        return getattr(self._made, method)(*arguments)
+        return self._process, getattr(self._made, method)(*arguments)
 
     def close(self) -> None:
         if self._made is not None:
