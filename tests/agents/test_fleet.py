@@ -18,7 +18,7 @@ from lakepond.envs.atari import Atari
 from lakepond.envs.gymnasium import Gymnasium
 from lakepond.envs.minatar import MinAtar
 from lakepond.lake.read.lake import Lake
-from lakepond.trainers import arena, mixture
+from lakepond.trainers import mixture
 
 SETTINGS = PQNSettings(envs=4, rollout=6, epochs=1, minibatches=2)
 
@@ -64,18 +64,6 @@ def test_agents_under_vmap_see_and_learn_what_they_do_one_by_one(game, monkeypat
     assert not (rollouts.obs[0] == rollouts.obs[1]).all()  # each agent has environments of its own
     assert_close(rollouts, other_rollouts)
     assert_close((state.params, metrics), (other_state.params, other_metrics))
-
-
-def test_agents_on_the_host_s_environments_are_evaluated_one_after_another(accelerated):
-    env = Gymnasium("CartPole-v1", reuse=True)
-    network = networks.make("mlp", env.obs, env.actions, hidden=(8,))
-    params = jax.vmap(network.init)(jax.random.split(jax.random.PRNGKey(1), 3))
-    keys = jax.random.split(jax.random.PRNGKey(2), 3)
-    make = lambda agents: arena.make_evaluate(env, network, 4, epsilon=0.0, agents=agents)  # noqa: E731
-    scores = np.asarray(make(3)(params, keys))
-    alone = [np.asarray(make(None)(fleet.pick(params, i), keys[i])).tolist() for i in range(3)]
-    assert scores.tolist() == alone
-    assert len(env._opened) == 1  # the same copies
 
 
 def test_a_convolution_is_a_real_one_on_an_accelerator(accelerated):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 import pytest
 from tiny_market import TINY
 
@@ -405,7 +406,7 @@ def test_clones_are_the_big_agent_and_who_and_what_are_settings():
             assert (new == theirs).all()
         assert np.asarray(after.epsilon.start).tolist() == pytest.approx([0.4] * 4)
         assert after.env is agents.env
-        adam = mixture._is_adam
+        adam = lambda state: isinstance(state, optax.ScaleByAdamState)  # noqa: E731
         moments = [s for s in jax.tree.leaves(after.optimiser, is_leaf=adam) if adam(s)]
         counts = {"fresh": 0, "kept": 1, "cloned": 7}[optimiser]
         assert np.asarray(moments[0].count).tolist() == [counts] * 4

@@ -11,7 +11,7 @@ al. 2022): `distill` times KL(teacher, agent) of softmax(Q / temperature).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -126,3 +126,13 @@ class DQN:
         else:
             value = later.max(-1)
         return jnp.asarray(batch.reward) + jnp.asarray(batch.discount) * value
+
+
+def with_moments(fresh: optax.OptState, other: optax.OptState) -> optax.OptState:
+    """An optimiser state with the Adam moments and the count of another one."""
+    moments = [s for s in jax.tree.leaves(other, is_leaf=_is_adam) if _is_adam(s)]
+    return jax.tree.map(lambda s: moments[0] if _is_adam(s) else s, fresh, is_leaf=_is_adam)
+
+
+def _is_adam(state: Any) -> bool:
+    return isinstance(state, optax.ScaleByAdamState)

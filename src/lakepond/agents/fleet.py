@@ -27,13 +27,8 @@ def over_agents(function: Callable[..., Any], *args: Any, divide: bool = True) -
     """
     divide = divide and jax.device_count() > 1
     if not (divide or accelerated()):
-        return one_by_one(function, *args)
+        return jax.lax.map(lambda each: function(*each), args)
     return spread(jax.vmap(function)(*spread(args))) if divide else jax.vmap(function)(*args)
-
-
-def one_by_one(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function for every agent, one after another on any device."""
-    return jax.lax.map(lambda each: function(*each), args)
 
 
 def spread(arrays: Any) -> Any:

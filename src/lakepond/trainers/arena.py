@@ -115,16 +115,14 @@ def make_evaluate(
     episodes: int,
     *,
     epsilon: float,
-    agents: int | None = None,
     most_steps: int = 27_000,
 ) -> Evaluate:
     """A jitted function that plays one episode in each of some copies and returns their scores.
 
-    With `agents` it takes that many, stacked, and a key for each. An episode that takes longer than
-    `most_steps` counts with the score it has by then.
+    An episode that takes longer than `most_steps` counts with the score it has by then.
     """
     hashable: Any = env
-    usual, play = epsilon, _make_evaluate(hashable, network, episodes, agents, most_steps)
+    usual, play = epsilon, _make_evaluate(hashable, network, episodes, most_steps)
 
     def evaluate(params: Params, key: jax.Array, epsilon: float | None = None) -> jax.Array:
         return play(params, key, jnp.float32(usual if epsilon is None else epsilon))
@@ -134,7 +132,7 @@ def make_evaluate(
 
 @lru_cache(maxsize=16)  # runs that ask for the same share the compiled program
 def _make_evaluate(
-    env: Any, network: Network, episodes: int, agents: int | None, most_steps: int
+    env: Any, network: Network, episodes: int, most_steps: int
 ) -> Callable[[Params, jax.Array, jax.Array], jax.Array]:
 
     def play(params: Params, key: jax.Array, epsilon: jax.Array) -> jax.Array:
@@ -158,13 +156,7 @@ def _make_evaluate(
         nothing = (state, jnp.zeros(episodes), jnp.zeros(episodes, bool), jnp.int32(0))
         return jax.lax.while_loop(goes_on, step, nothing)[1]
 
-    def play_each(params: Params, keys: jax.Array, epsilon: jax.Array) -> jax.Array:
-        # emulators are used again by the next agent, so they must not play at the same time
-        each = fleet.over_agents if env.resumes else fleet.one_by_one
-        scores: jax.Array = each(lambda params, key: play(params, key, epsilon), params, keys)
-        return scores
-
-    return jax.jit(play if agents is None else play_each)
+    return jax.jit(play)
 
 
 def evaluation_key(frames: int) -> jax.Array:
@@ -177,8 +169,10 @@ def evaluated(
 ) -> dict[str, float]:
     """The metrics of the evaluations of one agent at `frames`."""
     key = evaluation_key(frames)
-    told = {f"evaluation{named}": float(evaluate(params, key).mean())}
-    return told | ({f"evaluation_greedy{named}": float(evaluate(params, key, 0.0).mean())} if greedy else {})
+    scores = {f"evaluation{named}": float(evaluate(params, key).mean())}
+    if greedy:
+        scores[f"evaluation_greedy{named}"] = float(evaluate(params, key, 0.0).mean())
+    return scores
 
 
 def means(sums: PQNMetrics, updates: int) -> dict[str, Any]:

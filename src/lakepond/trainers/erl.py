@@ -45,7 +45,7 @@ from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.limits import Limits, check_limits, check_memory
-from lakepond.trainers.loop import Loop
+from lakepond.trainers.loop import MAY_CHANGE, Loop
 from lakepond.trainers.pushing import Pushing
 from lakepond.trainers.saving import LAKE
 from lakepond.types import Field, Spec, WindowRef
@@ -205,11 +205,8 @@ class Config:
         )
 
 
-MAY_CHANGE = (
-    *("generations", "keep_last", "keep_every", "min_free", "warn_free"),
-    *("at_floor", "push_to", "push_every"),
-)
-"""settings that may differ when a run is resumed"""
+ALSO_MAY_CHANGE = ("generations", "warn_free", "at_floor")
+"""settings that may differ when a run is resumed, besides `MAY_CHANGE`"""
 
 PRESETS: dict[str, Config] = {
     "demo": Config(
@@ -572,7 +569,7 @@ def train(
                 folder,
                 "erl",
                 config,
-                may_change=MAY_CHANGE,
+                may_change=(*MAY_CHANGE, *ALSO_MAY_CHANGE),
                 loggers=loggers,
                 keep_last=config.keep_last,
                 keep_every=config.keep_every,

@@ -37,7 +37,7 @@ from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.limits import Limits, check_limits
-from lakepond.trainers.loop import Loop
+from lakepond.trainers.loop import MAY_CHANGE, Loop
 from lakepond.trainers.pushing import Pushing
 from lakepond.trainers.saving import LAKE
 
@@ -179,9 +179,6 @@ class LiveConfig:
             epochs=max(1, round(self.big_replay_ratio * self.steps / self.big_steps)),
         )
 
-
-MAY_CHANGE = ("keep_every", "keep_last", "min_free", "push_to", "push_every")
-"""settings that may differ when a run is resumed"""
 
 PRESETS: dict[str, LiveConfig] = {
     "minatar": LiveConfig(),

@@ -35,6 +35,10 @@ class Taken(NamedTuple):
     """steps in the commit of the lake that it names"""
 
 
+MAY_CHANGE = ("keep_every", "keep_last", "min_free", "push_to", "push_every")
+"""settings of every trainer that may differ when a run is resumed"""
+
+
 class Loop(Saver):
     """Runs one trainer; saving that fails does not stop it."""
 

@@ -42,7 +42,7 @@ from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.limits import Limits, check_limits
-from lakepond.trainers.loop import Loop
+from lakepond.trainers.loop import MAY_CHANGE, Loop
 from lakepond.trainers.pushing import Pushing
 from lakepond.trainers.saving import LAKE
 from lakepond.types import Field
@@ -50,7 +50,6 @@ from lakepond.types import Field
 if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
-    import optax
 
     from lakepond.agents import dqn, fleet, pqn
     from lakepond.agents.dqn import DQN, DQNMetrics, DQNState
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
     from lakepond.trainers import arena
     from lakepond.trainers.mixture_workers import OnWorkers
 else:  # `lakepond train mixture --help` reads the settings below and imports none of these
-    jax, jnp, optax = lazy.Module("jax"), lazy.Module("jax.numpy"), lazy.Module("optax")
+    jax, jnp = lazy.Module("jax"), lazy.Module("jax.numpy")
     dqn, pqn = lazy.Module("lakepond.agents.dqn"), lazy.Module("lakepond.agents.pqn")
     fleet, arena = lazy.Module("lakepond.agents.fleet"), lazy.Module("lakepond.trainers.arena")
     device_fill = lazy.Module("lakepond.flow.device_fill")
@@ -207,9 +206,6 @@ class MixtureConfig:
             )
         return [(n_steps[i % len(n_steps)], gammas[i % len(gammas)]) for i in range(count)]
 
-
-MAY_CHANGE = ("keep_every", "keep_last", "min_free", "push_to", "push_every")
-"""settings that may differ when a run is resumed"""
 
 PRESETS: dict[str, MixtureConfig] = {
     "minatar": MixtureConfig(),
@@ -451,7 +447,7 @@ def clone_agents(mixture: Mixture, agents: PQNState, big: DQNState) -> PQNState:
     if config.clone_optimiser != "kept":
         fresh = mixture.pqn.optimiser.init(big.params)
         if config.clone_optimiser == "cloned":
-            fresh = _with_moments(fresh, big.optimiser)
+            fresh = dqn.with_moments(fresh, big.optimiser)
         optimiser = fleet.repeat(fresh, config.agents)
     to = None if config.epsilon_reset == "keep" else config.epsilon_reset
     return agents._replace(
@@ -459,16 +455,6 @@ def clone_agents(mixture: Mixture, agents: PQNState, big: DQNState) -> PQNState:
         optimiser=optimiser,
         epsilon=mixture.pqn.epsilon.reset(agents.epsilon, to),
     )
-
-
-def _with_moments(fresh: optax.OptState, other: optax.OptState) -> optax.OptState:
-    """An optimiser state with the Adam moments and the count of another one."""
-    moments = [s for s in jax.tree.leaves(other, is_leaf=_is_adam) if _is_adam(s)]
-    return jax.tree.map(lambda s: moments[0] if _is_adam(s) else s, fresh, is_leaf=_is_adam)
-
-
-def _is_adam(state: Any) -> bool:
-    return isinstance(state, optax.ScaleByAdamState)
 
 
 # --- the run -------------------------------------------------------------------------------------------

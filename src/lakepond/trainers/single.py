@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.limits import Limits, check_limits
-from lakepond.trainers.loop import Loop
+from lakepond.trainers.loop import MAY_CHANGE, Loop
 from lakepond.trainers.pushing import Pushing
 from lakepond.trainers.saving import LAKE
 
@@ -160,34 +160,28 @@ def build(config: SingleConfig) -> PQN:
     return agents_pqn.PQN(env, network, epsilon, config.pqn, updates, spread=env.resumes)
 
 
-class Replay(NamedTuple):
-    """How an agent replays."""
-
-    memory: Memory
-    share: float
-
-
-@lazy.jit(static_argnames=("pqn", "how"), donate_argnames=("state", "history"))
+@lazy.jit(static_argnames=("pqn", "memory", "share"), donate_argnames=("state", "history"))
 def train(
     pqn: PQN,
     state: PQNState,
     updates: int,
-    how: Replay | None = None,
+    memory: Memory | None = None,
     history: History | None = None,
+    share: float = 0.0,
 ) -> tuple[PQNState, PQNMetrics, History | None]:
-    """A portion of updates; the metrics are summed up over them."""
+    """A portion of updates, with a `share` of each epoch from a history; metrics are summed over them."""
 
     def update(
         _: int, carry: tuple[PQNState, PQNMetrics, History | None]
     ) -> tuple[PQNState, PQNMetrics, History | None]:
         state, sums, history = carry
-        if how is None or history is None:
+        if memory is None or history is None:
             state, _rollout, metrics = pqn.update(state)
         else:
             seen = pqn.collect(state)
-            history = how.memory.add(history, seen.rollout)
-            draw = partial(how.memory.draw, history)
-            state, metrics = replay.learn(pqn, state, seen, draw, share=how.share)
+            history = memory.add(history, seen.rollout)
+            draw = partial(memory.draw, history)
+            state, metrics = replay.learn(pqn, state, seen, draw, share=share)
         return state, jax.tree.map(jnp.add, sums, metrics), history
 
     found: tuple[PQNState, PQNMetrics, History | None] = jax.lax.fori_loop(
@@ -223,7 +217,7 @@ def run(
         folder,
         "single",
         config,
-        may_change=("keep_every", "keep_last", "min_free", "push_to", "push_every"),
+        may_change=MAY_CHANGE,
         loggers=loggers,
         keep_every=config.keep_every,
         prepare=how.prepare,
@@ -334,8 +328,10 @@ class _Training:
                     self._fill()
                     began = time.perf_counter()
                 part = min(part, room - (done - self.filled))
-                how = Replay(self.history.memory, self.config.replay_share)
-                self.state, new, after = train(self.pqn, self.state, part, how, self.history.state)
+                memory, share = self.history.memory, self.config.replay_share
+                self.state, new, after = train(
+                    self.pqn, self.state, part, memory, self.history.state, share=share
+                )
                 assert after is not None
                 self.history.state = after
             sums = jax.tree.map(np.add, sums, new)  # waits until it is done
