@@ -43,7 +43,7 @@ def test_scores_are_told_over_those_of_the_best_arm(comparison):
     assert told["single"]["iqm"] == [1.0, 1.0, 1.0]
     assert told["mixture"]["iqm"] == [0.5, 0.5, 0.5]
     assert told["mixture"]["mean"] == [0.5, 0.5, 0.5]
-    assert told["mixture"]["beats_single"] == [0.0, 0.0, 0.0]
+    assert told["mixture"]["beats"] == [0.0, 0.0, 0.0]
 
 
 def test_differences_on_each_game_come_first_and_are_of_the_seeds_that_both_arms_have(comparison, tmp_path):
@@ -58,6 +58,17 @@ def test_differences_on_each_game_come_first_and_are_of_the_seeds_that_both_arms
     text = (tmp_path / "page.md").read_text()
     assert "| live |  | 3.00 [2.00, 4.00] |" in text
     assert text.index("3.00 [2.00, 4.00]") < text.index("Scores: the mean over seeds") < text.index("IQM")
+
+
+def test_without_single_the_others_are_compared_with_single_epochs(tmp_path):
+    for seed in range(2):
+        made_up(tmp_path, "mixture", "Breakout", seed, 6.0)
+        made_up(tmp_path, "single-epochs", "Breakout", seed, 8.0)
+    write(tmp_path, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert "Difference from `single-epochs`" in text
+    assert "| mixture | -2.00 [-2.00, -2.00] |" in text
+    assert "nan" not in text
 
 
 def test_the_mean_of_all_games_is_not_the_interquartile_mean(comparison):

@@ -28,10 +28,11 @@ def job(arm, folder):
 
 
 def test_every_arm_has_the_same_frames_and_its_own_difference(tmp_path):
-    config = CompareConfig(env_steps=100_000)
+    config = CompareConfig(env_steps=100_000, learning_rate=1e-3)
     found = {arm: compare.arm_settings(config, job(arm, tmp_path))[0] for arm in ARMS}
     assert {settings.env_steps for settings in found.values()} == {4 * 24_576}
     assert {settings.seed for settings in found.values()} == {3}
+    assert {settings.pqn.learning_rate for settings in found.values()} == {1e-3}
     assert found["mixture"].epsilon_reset == 0.3
     assert found["mixture-restart"].epsilon_reset == 1.0
     assert found["mixture-keep"].epsilon_reset == "keep"
@@ -63,16 +64,18 @@ def test_runs_are_ordered_so_that_what_is_done_is_fair(tmp_path):
         (0, "Freeway", "mixture"),
     ]
     assert len(order) == 8
+    later = compare.jobs(dataclasses.replace(config, first_seed=100), tmp_path)
+    assert [j.seed for j in later] == [100] * 4 + [101] * 4
 
 
 def test_each_run_is_done_once_and_another_start_goes_on(tmp_path, monkeypatch):
     done = []
 
-    def train(settings, folder):
+    def train(settings, folder, loggers):
         done.append(folder.parts[-3:])
-        with Run.create(folder, "single", settings) as run:
+        with Run.create(folder, "single", settings, loggers=loggers) as run:
             for step in (10, 20, 30, 40):
-                run.log(step, {"evaluation": step / 10, "samples": 2 * step})
+                run.log(step, {"evaluation": step / 10, "samples": 2 * step, "gradient_steps": step})
         if len(done) == 2:
             raise KeyboardInterrupt
 
@@ -80,8 +83,10 @@ def test_each_run_is_done_once_and_another_start_goes_on(tmp_path, monkeypatch):
     config = CompareConfig(games=("Breakout",), arms=("single",), seeds=3)
     with pytest.raises(KeyboardInterrupt):
         compare.run(config, tmp_path)
-    assert compare.run(config, tmp_path) == 0
+    assert compare.run(config, tmp_path, loggers=("tensorboard",)) == 0
     assert [seed for *_, seed in done] == ["0", "1", "1", "2"]
+    boards = sorted(tmp_path.glob("Breakout/single/*/tensorboard/events.out.*"))
+    assert [board.parts[-3] for board in boards] == ["1", "2"]  # seed 0 was done before
     assert compare.run(config, tmp_path) == 0
     assert len(done) == 4
     results = list(compare.results(tmp_path))
@@ -99,12 +104,12 @@ test_compare.other_process({folder!r}, {at!r})
 """
 
 
-def train(settings, folder):
+def train(settings, folder, loggers):
     """As the trainers: without a checkpoint the log is cut; each run that is done adds a line to `done`."""
     with Run.create(folder, "single", settings) as run:
         run.rewind(run.load(like={}) if run.checkpoints() else None)
         for step in (10, 20, 30):
-            run.log(step, {"evaluation": step, "samples": 2 * step})
+            run.log(step, {"evaluation": step, "samples": 2 * step, "gradient_steps": step})
         run.save(3, {}, {})
     with (folder.parent / "done").open("a") as file:
         file.write(f"{folder.name}\n")
@@ -119,10 +124,10 @@ def other_process(folder, at):
         while not (folder / "continue").exists():
             time.sleep(0.01)
 
-    def training(settings, run_folder):
+    def training(settings, run_folder, loggers):
         if at == "training":
             wait()
-        train(settings, run_folder)
+        train(settings, run_folder, loggers)
 
     compare.single.run = training
     compare.final_score = lambda config, folder: 7.0
@@ -159,11 +164,11 @@ def test_a_run_that_another_process_is_about_to_finish_is_not_done_again(at, tmp
 
 
 def test_a_run_that_was_done_since_the_list_was_made_is_not_done_again(tmp_path, monkeypatch):
-    def others_first(settings, folder):
+    def others_first(settings, folder, loggers):
         if folder.name == "0":  # while this process does the first, another does the rest
             monkeypatch.setattr(compare.single, "run", train)
             assert compare.run(TRAINED, tmp_path) == 1
-        train(settings, folder)
+        train(settings, folder, loggers)
 
     monkeypatch.setattr(compare.single, "run", others_first)
     assert compare.run(TRAINED, tmp_path) == 0
@@ -219,6 +224,8 @@ def test_the_score_of_every_arm_is_that_of_the_policy_that_its_run_ends_with(tmp
     found = compare.result_of(tmp_path / "run")
     (reset,) = [line for line in Run.open(tmp_path / "run").history() if "reset" in line]
     assert found["samples"] == reset["samples"] > 2_048 * pqn.epochs
+    in_turn = 2_048 // (4 * 64) * pqn.epochs * pqn.minibatches  # four agents side by side, 64 steps an update
+    assert found["gradient_steps"] == in_turn + reset["big_steps"]
     assert found["resets"] == []  # nothing could recover after the last step
 
 
@@ -226,7 +233,9 @@ def test_a_folder_is_one_comparison(tmp_path):
     compare.settle(CompareConfig(), tmp_path)
     compare.settle(CompareConfig(seeds=9, arms=("single",)), tmp_path)  # these may change
     file = tmp_path / "settings.json"
-    file.write_text(file.read_text().replace('"env_steps"', '"frames"'))  # as earlier versions wrote it
+    older = json.loads(file.read_text().replace('"env_steps"', '"frames"'))  # as earlier versions wrote it
+    del older["first_seed"], older["learning_rate"]
+    file.write_text(json.dumps(older))
     compare.settle(CompareConfig(), tmp_path)
     with pytest.raises(
         ConfigError, match=r"comparison with env_steps=524288, not 1000000; choose another folder"

@@ -40,3 +40,8 @@ class PQNSettings:
     def frames(self) -> int:
         """Frames of one update."""
         return self.envs * self.rollout
+
+    @property
+    def gradient_steps(self) -> int:
+        """Of one update, one after the other."""
+        return self.epochs * self.minibatches

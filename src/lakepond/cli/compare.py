@@ -11,7 +11,7 @@ from tyro.conf import arg
 from lakepond.cli import words
 from lakepond.cli.flag import Flag
 from lakepond.cli.limits import at_least
-from lakepond.cli.settings import GpuShare, Ray, options_of, with_options
+from lakepond.cli.settings import GpuShare, Log, Ray, options_of, with_options
 from lakepond.trainers.compare import PRESETS, CompareConfig
 
 Options: Any = options_of(CompareConfig, PRESETS, {"": tuple(CompareConfig.__dataclass_fields__)})
@@ -53,6 +53,8 @@ class Compare:
     """share of a GPU that each Ray worker gets; without one it uses its CPU"""
     cloud: Annotated[str | None, arg(metavar="URL", help_behavior_hint="(default: none)")] = None
     """with --ray, keep the runs in a bucket, and in --folder only their results"""
+    log: Log = ()
+    """also log each run to these; wandb stays offline without an API key"""
     json: Flag = False
     """print JSON instead of a table"""
     settings: Annotated[Options, arg(name="")] = NOTHING_GIVEN
@@ -97,7 +99,7 @@ class Compare:
         if self.ray is None:
             from lakepond.trainers import compare
 
-            return compare.run(config, self.folder, tell=words.talk)
+            return compare.run(config, self.folder, loggers=self.log, tell=words.talk)
         from lakepond.trainers import compare_workers
 
         return compare_workers.run(
@@ -107,6 +109,7 @@ class Compare:
             workers=self.workers,
             gpus_per_worker=self.gpus_per_worker,
             cloud=self.cloud,
+            loggers=self.log,
             tell=words.talk,
         )
 

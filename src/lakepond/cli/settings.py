@@ -24,6 +24,10 @@ HINTS: dict[type[Any], dict[str, Any]] = {}
 Ray = Annotated[str | None, arg(metavar="local|auto|HOST:PORT", help_behavior_hint="(default: none)")]
 """option --ray: where Ray runs"""
 GpuShare = Annotated[float, arg(metavar="FLOAT")]
+Log = Annotated[
+    tuple[Literal["tensorboard", "wandb"], ...],
+    arg(metavar="tensorboard|wandb ...", help_behavior_hint="(default: none)"),
+]
 NAMES = {int: "INT", float: "FLOAT", str: "TEXT", bool: "True|False", Path: "PATH"}
 
 

@@ -15,15 +15,11 @@ from tyro.conf import arg
 from lakepond.cli import where, words
 from lakepond.cli.flag import Flag
 from lakepond.cli.limits import at_least
-from lakepond.cli.settings import GpuShare, Ray, given, options_of, with_options
+from lakepond.cli.settings import GpuShare, Log, Ray, given, options_of, with_options
 from lakepond.errors import ConfigError
 from lakepond.trainers import live, mixture, single
 
 Preset = Literal["minatar", "published", "atari", "tiny"]
-Log = Annotated[
-    tuple[Literal["tensorboard", "wandb"], ...],
-    arg(metavar="tensorboard|wandb ...", help_behavior_hint="(default: none)"),
-]
 Out = Annotated[
     Path | None, arg(metavar="PATH", help_behavior_hint="(default: the next runs/<trainer>-<game>-<n>)")
 ]

@@ -18,7 +18,8 @@ from lakepond.types import Array
 from lakepond.untrusted import blaming, read_json
 
 MARKER = "<!-- all below is written by `lakepond compare --only-report` -->"
-BASELINE = "single"
+BASELINES = ("single", "single-epochs")
+"""what the others are compared with: the first of these that has runs, or else the first arm"""
 LEARNED = 1.0
 """a game whose best arm scores less than this has not been learned by any"""
 COLOURS = {
@@ -90,6 +91,7 @@ def figures(results: Results) -> dict[str, Any]:
 
     A game on which no arm has learned anything yet says nothing, and is left out of what is summed up.
     """
+    baseline = next((arm for arm in BASELINES if arm in results), next(iter(results)))
     best: dict[str, float] = {}
     for games in results.values():
         for game, runs in games.items():
@@ -102,32 +104,31 @@ def figures(results: Results) -> dict[str, Any]:
             "runs": len(all_runs),
             "frames": float(np.mean([run["frames"] for run in all_runs])),
             "samples": float(np.mean([run["samples"] for run in all_runs])),
+            "gradient_steps": float(np.mean([run.get("gradient_steps", np.nan) for run in all_runs])),
             "games": {game: sorted(run["score"] for run in seeds.values()) for game, seeds in games.items()},
         }
-        common = [game for game in results.get(BASELINE, {}) if game in games]
-        summary["differences"] = {game: _difference(results, arm, game) for game in common}
+        common = [game for game in results[baseline] if game in games]
+        summary["differences"] = {game: _difference(results, arm, baseline, game) for game in common}
         shared = [game for game in common if game in learned]
-        scores, theirs = _paired(results, arm, shared)
+        scores, theirs = _paired(results, arm, baseline, shared)
         if scores.size:
             scale = np.array([best[game] for game in shared])
             summary["mean"] = _known(interval(scores / scale, figure=_mean), len(scores))
             summary["iqm"] = _known(interval(scores / scale), len(scores))
-            summary["beats_single"] = _known(
-                interval(scores, theirs, figure=chance_of_improvement), len(scores)
-            )
+            summary["beats"] = _known(interval(scores, theirs, figure=chance_of_improvement), len(scores))
         else:
-            summary["mean"] = summary["iqm"] = summary["beats_single"] = [float("nan")] * 3
+            summary["mean"] = summary["iqm"] = summary["beats"] = [float("nan")] * 3
         arms[arm] = summary
-    return {"arms": arms, "left_out": sorted(best.keys() - learned)}
+    return {"arms": arms, "baseline": baseline, "left_out": sorted(best.keys() - learned)}
 
 
 def _mean(scores: Array) -> float:
     return float(np.mean(scores))
 
 
-def _difference(results: Results, arm: str, game: str) -> list[float]:
+def _difference(results: Results, arm: str, baseline: str, game: str) -> list[float]:
     """Mean score of an arm on a game minus that of the baseline, of the seeds that both have."""
-    ours, theirs = _paired(results, arm, [game])
+    ours, theirs = _paired(results, arm, baseline, [game])
     return _known(interval(ours - theirs, figure=_mean), len(ours)) if ours.size else [float("nan")] * 3
 
 
@@ -136,13 +137,13 @@ def _known(found: Interval, seeds: int) -> list[float]:
     return list(found) if seeds > 1 else [found.value, float("nan"), float("nan")]
 
 
-def _paired(results: Results, arm: str, games: list[str]) -> tuple[Array, Array]:
+def _paired(results: Results, arm: str, baseline: str, games: list[str]) -> tuple[Array, Array]:
     """Scores (seeds, games) of an arm and of the baseline, for the seeds that all games of both have."""
-    both = [results[a][game].keys() for game in games for a in (arm, BASELINE)]
+    both = [results[a][game].keys() for game in games for a in (arm, baseline)]
     seeds = sorted(set.intersection(*map(set, both))) if both else []
     ours, theirs = (
         np.array([[results[a][game][seed]["score"] for game in games] for seed in seeds])
-        for a in (arm, BASELINE)
+        for a in (arm, baseline)
     )
     return ours, theirs
 
@@ -267,18 +268,18 @@ def _body(
     folder: Path, results: Results, summary: dict[str, Any], pictures: str, recovered: dict[str, list[Any]]
 ) -> str:
     games = sorted({game for arm in results.values() for game in arm})
-    runs = sum(each["runs"] for each in summary["arms"].values())
+    runs, baseline = sum(each["runs"] for each in summary["arms"].values()), summary["baseline"]
     lines = [
         f"{runs} runs so far. A run's score is that of the policy it ends with, the same for all arms.",
         "",
-        "Difference from `single` on each game: the mean over the seeds that both have, with the 95 %",
+        f"Difference from `{baseline}` on each game: the mean over the seeds that both have, with the 95 %",
         "interval of a bootstrap over these seeds.",
         "",
         _row(["arm", *games]),
         _row(["---", *["---:"] * len(games)]),
     ]
     for arm, each in summary["arms"].items():
-        if arm != BASELINE:
+        if arm != baseline:
             cells = (each["differences"].get(game, [float("nan")] * 3) for game in games)
             lines.append(_row([arm, *map(_interval, cells)]))
     lines += [
@@ -294,16 +295,16 @@ def _body(
         "",
         "All games together, as a fraction of the best arm's mean on each game: the plain mean and the",
         "interquartile mean, each with the 95 % interval of a stratified bootstrap, and the chance that one",
-        "run beats one of `single` on a game at random. The interquartile mean of a few games leaves out",
-        "most of the best and of the worst game. Environment steps and gradient samples of a run: an arm",
-        "that learns more often from the same steps says so here.",
+        f"run beats one of `{baseline}` on a game at random. The interquartile mean of a few games leaves",
+        "out most of the best and of the worst game. Of a run: its environment steps, its gradient samples,",
+        "and its gradient steps one after the other, where agents that learn side by side count once.",
         *(
             f"Left out of this, for no arm scores {LEARNED} there yet: {game}."
             for game in summary["left_out"]
         ),
         "",
-        _row(["arm", "runs", "mean", "IQM", "beats `single`", "steps", "gradient samples"]),
-        _row(["---", *["---:"] * 6]),
+        _row(["arm", "runs", "mean", "IQM", f"beats `{baseline}`", "steps", "samples", "gradient steps"]),
+        _row(["---", *["---:"] * 7]),
     ]
     for arm, each in summary["arms"].items():
         lines.append(
@@ -313,9 +314,10 @@ def _body(
                     str(each["runs"]),
                     _interval(each["mean"]),
                     _interval(each["iqm"]),
-                    "" if arm == BASELINE else _interval(each["beats_single"]),
+                    "" if arm == baseline else _interval(each["beats"]),
                     f"{each['frames'] / 1e6:.2f}M",
                     f"{each['samples'] / 1e6:.1f}M",
+                    f"{each['gradient_steps'] / 1e3:.0f}k" if np.isfinite(each["gradient_steps"]) else "",
                 ]
             )
         )

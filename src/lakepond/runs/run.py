@@ -85,6 +85,8 @@ class Run:
             if about != there:
                 run._write_config()
             name = folder.resolve().name
+            if name.isdecimal():  # the seed of a run of a comparison: its game and arm, too
+                name = "/".join(folder.resolve().parts[-3:])
             run._metrics = Metrics(
                 folder / METRICS,
                 loggers,

@@ -43,6 +43,7 @@ from lakepond.errors import ConfigError, LakeLocked, RunCorrupt, RunLocked
 from lakepond.lake.files import write_bytes
 from lakepond.lake.lock import WriterLock
 from lakepond.runs import Run
+from lakepond.runs.metrics import Logger
 from lakepond.runs.settings import renamed
 from lakepond.trainers import live, mixture, programs, single
 from lakepond.trainers.limits import Limits, check_limits
@@ -96,6 +97,8 @@ class CompareConfig:
     """algorithms to compare; may be changed later"""
     seeds: int = 5
     """runs of each arm on each game; may be raised later"""
+    first_seed: int = 0
+    """seed of the first of them; choose another one than in runs that were used to choose settings"""
     env_steps: int = 524_288
     """environment steps of each run, over all its agents; rounded down to whole parts"""
     portions: int = 4
@@ -108,6 +111,8 @@ class CompareConfig:
     """mlp, or cnn as published"""
     hidden: tuple[int, ...] = (128,)
     """widths of the layers of the mlp"""
+    learning_rate: float = PQNSettings.learning_rate
+    """initial learning rate of the agents of all arms; decays linearly to 0 over the run"""
     big_replay_ratio: float = 4.0
     """average number of times the big agent trains on a transition"""
     suite: Literal["minatar", "atari", "gymnasium", "gymnax", "module"] = "minatar"
@@ -129,7 +134,7 @@ PRESETS: dict[str, CompareConfig] = {
 }
 LIMITS: Limits = dict.fromkeys(
     ("seeds", "env_steps", "portions", "evaluations", "evaluation_episodes", "hidden"), (1, inf)
-) | {"big_replay_ratio": (0, inf)}
+) | {"first_seed": (0, inf), "learning_rate": (0, inf), "big_replay_ratio": (0, inf)}
 
 
 @dataclass(frozen=True)
@@ -160,21 +165,27 @@ def jobs(config: CompareConfig, folder: Path) -> list[Job]:
     games = [arena.make_env(SingleConfig(game, config.suite)).name for game in config.games]
     return [
         Job(game, arm, seed, folder / game / arm / str(seed))
-        for seed in range(config.seeds)
+        for seed in range(config.first_seed, config.first_seed + config.seeds)
         for game in games
         for arm in config.arms
     ]
 
 
 @stopping.deferring("portion")
-def run(config: CompareConfig, folder: str | Path, *, tell: Callable[[str], None] = lambda _: None) -> int:
+def run(
+    config: CompareConfig,
+    folder: str | Path,
+    *,
+    loggers: Sequence[Logger] = (),
+    tell: Callable[[str], None] = lambda _: None,
+) -> int:
     """Do every run that is not done, and return how many are still being done by others."""
     folder = Path(folder)
     check_limits(config, LIMITS)
     todo = jobs(config, folder)
     settle(config, folder)
     while waiting := [job for job in todo if not job.done or job.checkpoints.exists()]:
-        took = [attempt(config, job, tell) for job in waiting]
+        took = [attempt(config, job, tell, loggers=loggers) for job in waiting]
         if not any(took):
             return len(waiting)
     return 0
@@ -194,11 +205,11 @@ def check_settings(config: CompareConfig, file: bytes, place: object) -> None:
     """`ConfigError` if the settings of the comparison in a folder or bucket are other ones."""
     with untrusted.blaming(f"{place}/{SETTINGS}", RunCorrupt, "restore it, or choose another folder"):
         there = renamed(dict(untrusted.parse_json(file)), "compare")
+    there = _fixed(CompareConfig()) | there  # written before a setting was there: its default
     for name, value in _fixed(config).items():
-        if there.get(name) != value:
+        if there[name] != value:
             raise ConfigError(
-                f"{place} is a comparison with {name}={there.get(name)!r}, not {value!r}; "
-                "choose another folder."
+                f"{place} is a comparison with {name}={there[name]!r}, not {value!r}; choose another folder."
             )
 
 
@@ -208,7 +219,14 @@ def _fixed(config: CompareConfig) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in ("games", "arms", "seeds")}
 
 
-def attempt(config: CompareConfig, job: Job, tell: Callable[[str], None], push_to: str | None = None) -> bool:
+def attempt(
+    config: CompareConfig,
+    job: Job,
+    tell: Callable[[str], None],
+    *,
+    loggers: Sequence[Logger] = (),
+    push_to: str | None = None,
+) -> bool:
     """Do one run unless another process does; whether something was done here.
 
     push_to: URL to push the run to whenever it has written a checkpoint.
@@ -221,7 +239,7 @@ def attempt(config: CompareConfig, job: Job, tell: Callable[[str], None], push_t
     try:
         with WriterLock(job.folder.with_suffix(".lock")):
             if not job.done:
-                _do(config, job, tell, push_to)
+                _do(config, job, tell, loggers, push_to)
             elif not job.checkpoints.exists():  # another process has done it since
                 return False
             if job.checkpoints.exists():
@@ -231,12 +249,18 @@ def attempt(config: CompareConfig, job: Job, tell: Callable[[str], None], push_t
     return True
 
 
-def _do(config: CompareConfig, job: Job, tell: Callable[[str], None], push_to: str | None) -> None:
+def _do(
+    config: CompareConfig,
+    job: Job,
+    tell: Callable[[str], None],
+    loggers: Sequence[Logger],
+    push_to: str | None,
+) -> None:
     settings, trainer = arm_settings(config, job)
     if push_to is not None:
         settings = dataclasses.replace(settings, push_to=push_to, push_every=1)
     began = time.perf_counter()
-    trainer.run(settings, job.folder)
+    trainer.run(settings, job.folder, loggers=loggers)
     programs.forget()  # or 120 runs end with the memory of the programs of all
     result = {**result_of(job.folder), "score": final_score(settings, job.folder)}
     result |= {"game": job.game, "arm": job.arm, "seed": job.seed}
@@ -268,9 +292,10 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "keep_every": 0,
     }
     big: dict[str, Any] = {"big_replay_ratio": config.big_replay_ratio}
-    mixed: dict[str, Any] = {**shared, **big, "reset_every": portion, "evaluate_every": each}
-    one: dict[str, Any] = {"agents": 1, "pqn": PQNSettings(), "pond": 65_536}
-    four = MixtureConfig().pqn
+    pqn = PQNSettings(learning_rate=config.learning_rate)
+    four = dataclasses.replace(MixtureConfig().pqn, learning_rate=config.learning_rate)
+    mixed: dict[str, Any] = {**shared, **big, "pqn": four, "reset_every": portion, "evaluate_every": each}
+    one: dict[str, Any] = {**mixed, "agents": 1, "pqn": pqn, "pond": 65_536}
     # B learns from the steps of portion i at every later reset
     epochs = round(four.epochs + config.big_replay_ratio * (config.portions - 1) / 2)
     more: dict[str, Any] = {
@@ -281,7 +306,7 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "big_target_every": 100,
         "big_learning_rate": 1e-3,
     }
-    more_epochs = {**shared, "evaluate_every": each, "pqn": PQNSettings(epochs=epochs)}
+    more_epochs = {**shared, "evaluate_every": each, "pqn": dataclasses.replace(pqn, epochs=epochs)}
     acts: dict[str, Any] = {
         **shared,
         "evaluate_every": each,
@@ -293,16 +318,19 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "clone_every": shared["env_steps"] // 32,
     }
     makers: dict[str, Callable[[], tuple[Any, Any]]] = {
-        "single": lambda: (SingleConfig(**shared, evaluate_every=each), single),
+        "single": lambda: (SingleConfig(**shared, pqn=pqn, evaluate_every=each), single),
         "mixture": lambda: (MixtureConfig(**mixed), mixture),
         "mixture-restart": lambda: (MixtureConfig(**mixed, epsilon_reset=1.0), mixture),
         "mixture-keep": lambda: (MixtureConfig(**mixed, epsilon_reset="keep"), mixture),
         "mixture-last": lambda: (MixtureConfig(**more), mixture),
         "mixture-acts": lambda: (LiveConfig(**acts), live),
-        "live": lambda: (LiveConfig(**shared, **big, evaluate_every=max(each, 2 * update)), live),
+        "live": lambda: (
+            LiveConfig(**shared, **big, pqn=four, evaluate_every=max(each, 2 * update)),
+            live,
+        ),
         "apart": lambda: (MixtureConfig(**mixed, share=False), mixture),
         "clone-best": lambda: (MixtureConfig(**{**mixed, "big_replay_ratio": 0.0}), mixture),
-        "single-resets": lambda: (MixtureConfig(**mixed, **one), mixture),
+        "single-resets": lambda: (MixtureConfig(**one), mixture),
         "single-epochs": lambda: (SingleConfig(**more_epochs), single),
         "single-lake": lambda: (SingleConfig(**more_epochs, replay_share=0.5), single),
     }
@@ -339,12 +367,13 @@ def result_of(folder: Path) -> dict[str, Any]:
         elif "evaluation" in line:
             curve.append((line["step"], line["evaluation"]))
             last = line
-    samples = max(line["samples"] for line in (last, *resets))
+    ends = (last, *resets)  # a reset may come after the last evaluation
     return {
         "curve": curve,
         "resets": [_recovered(reset, curve) for reset in resets if reset["step"] < last["step"]],
         "frames": last["step"],
-        "samples": samples,
+        "samples": max(line["samples"] for line in ends),
+        "gradient_steps": max(line["gradient_steps"] for line in ends),
         "seconds": {name: value for name, value in last.items() if name.startswith("seconds_")},
     }
 

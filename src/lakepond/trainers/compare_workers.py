@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -30,6 +30,7 @@ from lakepond.distributed.workers import Workers
 from lakepond.errors import CloudError, CloudNotFound, ClusterError, RunCorrupt
 from lakepond.lake.files import write_bytes
 from lakepond.runs.copies import is_run_in_cloud, pull_run, push_run
+from lakepond.runs.metrics import Logger
 from lakepond.trainers import compare, programs
 from lakepond.trainers.compare import RESULT, SETTINGS, CompareConfig, Job
 from lakepond.trainers.limits import check_limits
@@ -52,10 +53,12 @@ class Outcome(NamedTuple):
 class Worker:
     """Does runs in an actor, one after another."""
 
-    def __init__(self, config: CompareConfig, cloud: str | None, debug_nans: bool, name: str) -> None:
+    def __init__(
+        self, config: CompareConfig, cloud: str | None, loggers: Sequence[Logger], debug_nans: bool, name: str
+    ) -> None:
         programs.prepare_jax()
         jax.config.update("jax_debug_nans", debug_nans)  # type: ignore[no-untyped-call]
-        self._config, self._cloud = config, cloud
+        self._config, self._cloud, self._loggers = config, cloud, loggers
         self._stack, self._folder = ExitStack(), Path()
         if cloud is not None:
             self._folder = self._stack.enter_context(reaper.folder(f"lakepond-compare-{name}-"))
@@ -64,13 +67,14 @@ class Worker:
         """Do a run from where it stopped."""
         lines: list[str] = []
         if self._cloud is None:
-            return Outcome(compare.attempt(self._config, job, lines.append), lines, None)
+            done = compare.attempt(self._config, job, lines.append, loggers=self._loggers)
+            return Outcome(done, lines, None)
         cloud = Cloud.of(_url(self._cloud, job))
         job = replace(job, folder=self._folder / job.game / job.arm / str(job.seed))
         shutil.rmtree(job.folder, ignore_errors=True)  # of a try that failed
         if is_run_in_cloud(cloud):
             pull_run(job.folder, cloud)
-        compare.attempt(self._config, job, lines.append, cloud.url)
+        compare.attempt(self._config, job, lines.append, loggers=self._loggers, push_to=cloud.url)
         status = push_run(job.folder, cloud)
         if status is not None and not status.done:
             raise CloudError(f"{job.folder.name} is not completely uploaded: {status}")
@@ -94,6 +98,7 @@ def run(
     workers: int = 2,
     gpus_per_worker: float = 0.0,
     cloud: str | None = None,
+    loggers: Sequence[Logger] = (),
     tell: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Do every run that is not done on workers, and return how many are being done by others.
@@ -114,7 +119,7 @@ def run(
     if not todo:
         return 0
     nans = jax.config.jax_debug_nans  # type: ignore[attr-defined]
-    make = partial(Worker, config, cloud, nans)
+    make = partial(Worker, config, cloud, loggers, nans)
     with (
         ray_cluster.connect(address, workers=workers, gpus_per_worker=gpus_per_worker) as cluster,
         Workers(cluster, make) as pool,

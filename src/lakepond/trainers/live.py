@@ -564,18 +564,20 @@ def _metrics(live: Live, state: LiveState, sums: LiveMetrics, iterations: int) -
     """What is logged of a portion; the counters of the four and of the one apart."""
     updates = iterations * live.updates
     env_steps = int(state.agents_frames)
+    agents_updates, big_updates = int(state.agents.updates[0]), int(state.iterations) * live.updates
     own = state.big.epsilon if live.config.big_learner == "pqn" else state.big_epsilon  # type: ignore[union-attr]
     epsilon = cast("EpsilonState", own)
     return arena.means(sums.agents, iterations) | {
         "agents_env_steps": env_steps,
-        "agents_updates": int(state.agents.updates[0]),
+        "agents_updates": agents_updates,
         "big_env_steps": int(state.big_frames),
-        "big_updates": int(state.iterations) * live.updates,
+        "big_updates": big_updates,
         "big_score": float(sums.big_score) / max(int(sums.big_episodes), 1),
         "big_loss": float(sums.big.loss / updates),
         "big_value": float(sums.big.value / updates),
         "big_epsilon": float(live.big_epsilon.value(epsilon)),
         "big_pond_steps": int(live.pond.held(state.pond)),
         **arena.emulator_frames(live.config, env_steps + int(state.big_frames)),
-        "samples": env_steps * live.config.pqn.epochs + int(state.iterations) * live.updates * live.batch,
+        "samples": env_steps * live.config.pqn.epochs + big_updates * live.batch,
+        "gradient_steps": agents_updates * live.config.pqn.gradient_steps + big_updates,
     }

@@ -576,6 +576,11 @@ class _Training:
         """Transitions that gradients were taken of, so far."""
         return self.env_steps * self.config.pqn.epochs + self.big_samples
 
+    @property
+    def gradient_steps(self) -> int:
+        """So far, one after the other: the agents learn side by side, the BigAgent after them."""
+        return self.updates * self.config.pqn.gradient_steps + self.big_samples // self.config.big_batch
+
     def train(self) -> dict[str, Any]:
         """To the end; returns the metrics of the last evaluation."""
         config, loop = self.config, self.loop
@@ -639,6 +644,7 @@ class _Training:
             "score_agents": self.scores.tolist(),
             "samples": self.samples,
             "big_samples": self.big_samples,
+            "gradient_steps": self.gradient_steps,
             **arena.emulator_frames(self.config, self.env_steps),
             **self.step_1.status(),
             **{f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()},
@@ -667,6 +673,7 @@ class _Training:
             "evaluation_before": before,
             **after,
             "samples": self.samples,
+            "gradient_steps": self.gradient_steps,
             **learned,
         }
         self.loop.log(self.env_steps, line)

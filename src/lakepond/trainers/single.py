@@ -297,6 +297,7 @@ class _Training:
                 metrics |= {
                     **arena.emulator_frames(config, self.frames),
                     "samples": self.frames * config.pqn.epochs,
+                    "gradient_steps": self.updates * config.pqn.gradient_steps,
                     "env_steps_per_second": count * config.pqn.frames / sum(self.seconds.values()),
                 }
                 if self.history is not None:

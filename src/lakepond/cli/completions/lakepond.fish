@@ -358,16 +358,19 @@ complete -c lakepond -n '__fish_seen_subcommand_from compare' -l ray -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l workers -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l gpus-per-worker -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l cloud -r
+complete -c lakepond -n '__fish_seen_subcommand_from compare' -l log -x -a 'tensorboard wandb'
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l games -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l arms -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l seeds -r
+complete -c lakepond -n '__fish_seen_subcommand_from compare' -l first-seed -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l env-steps -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l portions -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l evaluations -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l evaluation-episodes -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l network -x -a 'mlp cnn nature'
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l hidden -r
+complete -c lakepond -n '__fish_seen_subcommand_from compare' -l learning-rate -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l big-replay-ratio -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l suite -x -a 'minatar atari gymnasium gymnax module'
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l help

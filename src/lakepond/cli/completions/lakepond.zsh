@@ -82,6 +82,7 @@ _lakepond() {
     "train live --big-double") words="True False";;
     "train live --big-learner") words="dqn pqn";;
     "compare --preset") words="minatar tiny";;
+    "compare --log") words="tensorboard wandb";;
     "compare --network") words="mlp cnn nature";;
     "compare --suite") words="minatar atari gymnasium gymnax module";;
     "completion completion") words="bash zsh fish";;
@@ -112,7 +113,7 @@ _lakepond() {
         "train mixture") words="--preset --out --resume --resume-from --start-over --log --json --game --suite --frame-stack --env-steps --reset-every --evaluate-every --seed --network --hidden --dtype --agents --envs --learning-rate --big-replay-ratio --rollout --epochs --minibatches --gamma --lam --max-gradient --epsilon-kind --epsilon-start --epsilon-end --epsilon-share --epsilon-reset --epsilon-offsets --evaluation-episodes --evaluation-epsilon --evaluation-greedy --evaluation-steps --checkpoint-every --keep-every --max-steps --keep-last --min-free --push-to --push-every --share --pond --clone-optimiser --dueling --big-pond --big-batch --big-learning-rate --big-target-every --big-double --big-start --big-shrink --big-new-layers --big-n-step --big-gamma --big-rate-end --big-distill --big-last --ray --gpus-per-agent --help";;
         "train live") words="--preset --out --resume --resume-from --start-over --log --json --game --suite --frame-stack --env-steps --evaluate-every --seed --network --hidden --dtype --agents --envs --learning-rate --big-replay-ratio --rollout --epochs --minibatches --gamma --lam --max-gradient --epsilon-kind --epsilon-start --epsilon-end --epsilon-share --evaluation-episodes --evaluation-epsilon --evaluation-greedy --evaluation-steps --checkpoint-every --keep-every --lake --max-steps --keep-last --min-free --push-to --push-every --dueling --big-envs --big-pond --big-batch --big-learning-rate --big-target-every --big-double --big-n-step --big-alpha --big-epsilon-start --big-learner --big-replay-share --clone-every --help";;
         "evaluate") words="--holdout --checkpoint --random-agents --sweep --json --help";;
-        "compare") words="--folder --preset --report --only-report --ray --workers --gpus-per-worker --cloud --json --games --arms --seeds --env-steps --portions --evaluations --evaluation-episodes --network --hidden --big-replay-ratio --suite --help";;
+        "compare") words="--folder --preset --report --only-report --ray --workers --gpus-per-worker --cloud --log --json --games --arms --seeds --first-seed --env-steps --portions --evaluations --evaluation-episodes --network --hidden --learning-rate --big-replay-ratio --suite --help";;
         "play") words="--video --checkpoint --seed --epsilon --trust-module --json --help";;
         "collect") words="--writer --lake --env --policy --envs --weights --folder --every --steps --json --help";;
         "completion") words="--help";;
