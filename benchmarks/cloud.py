@@ -161,8 +161,8 @@ def push_lake(path: str, url: str, options: dict[str, Any]) -> dict[str, float]:
     status = lp.push(path, lp.Cloud(url, options=options), timeout=600)
     seconds = time.perf_counter() - begin
     assert status.done, status
-    told = Path("/proc/self/status").read_text().splitlines()
-    peak = 1024 * next(int(line.split()[1]) for line in told if line.startswith("VmHWM"))
+    lines = Path("/proc/self/status").read_text().splitlines()
+    peak = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     return {"seconds": seconds, "extra": peak - before}
 
 
@@ -213,7 +213,7 @@ def _bytes(section: Section, server: Any, here: Path) -> None:
 
 
 def _sentences(section: Section, server: Any, strict: Any, here: Path) -> None:
-    """How long until it is said what is wrong, by somebody who needs the cloud to begin."""
+    """How long until an error is reported to a caller that needs the cloud at its start."""
     import servers
 
     import lakepond as lp

@@ -241,7 +241,7 @@ def main() -> None:
         raise ValueError(f"the two networks differ by {difference}: this would compare two things")
     acting, learning = plain_generation(now, market.history, 0)
     ours += lakepond_generations(2)[0]
-    told = {
+    result = {
         "lakepond": [cost._asdict() for cost in ours],
         "plain_acting": acting._asdict(),
         "plain_learning": learning._asdict(),
@@ -250,8 +250,8 @@ def main() -> None:
     }
     for name in Cost._fields:
         median = float(np.median([getattr(cost, name) for cost in ours]))
-        told[f"ratio_{name}"] = (getattr(acting, name) + getattr(learning, name)) / median
-    print(json.dumps(told, indent=1))
+        result[f"ratio_{name}"] = (getattr(acting, name) + getattr(learning, name)) / median
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -14,11 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.frames import step_of
 from benchmarks.measure import ROOT, in_child
 from benchmarks.report import Section, print_report
 
@@ -69,15 +72,7 @@ def write(
         began, committed = time.monotonic(), time.monotonic()
         while time.monotonic() - began < seconds:
             t = replay.recorded % 500
-            replay.record(
-                obs=frames[t : t + 4],
-                action=0,
-                reward=float(t),
-                next_obs=frames[t + 1 : t + 5],
-                terminated=False,
-                truncated=t == 499,
-                at=time.time(),
-            )
+            replay.record(**step_of(frames, t, ends=t == 499), at=time.time())
             if cloud is None and time.monotonic() - committed > 1:
                 committed = time.monotonic()
                 replay.commit()
@@ -168,21 +163,12 @@ def _rate(replay: Any, rng: np.random.Generator, out: Any, seconds: float) -> fl
 
 
 def _delay(section: Section, here: Path, quick: bool) -> None:
-    import servers
-
-    folder = here / "seaweed"
-    folder.mkdir()
-    server = servers.Seaweed(folder)
-    try:
-        server.start()
-        cloud = {"url": server.url("run"), "options": server.options()}
+    with _served("Seaweed", here) as (_, cloud):
         names = [f"collector-{i}" for i in range(4)]
         seconds = 8.0 if quick else 40.0
         writers = _start(here / "disks", names, pixels=16, seconds=seconds, rate=100.0, cloud=cloud)
         found = in_child("benchmarks.following:delays", cloud=cloud, seconds=seconds - 3)
         recorded = _recorded(writers)
-    finally:
-        server.kill()
     section.add("record to sample, median", found["median"], "s", "at most 2", found["median"] <= 2)
     section.add("record to sample, 99th percentile", found["late"], "s", None, None)
     section.notes.append(
@@ -207,6 +193,21 @@ def delays(cloud: dict[str, Any], seconds: float) -> dict[str, Any]:
     return {"median": statistics.median(found), "late": float(np.quantile(found, 0.99)), "steps": len(found)}
 
 
+@contextmanager
+def _served(kind: str, here: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """An object store during a block, and the arguments of `Cloud` for a run in it."""
+    import servers
+
+    folder = here / kind.lower()
+    folder.mkdir()
+    server = getattr(servers, kind)(folder)
+    try:
+        server.start()
+        yield server, {"url": server.url("run"), "options": server.options()}
+    finally:
+        server.kill()
+
+
 def _follow(cloud: dict[str, Any], capacity: int, **how: Any) -> Any:
     """Follow a lake as soon as its first writer has made it."""
     import lakepond as lp
@@ -225,14 +226,7 @@ def _follow(cloud: dict[str, Any], capacity: int, **how: Any) -> Any:
 
 
 def _requests(section: Section, here: Path, quick: bool) -> None:
-    import servers
-
-    folder = here / "moto"
-    folder.mkdir()
-    server = servers.Moto(folder)
-    try:
-        server.start()
-        cloud = {"url": server.url("run"), "options": server.options()}
+    with _served("Moto", here) as (server, cloud):
         seconds = 10.0 if quick else 30.0
         writers = _start(
             here / "counted",
@@ -246,8 +240,6 @@ def _requests(section: Section, here: Path, quick: bool) -> None:
         follower = in_child("benchmarks.following:polls", cloud=cloud, seconds=seconds / 3)
         _recorded(writers)
         log = server.log()
-    finally:
-        server.kill()
     puts = [entry[1] for entry in log if entry[0] == "PUT" and "/writers/" in entry[1]]
     pushes = [name for name in puts if "/commits/" in name]
     most = len(puts) / len(pushes)
@@ -331,15 +323,7 @@ def fabricate(path: str, writers: int, commits: int) -> None:
         rng = np.random.default_rng(0)
         frames = rng.integers(0, 256, (10 * commits + 5, 16, 16), np.uint8)
         for t in range(10 * commits):
-            replay.record(
-                obs=frames[t : t + 4],
-                action=0,
-                reward=float(t),
-                next_obs=frames[t + 1 : t + 5],
-                terminated=False,
-                truncated=t % 500 == 499,
-                at=0.0,
-            )
+            replay.record(**step_of(frames, t, ends=t % 500 == 499), at=0.0)
             if t % 10 == 9:
                 replay.commit()
     bucket.mkdir()

@@ -13,7 +13,7 @@ frames of the episode, its first frame repeated where there are not four yet:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,6 +64,18 @@ class Play(NamedTuple):
         return Steps(
             step, obs, next_obs, *last, self.action[part], self.terminated[part], self.truncated[part]
         )
+
+
+def step_of(frames: np.ndarray, t: int, *, ends: bool = False) -> dict[str, Any]:
+    """Step t of an episode that shows these frames one after another, as arguments of `Replay.record`."""
+    return {
+        "obs": frames[t : t + STACK],
+        "action": 0,
+        "reward": float(t),
+        "next_obs": frames[t + 1 : t + STACK + 1],
+        "terminated": False,
+        "truncated": ends,
+    }
 
 
 def play(game: str, calls: int, seed: int = 0) -> Play:

@@ -1,7 +1,7 @@
 """A lake of real Atari frames: what it takes on disk, how fast it is written, filled from and sampled.
 
 The lake is played once and kept under .cache/bench: 8 emulators on both cores, random play, `STEPS` steps
-(LAKEPOND_ATARI_STEPS, a million if not told), a commit every 20,000. Play that was stopped goes on.
+(LAKEPOND_ATARI_STEPS, a million by default), a commit every 20,000. Play that was stopped goes on.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.frames import step_of
 from benchmarks.measure import in_child
 from benchmarks.report import Section
 
@@ -185,14 +186,7 @@ def tiny(path: str, count: int) -> dict[str, Any]:
     spec = lp.Spec(obs=lp.Field((4, 84, 84), "uint8"), action=lp.Field((), "int64"))
     with lp.Replay.open(path, spec, capacity=1_000) as replay:
         for t in range(3 * count):
-            replay.record(
-                obs=frames[t : t + 4],
-                action=0,
-                reward=float(t),
-                next_obs=frames[t + 1 : t + 5],
-                terminated=False,
-                truncated=False,
-            )
+            replay.record(**step_of(frames, t))
             if t % 3 == 2:
                 replay.commit()
         named = {name: size for name, size in replay.lake().files() if not name.endswith(".manifest")}

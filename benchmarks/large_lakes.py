@@ -91,7 +91,7 @@ def continued(path: Path, capacity: int) -> Iterator[Replay]:
     last = newest_intact(path)
     assert last is not None
     writer = LakeWriter(path, 1, merge_after=32)
-    writer.go_on_from(last)
+    writer.continue_from(last)
     replay = Replay(description.read(path), capacity)
     replay._pond.start_at(last.recorded)
     replay._outflow = Outflow(replay._pond, writer, replay._rng)

@@ -24,6 +24,7 @@ import argparse
 import itertools
 import json
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,10 +33,13 @@ from typing import Any
 
 import numpy as np
 
-from lakepond.envs.market import Panel, Rules, fetch_power, fetch_pse, fetch_sp500
+from lakepond.envs.market import Panel, fetch_power, fetch_pse, fetch_sp500
 from lakepond.envs.market.history import split
 from lakepond.report.statistics import interval
 from lakepond.trainers import erl, evaluate_market, programs
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trainers"))
+from tiny_market import TINY
 
 SEEDS = 8
 BASE = replace(erl.PRESETS["demo"], keep_last=1, keep_every=0)
@@ -64,24 +68,7 @@ class Study:
 
 
 QUICK = Study(
-    replace(
-        BASE,
-        generations=2,
-        days=400,
-        instruments=6,
-        rules=Rules(context=20, trading_days=15, settlement_days=5, max_holding=5),
-        elites=2,
-        children=2,
-        mutants=2,
-        fitness_episodes=2,
-        validation_slices=2,
-        width=8,
-        capacity=300,
-        learn_from=90,
-        gradient_steps=32,
-        batch_size=8,
-        min_free="1MB",
-    ),
+    replace(TINY, generations=2, learn_from=90, keep_last=1, keep_every=0),
     markets=("synthetic",),
     seeds=1,
     random_agents=5,

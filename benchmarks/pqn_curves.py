@@ -67,7 +67,7 @@ class Conv(nn.Module):
 
 
 class ScoreLog(EpisodeLog):
-    """Also tells the scores of the episodes that end, which the script averages like all else."""
+    """Also returns the scores of the episodes that end, which the script averages like all else."""
 
     def step(self, key: Any, state: Any, action: Any, params: Any) -> Any:
         """Five values, as of old."""

@@ -71,6 +71,19 @@ def test_links_and_images_lead_somewhere(page):
             assert anchor in anchors(file), f"{name(page)} links to {target}#{anchor}"
 
 
+def test_files_and_names_of_the_architecture_exist():
+    """Every file that the page names exists, and the names beside a file of the tour are in it."""
+    text, source = (DOCS / "architecture.md").read_text(), ROOT / "src" / "lakepond"
+    for file in re.findall(r"`([\w/]+\.py)`", text):
+        assert any((folder / file).exists() for folder in (source, source.parent, ROOT)), file
+    stops = re.findall(r"^\| \d \| `(\S+)` \| (.*?) \|", text, re.M)
+    assert len(stops) == 8
+    for file, names in stops:
+        code = (source / file).read_text()
+        for word in re.findall(r"\w+", " ".join(re.findall(r"`(.+?)`", names))):
+            assert re.search(rf"\b{word}\b", code), f"{file} has no {word}"
+
+
 def test_the_site_has_every_page():
     nav = set(re.findall(r"[\w./-]+\.md", (ROOT / "mkdocs.yml").read_text()))
     assert nav == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}

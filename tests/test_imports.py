@@ -1,7 +1,10 @@
-"""The core imports fast, alone, and in one direction."""
+"""The core imports fast, alone, and in one direction; names are distinct."""
 
+import re
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import lakepond as lp
 
@@ -43,3 +46,11 @@ def test_errors_are_what_strangers_catch():
     assert issubclass(lp.TooFewSteps, ValueError)
     assert issubclass(lp.UnknownStream, LookupError)
     assert issubclass(lp.ReplayClosed, RuntimeError)
+
+
+def test_no_two_classes_have_one_name():
+    source = Path(lp.__file__).parent
+    names = Counter(
+        name for file in source.rglob("*.py") for name in re.findall(r"^class (\w+)", file.read_text(), re.M)
+    )
+    assert [name for name, count in names.items() if count > 1] == []

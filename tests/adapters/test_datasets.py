@@ -199,14 +199,14 @@ def test_the_map_style_view(tmp_path):
 
 def test_bad_input_is_refused_in_one_sentence(tmp_path):
     path = make(tmp_path / "lake")
-    for options, said in (
+    for options, message in (
         ({"batch_size": 0}, "at least 1"),
         ({"batch_size": 4, "burn_in": 3}, "sequence_length"),
         ({"batch_size": 4, "sequence_length": 0}, "at least 1 step"),
         ({"batch_size": 4, "rank": 1}, "together"),
         ({"batch_size": 4, "rank": 2, "world_size": 2}, "world size"),
     ):
-        with pytest.raises(lp.SampleError, match=said):
+        with pytest.raises(lp.SampleError, match=message):
             LakeDataset(path, **options)
     with pytest.raises(lp.LakeNotFound):
         LakeDataset(tmp_path / "nothing", 4)

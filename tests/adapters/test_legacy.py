@@ -266,12 +266,12 @@ class TestWriting:
         write_legacy(path, [good] * 3, capacity=3)
         before = path.read_bytes()
         objects = np.array([None, "x"], object)
-        for bad, said in [
+        for bad, message in [
             ([good] * 4, "more transitions than the capacity of 3"),
             ([good, good._replace(state=objects)], "state of transition 1 has dtype object"),
             ([good._replace(reward="much")], "reward of transition 0 is a str"),
         ]:
-            with pytest.raises(LegacyPickleError, match=said):
+            with pytest.raises(LegacyPickleError, match=message):
                 write_legacy(path, bad, capacity=3)
             assert path.read_bytes() == before
             assert os.listdir(tmp_path) == ["b"]
@@ -328,17 +328,17 @@ class TestHostile:
     )
     def test_any_other_global_is_refused_by_name(self, tmp_path: Path, name: str) -> None:
         module, attribute = name.encode().split()
-        said = name.replace(" ", r"\.")
+        message = name.replace(" ", r"\.")
         by_line = b"c" + module + b"\n" + attribute + b"\n"
         by_stack = short(module) + short(attribute) + pickle.STACK_GLOBAL
         for asked in (by_line, by_stack):
             for data in (in_a_transition(asked), b"\x80\x04" + asked + b"."):
-                with pytest.raises(LegacyPickleError, match=f"asks for {said};"):
+                with pytest.raises(LegacyPickleError, match=f"asks for {message};"):
                     read(put(tmp_path / "b", data))
 
     @pytest.mark.parametrize("protocol", PROTOCOLS)
     @pytest.mark.parametrize(
-        ("array", "said"),
+        ("array", "message"),
         [
             (np.array([1, "a", None], object), "'O8' .Python objects. is refused"),
             (np.array(["a"]), "'U1' is refused"),
@@ -351,10 +351,12 @@ class TestHostile:
             ({"a": 1}, "a key 'a'"),
         ],
     )
-    def test_what_is_no_number_is_refused(self, tmp_path: Path, protocol: int, array: Any, said: str) -> None:
+    def test_what_is_no_number_is_refused(
+        self, tmp_path: Path, protocol: int, array: Any, message: str
+    ) -> None:
         whole = buffer_of(3)
         whole["buffer"][1]["next_state"] = array
-        with pytest.raises(LegacyPickleError, match=said):
+        with pytest.raises(LegacyPickleError, match=message):
             read(put(tmp_path / "b", pickle.dumps(whole, protocol)))
 
     def test_extension_codes_and_persistent_ids_are_refused(self, tmp_path: Path) -> None:
@@ -425,7 +427,7 @@ class TestHostile:
             read(put(tmp_path / "b", pickle.dumps(whole, 4)))
 
     @pytest.mark.parametrize(
-        ("whole", "said"),
+        ("whole", "message"),
         [
             ({"capacity": 5}, "no buffer"),
             ({"capacity": "many", "buffer": deque()}, "the capacity is not a number"),
@@ -444,9 +446,9 @@ class TestHostile:
             (5, "in the middle of an object"),
         ],
     )
-    def test_other_forms_are_refused(self, tmp_path: Path, whole: Any, said: str) -> None:
+    def test_other_forms_are_refused(self, tmp_path: Path, whole: Any, message: str) -> None:
         for protocol in PROTOCOLS:
-            with pytest.raises(LegacyPickleError, match=said):
+            with pytest.raises(LegacyPickleError, match=message):
                 read(put(tmp_path / "b", pickle.dumps(whole, protocol)))
 
     def test_more_transitions_than_the_deque_holds_are_refused(self, tmp_path: Path) -> None:

@@ -78,10 +78,10 @@ def test_a_failed_import_of_a_folder_of_npz_leaves_nothing_and_works_when_it_is_
     good = (source / "5.npz").read_bytes()
     (source / "5.npz").write_bytes(good[:200] + bytes([good[200] ^ 16]) + good[201:])
     assert main(["import", str(source), str(tmp_path / "lake")]) == 2
-    said = capsys.readouterr().err.strip()
-    assert said.startswith(f"lakepond: {source / '5.npz'} cannot be read: ")
-    assert said.endswith("restore or remove it.")
-    assert len(said.splitlines()) == 1
+    printed = capsys.readouterr().err.strip()
+    assert printed.startswith(f"lakepond: {source / '5.npz'} cannot be read: ")
+    assert printed.endswith("restore or remove it.")
+    assert len(printed.splitlines()) == 1
     assert left(tmp_path) == ["source"]
     (source / "5.npz").write_bytes(good)
     assert main(["import", str(source), str(tmp_path / "lake")]) == 0

@@ -72,7 +72,7 @@ def test_bfloat16_gives_nearly_the_same_embedding_in_float32():
     np.testing.assert_allclose(short, embed(ACTOR, summary, jnp.float32), atol=0.15)
 
 
-def bandit(count: int, seed: int) -> tuple[ddpg.Steps, jax.Array]:
+def bandit(count: int, seed: int) -> tuple[ddpg.Transitions, jax.Array]:
     """Days on which one of three instruments is marked: buying it gives +1, another -1."""
     rng = np.random.default_rng(seed)
     good = rng.integers(0, 3, 40)
@@ -84,7 +84,9 @@ def bandit(count: int, seed: int) -> tuple[ddpg.Steps, jax.Array]:
     bought = action[..., 0].argmax(axis=1)
     reward = np.where(action[..., 0].max(axis=1) <= 0.5, 0.0, np.where(bought == good[day], 1.0, -1.0))
     free = np.broadcast_to(np.float32([0, 0, 0, 1]), (count, 3, 4))
-    steps = ddpg.Steps(day, free, action, reward.astype(np.float32), day, free, np.ones(count, np.bool_))
+    steps = ddpg.Transitions(
+        day, free, action, reward.astype(np.float32), day, free, np.ones(count, np.bool_)
+    )
     return steps, jnp.asarray(summaries)
 
 
@@ -97,7 +99,7 @@ def test_the_learner_finds_out_which_instrument_pays():
     learner = start(settings)
     steps, summaries = bandit(64 * 200, 0)
     batches = jax.tree.map(lambda x: np.reshape(x, (200, 64, *x.shape[1:])), steps)
-    after, told = jax.jit(ddpg.learn, static_argnames="settings")(
+    after, metrics = jax.jit(ddpg.learn, static_argnames="settings")(
         learner, batches, summaries, settings=settings
     )
     position = jnp.broadcast_to(FREE, (40, 3, 4))
@@ -105,7 +107,7 @@ def test_the_learner_finds_out_which_instrument_pays():
     picked, good = np.asarray(action[..., 0].argmax(axis=1)), np.asarray(summaries[..., 0].argmax(axis=1))
     assert (picked == good).mean() > 0.9
     assert float(action[..., 0].max(axis=1).mean()) > 0.5  # and it buys
-    assert np.isfinite([float(value) for value in told.values()]).all()
+    assert np.isfinite([float(value) for value in metrics.values()]).all()
 
 
 def test_with_critics_that_do_not_move_other_actions_teach_the_actor_nothing():

@@ -1,5 +1,7 @@
 """The operators of evolution, against numbers worked by hand."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,11 +10,12 @@ import pytest
 from lakepond.agents import population
 from lakepond.agents.population import Mutation, Sizes
 
-EVOLVE = jax.jit(population.evolve, static_argnums=3)
+PARENTS = population.Parents(tournament=3, blend=(0.2, 0.8))
+EVOLVE = jax.jit(partial(population.evolve, parents=PARENTS), static_argnums=3)
 
 
 def agents(count: int = 4) -> dict:
-    """Each weight tells its agent: agent i is all i."""
+    """Every weight of agent i is i."""
     numbers = jnp.arange(count, dtype=jnp.float32)
     return {"w": jnp.tile(numbers[:, None, None], (1, 3, 2)), "b": jnp.tile(numbers[:, None], (1, 2))}
 

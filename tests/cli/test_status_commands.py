@@ -232,7 +232,7 @@ def test_watch_draws_live_on_a_terminal_and_leaves_with_ctrl_c(training):
         try:
             while os.read(terminal, 4096):
                 pass
-        except OSError:  # how a terminal tells that its program has ended
+        except OSError:  # how a terminal reports that its program has ended
             pass
         code = watch.wait(60)
     finally:

@@ -190,7 +190,7 @@ def test_the_table_of_an_evaluation_fits(columns, monkeypatch, capsys):
 def test_the_result_of_a_training_fits(columns, found, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", columns)
     folder = "runs/[/red]" + "n" * 90
-    told = {
+    result = {
         "folder": folder,
         "steps": 123_456_789,
         "training_seconds": 123_456.0,
@@ -202,7 +202,7 @@ def test_the_result_of_a_training_fits(columns, found, monkeypatch, capsys):
         "evaluation_folder": f"{folder}/evaluation/validation",
         "report": f"{folder}/report.html",
     }
-    for part in train.summary(told | found):
+    for part in train.summary(result | found):
         words.console().print(part)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= int(columns)

@@ -1,4 +1,4 @@
-"""A bad network: a TCP proxy that resets, stalls, loses answers, flips bits and throttles, when told to.
+"""A bad network: a TCP proxy that resets, stalls, loses answers, flips bits and throttles, on request.
 
 with ChaosProxy(port_of_a_server) as proxy:
     proxy.next(Fault("reset", match=b"PUT ", after=100_000))    # in the middle of the next upload

@@ -1,6 +1,6 @@
 """moto's S3 behind a counter, and the GCS XML interface over the same: `python moto_server.py PORT s3|gcs`.
 
-`GET /_lakepond/log` tells every request that was answered: method, path, query, status, bytes of the body.
+`GET /_lakepond/log` lists every request that was answered: method, path, query, status, bytes of the body.
 
 What obstore's GCS client needs of the XML interface beyond S3's is little: generations in place of ETags
 in the conditions, and a generation in every answer. `x-goog-if-generation-match: 0` is "only if it is not

@@ -1,4 +1,4 @@
-"""Small runs whose data tells on itself: a step's reward is its id, and its observation follows from it."""
+"""Small runs with self-identifying data: a step's reward is its id, and its observation follows from it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def record(replay: lp.Replay, start: int, stop: int) -> None:
 
 
 def run(replay: lp.Replay, commits: int, steps: int = 40) -> None:
-    """Some commits of some steps each, after what is there."""
+    """Some commits of some steps each, after the steps of the lake."""
     for _ in range(commits):
         begin = replay.stats().recorded
         record(replay, begin, begin + steps)

@@ -20,7 +20,7 @@ def s3(moto, monkeypatch, name) -> str:
     return f"s3://{moto.bucket}/{name}"
 
 
-def told(capfd, *words: object, code: int = 0) -> dict:
+def json_of(capfd, *words: object, code: int = 0) -> dict:
     assert main([*map(str, words), "--json"]) == code
     return json.loads(capfd.readouterr().out)
 
@@ -42,16 +42,16 @@ def test_a_lake_goes_up_is_looked_at_and_comes_back(s3, tmp_path, capfd):
     for writer in ("", "second"):
         with lp.Replay.open(tmp_path / "lake", small_runs.SPEC, capacity=200, writer=writer) as replay:
             small_runs.run(replay, 2)
-    assert told(capfd, "push", tmp_path / "lake", s3)["done"]
-    assert told(capfd, "status", s3)["lake"]["steps"] == 160
-    assert told(capfd, "ls", s3)["commits_kept"] == 4
-    assert told(capfd, "show", s3, "--writer", "second")["steps"] == 80
-    assert [each["intact"] for each in told(capfd, "verify", s3, "--all")["commits"]] == [True] * 4
-    pulled = told(capfd, "pull", s3, tmp_path / "back")["lake"]
+    assert json_of(capfd, "push", tmp_path / "lake", s3)["done"]
+    assert json_of(capfd, "status", s3)["lake"]["steps"] == 160
+    assert json_of(capfd, "ls", s3)["commits_kept"] == 4
+    assert json_of(capfd, "show", s3, "--writer", "second")["steps"] == 80
+    assert [each["intact"] for each in json_of(capfd, "verify", s3, "--all")["commits"]] == [True] * 4
+    pulled = json_of(capfd, "pull", s3, tmp_path / "back")["lake"]
     assert pulled["steps"] == 160
     assert list(pulled["writers"].values()) == [{"commit": 1, "steps": 80}] * 2
-    assert told(capfd, "verify", tmp_path / "back")["intact"]
-    assert told(capfd, "gc", s3)["segments"] == []
+    assert json_of(capfd, "verify", tmp_path / "back")["intact"]
+    assert json_of(capfd, "gc", s3)["segments"] == []
 
 
 @pytest.mark.parametrize("command", ["status", "watch", "ls", "show", "verify", "view", "gc"])

@@ -39,7 +39,7 @@ def later(monkeypatch) -> Callable[[float], None]:
 
 @pytest.fixture
 def cloud(name, tmp_path, later) -> lp.Cloud:
-    """A run of 8 commits, of which later ones have let go of the first steps."""
+    """A run of 8 commits, of which later ones have dropped the first steps."""
     cloud = lp.Cloud(f"memory://{name}")
     with lp.Replay.open(tmp_path / "lake", SPEC, capacity=80, max_steps=80, cloud=cloud) as replay:
         run(replay, commits=8)

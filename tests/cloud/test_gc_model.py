@@ -207,7 +207,7 @@ class World:
         self.stored: list[tuple[int, list[float]]] = []
         """snapshots, and the rewards of their steps"""
         self.safe: dict[str, tuple[str, int, frozenset[str]]] = {}
-        """readers that were told that their commit is safe: their lease, its chain, number and files"""
+        """readers to which their commit was reported as safe: their lease, its chain, number and files"""
         self.acknowledged: list[tuple[str, int]] = []
         self.refused = self.opened = 0
         self.keep_last = self.rng.choice((1, 1, 2))

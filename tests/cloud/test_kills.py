@@ -125,7 +125,7 @@ MACHINE = """
 
 
 def test_a_machine_that_is_killed_leaves_the_newest_whole_commit(moto, chaos, name, tmp_path):
-    """Each machine begins with an empty disk, goes on from the cloud, and dies at some moment of a push."""
+    """Each machine begins with an empty disk, resumes from the cloud, and dies at some moment of a push."""
     proxy, chance = chaos(moto), random.Random(1)
     proxy.rate = 200_000  # slow enough that most kills hit a push
     number, recorded = -1, 0
@@ -142,8 +142,8 @@ def test_a_machine_that_is_killed_leaves_the_newest_whole_commit(moto, chaos, na
         assert process.stdout is not None
         opened = process.stdout.readline().split()
         assert opened == ["open", str(recorded)]  # all that was pushed before, and nothing else
-        told = threading.Timer(chance.uniform(0.3, 2.0), process.send_signal, [signal.SIGKILL])
-        told.start()
+        timer = threading.Timer(chance.uniform(0.3, 2.0), process.send_signal, [signal.SIGKILL])
+        timer.start()
         for line in process.stdout:
             word, *numbers = line.split()
             if word == "pushed":
@@ -154,7 +154,7 @@ def test_a_machine_that_is_killed_leaves_the_newest_whole_commit(moto, chaos, na
         assert there or number < 0
         if there:
             with lp.pull(tmp_path / f"look-{machine}", moto.cloud(name)) as lake:
-                assert lake.commit.number >= number  # it may have arrived before it could be told
+                assert lake.commit.number >= number  # it may have arrived before it was acknowledged
                 recorded = lake.commit.recorded
                 whole(lake, recorded)
     assert number >= 0

@@ -194,7 +194,7 @@ def test_two_runs_at_one_place_are_told_and_nothing_is_overwritten(name, tmp_pat
         run(replay, commits=2)
     with pytest.raises(lp.CloudConflict, match="pull='lazy'"):
         lp.Replay.open(tmp_path / "b", SPEC, capacity=100, cloud=cloud)
-    with lp.Replay.open(tmp_path / "c", SPEC, capacity=100) as replay:  # begun without the cloud
+    with lp.Replay.open(tmp_path / "c", SPEC, capacity=100) as replay:  # started without the cloud
         record(replay, 0, 30)
     assert lp.push(tmp_path / "c", cloud).state == "failed"
     other = lp.Spec(obs=lp.Field((3,), "float32"))
@@ -237,9 +237,9 @@ def test_a_bounded_lake_pushes_what_it_keeps(name, tmp_path):
 
 def test_settings_that_cannot_be_are_refused(tmp_path):
     for wrong in ["bucket", "ftp://bucket", "gs://", "s3://user:key@bucket/x"]:
-        with pytest.raises(lp.SpecError) as told:
+        with pytest.raises(lp.SpecError) as caught:
             lp.Cloud(wrong)
-        assert "key" not in str(told.value)
+        assert "key" not in str(caught.value)
     with pytest.raises(lp.SpecError, match="need a cloud"):
         lp.Replay.open(tmp_path / "lake", SPEC, capacity=10, pull="lazy")
     with pytest.raises(lp.SpecError, match="has no cloud"):

@@ -360,12 +360,12 @@ def test_8_a_planted_key_appears_nowhere(request, kind, chaos, name, tmp_path, c
         texts += [repr(status), str(status), repr(replay), repr(replay._cloud.store)]
         texts += [repr(vars(replay._cloud.pusher))]
         for thing in (replay._cloud.store, cloud):
-            with pytest.raises(TypeError, match="not pickled") as told:
+            with pytest.raises(TypeError, match="not pickled") as caught:
                 pickle.dumps(thing)
-            texts.append(str(told.value))
-        with pytest.raises(lp.CloudUnreachable) as told:
+            texts.append(str(caught.value))
+        with pytest.raises(lp.CloudUnreachable) as caught:
             Store(cloud).list()
-        texts.append(repr(told.value))
+        texts.append(repr(caught.value))
     for file in tmp_path.rglob("*"):
         if file.is_file():
             assert secret.encode() not in file.read_bytes()
@@ -475,13 +475,13 @@ def test_10_a_forked_child_gets_a_clear_error_instead_of_hanging(moto, name, tmp
         child = os.fork()
         if not child:
             tries = [replay.push, Store(cloud).list, lambda: lp.pull({str(tmp_path / "x")!r}, cloud)]
-            told = 0
+            refused = 0
             for attempt in tries:
                 try:
                     attempt()
                 except CloudForked as error:
-                    told += "spawn" in str(error)
-            os._exit(told)
+                    refused += "spawn" in str(error)
+            os._exit(refused)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
         run(replay, commits=1)
         assert replay.push(wait=True).done  # the parent goes on
@@ -538,9 +538,9 @@ def test_12_a_key_file_that_is_not_there_is_named(tmp_path, monkeypatch):
 
 def test_12_wrong_credentials_are_told_and_right_ones_send_the_backlog(seaweed, name, tmp_path):
     wrong = {**seaweed.options(), "secret_access_key": "wrong-secret-77aa"}
-    with pytest.raises(lp.CloudRefused, match="rejects these credentials") as told:
+    with pytest.raises(lp.CloudRefused, match="rejects these credentials") as caught:
         lp.pull(tmp_path / "lake", lp.Cloud(seaweed.url(name), options=wrong))
-    assert "wrong-secret-77aa" not in str(told.value)
+    assert "wrong-secret-77aa" not in str(caught.value)
     cloud = lp.Cloud(seaweed.url(name), options=wrong, retry_cap=0.2)
     with lp.Replay.open(tmp_path / "lake", SPEC, capacity=100, cloud=cloud) as replay:
         run(replay, commits=1)

@@ -47,8 +47,8 @@ def test_gcs_takes_a_key_file_or_an_emulator(tmp_path):
 
 def test_azure_takes_a_connection_string_or_an_account():
     cloud = lp.Cloud("az://container/run")
-    told = "DefaultEndpointsProtocol=https;AccountName=me;AccountKey=a2V5==;BlobEndpoint=http://x/me;"
-    found = client_options(cloud, {"AZURE_STORAGE_CONNECTION_STRING": told})
+    text = "DefaultEndpointsProtocol=https;AccountName=me;AccountKey=a2V5==;BlobEndpoint=http://x/me;"
+    found = client_options(cloud, {"AZURE_STORAGE_CONNECTION_STRING": text})
     assert found["account_name"] == "me"
     assert found["account_key"] == "a2V5=="
     assert found["client_options"] == {"allow_http": True}
@@ -92,8 +92,8 @@ def test_a_status_reads_as_a_sentence():
 
 
 def test_progress_is_drawn_on_a_terminal_and_nowhere_else(capfd, monkeypatch):
-    told = UploadStatus("sending", 1, 1_000_000, 1, 1_000_000, 0, 1.0, 1e6, None)
-    with watching(lambda: told):
+    sending = UploadStatus("sending", 1, 1_000_000, 1, 1_000_000, 0, 1.0, 1e6, None)
+    with watching(lambda: sending):
         pass
     assert capfd.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes anything for a terminal
@@ -104,7 +104,7 @@ def test_progress_is_drawn_on_a_terminal_and_nowhere_else(capfd, monkeypatch):
     def status() -> UploadStatus:
         if next(asked) == 3:
             drawn.set()
-        return told
+        return sending
 
     with watching(status, show=True):
         drawn.wait(30)

@@ -32,7 +32,7 @@ def _here(monkeypatch):
     monkeypatch.chdir(Path(__file__).parent)
 
 
-def told(capsys, *line) -> dict:
+def json_of(capsys, *line) -> dict:
     assert main([*map(str, line), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -55,8 +55,8 @@ def test_it_collects_with_saved_weights_and_is_shown(tmp_path, capsys, monkeypat
             "50ms",
             *how,
         ]
-        assert told(capsys, *line, "--weights", place, "--steps", 400)["steps"] == 400
-        assert told(capsys, *line, "--steps", 100)["steps"] == 100
+        assert json_of(capsys, *line, "--weights", place, "--steps", 400)["steps"] == 400
+        assert json_of(capsys, *line, "--steps", 100)["steps"] == 100
         with lp.Lake.open(place, cache=tmp_path / "cache") if how else lp.Lake.open(place) as opened:
             steps = opened.steps(0, 500)
             assert sum(each_once(all_obs(opened)).values()) == 500
@@ -64,7 +64,7 @@ def test_it_collects_with_saved_weights_and_is_shown(tmp_path, capsys, monkeypat
         assert not steps.action[400:].any()  # the second one was not given any
         assert not (steps.truncated & steps.terminated).any()
         assert steps.truncated[398:400].all()  # its episodes ended with the process
-        status = told(capsys, "status", place)
+        status = json_of(capsys, "status", place)
         collector = status["lake"]["writers"][0]["collector"]
         assert (collector["starts"], collector["steps"], collector["error"]) == (2, 100, None)
         assert status["state"] == "running"  # it has committed in the last minute
@@ -178,7 +178,7 @@ def test_weights_are_arrays_and_read_when_they_are_new(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (["--env", "worlds:Nothing", "--policy", "worlds:Constant"], "--env worlds:Nothing cannot be used"),
         (
@@ -188,9 +188,9 @@ def test_weights_are_arrays_and_read_when_they_are_new(tmp_path):
         (["--env", "worlds:Counting", "--policy", "worlds:EPISODE"], "is a int, not a class or function"),
     ],
 )
-def test_bad_input(line, said, tmp_path, capsys):
+def test_bad_input(line, message, tmp_path, capsys):
     assert main(["collect", "--writer", "c0", "--lake", str(tmp_path / "lake"), *line]) == 2
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "lake").exists()
 
 

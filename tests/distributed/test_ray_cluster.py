@@ -1,4 +1,4 @@
-"""Starting, joining and leaving Ray, and what is said if that is not possible."""
+"""Starting, joining and leaving Ray, and the errors if that is not possible."""
 
 from __future__ import annotations
 
@@ -129,14 +129,14 @@ def test_a_head_that_is_gone_is_noticed(monkeypatch):
     monkeypatch.setattr(ray_cluster, "PROBE_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        head = ray_cluster.Head(
+        head = ray_cluster.ClusterHead(
             SimpleNamespace(get_runtime_context=lambda: SimpleNamespace(gcs_address=address))
         )
         monkeypatch.setattr(ray_cluster, "HEAD_SECONDS", 1.0)
         head.check()
         assert not head.lost
-    said = f"cluster, {address}, has not answered for 1 s; start the cluster"
-    with pytest.raises(ClusterError, match=said):
+    message = f"cluster, {address}, has not answered for 1 s; start the cluster"
+    with pytest.raises(ClusterError, match=message):
         wait_until(head.check)  # it returns None
     assert head.lost
 

@@ -57,7 +57,7 @@ def test_rsi_at_its_ends_and_where_nothing_moves():
 
 
 def test_macd_of_a_straight_line_by_hand():
-    # An EMA begun with the plain mean of a straight line of slope 1 lags (n - 1) / 2 for ever:
+    # An EMA started with the plain mean of a straight line of slope 1 lags (n - 1) / 2 for ever:
     # 5.5 for 12 days, 12.5 for 26, so MACD is 7, and its own mean is 7.
     table = of_one(np.arange(60) + 10)
     assert np.isnan(table[:25, MACD]).all()

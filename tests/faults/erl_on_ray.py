@@ -70,7 +70,7 @@ def _train(
         if process.poll() is not None:
             if process.returncode != ended_by:
                 raise AssertionError(
-                    f"exit code {process.returncode}: {(scratch / 'said').read_text()[-600:]}"
+                    f"exit code {process.returncode}: {(scratch / 'errors').read_text()[-600:]}"
                 )
             process, ended_by = _start(scratch, here, server, sizes), 0
         while process.poll() is None and _generations(here) <= newest:
@@ -95,11 +95,11 @@ def _start(
     resumes = ["--resume"] if _is_pushed(server) or any(here.glob("checkpoints/*/state.json")) else []
     ray = ["--ray", "local", "--workers", "2", "--cloud", server.url(NAME)]
     command = training.words("erl", here, *ray, *resumes, **sizes)
-    with (scratch / "said").open("wb") as said:
+    with (scratch / "errors").open("wb") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "lakepond", *command],
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=errors,
             env=training.environment() | server.environment(),
         )
 

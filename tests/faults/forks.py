@@ -141,11 +141,11 @@ def two_writers(scratch: Path, commits: int) -> None:
     line = [sys.executable, "-c", textwrap.dedent(WRITER), str(path), str(commits)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     writers = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=env) for _ in range(2)]
-    said = [writer.communicate(timeout=300)[0].split() for writer in writers]
+    printed = [writer.communicate(timeout=300)[0].split() for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0]
-    numbers = sorted(int(number) for words in said for number in words[::2])
+    numbers = sorted(int(number) for words in printed for number in words[::2])
     assert numbers == list(range(2 * commits)), f"commits {numbers}"
-    stops = sorted(int(stop) for words in said for stop in words[1::2])
+    stops = sorted(int(stop) for words in printed for stop in words[1::2])
     assert stops == list(range(3, 6 * commits + 1, 3)), f"two commits of the same steps: {stops}"
     check_and_continue(path, 6 * commits, 6 * commits, capacity=40)
 

@@ -1,4 +1,4 @@
-"""The corpus of hostile inputs: files that were made to harm, and what has to be said of them.
+"""The corpus of hostile inputs: files that were made to harm, and how each must be reported.
 
     for case in hostile.cases():
         hostile.check(case, folder)               # builds it in an empty folder and runs it
@@ -156,16 +156,16 @@ def check_built(case: Case, folder: Path) -> None:
     """The same for a case that was built in `folder`."""
     before = {path for path in folder.rglob("*")}
     words = case.command(folder)
-    said = run(words)
-    assert said.code in case.codes, (case.name, said)
-    lines = (said.err or said.out).strip().splitlines()
-    if said.code:
+    result = run(words)
+    assert result.code in case.codes, (case.name, result)
+    lines = (result.err or result.out).strip().splitlines()
+    if result.code:
         assert lines, case.name
         # `data check` lists all problems; `open` logs the commits that it skips
-        assert len(lines) == 1 or words[0] in ("data", "open"), (case.name, said.err)
+        assert len(lines) == 1 or words[0] in ("data", "open"), (case.name, result.err)
         assert len(lines[0]) < 1500, (case.name, lines[0])
-    assert "Traceback" not in said.err, (case.name, said.err)
-    assert "\x1b" not in said.out + said.err, f"{case.name}: a terminal escape was printed"
+    assert "Traceback" not in result.err, (case.name, result.err)
+    assert "\x1b" not in result.out + result.err, f"{case.name}: a terminal escape was printed"
     page = folder / "run" / "report.html"
     assert not page.exists() or "<script>x" not in page.read_text(), case.name
     assert not (folder / "opened").exists(), f"{case.name}: a pickle was executed"

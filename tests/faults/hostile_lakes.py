@@ -17,7 +17,7 @@ import numpy as np
 import lakepond as lp
 from lakepond.arrow_sizes import read_footer
 from lakepond.lake.format.checksum import digest_of
-from lakepond.lake.format.columns import Layout, _column
+from lakepond.lake.format.columns import StepFileLayout, _column
 from lakepond.lake.format.sealed import seal, unseal
 from lakepond.lake.format.steps import read_layout, read_steps, write_batches, write_steps
 
@@ -157,7 +157,7 @@ def huge_batch(folder: Path) -> None:
 
     def lie(value: Json) -> None:
         layout = read_layout(lake / "segments" / f"{value['steps'][0]['digest']}.steps")
-        huge = Layout(layout.columns, count, count, layout.notes)
+        huge = StepFileLayout(layout.columns, count, count, layout.notes)
         zeros = {c.name: np.zeros((count, *c.shape), c.dtype) for c in layout.columns}
         out = io.BytesIO()
         write_batches(out, huge, [zeros])
@@ -173,7 +173,7 @@ def huge_priorities(folder: Path) -> None:
     lake, count = copied(folder), 1 << 26
 
     def lie(value: Json) -> None:
-        layout = Layout((_column("weight", np.dtype("<f8"), ()),), count, count, (("first", b"0"),))
+        layout = StepFileLayout((_column("weight", np.dtype("<f8"), ()),), count, count, (("first", b"0"),))
         out = io.BytesIO()
         write_batches(out, layout, [{"weight": np.zeros(count)}])
         value["priorities"] = {"steps": count, **stored(lake, out.getvalue(), "steps")}

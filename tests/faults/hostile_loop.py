@@ -74,8 +74,8 @@ def loop(chance: random.Random, seconds: float) -> None:
             report(what=what)  # before it runs: the process may not survive it
             before = peak()
             try:
-                said = hostile.run(case.command(folder))
-                assert "Traceback" not in said.err, said.err[-300:]
+                result = hostile.run(case.command(folder))
+                assert "Traceback" not in result.err, result.err[-300:]
                 assert not (folder / "opened").exists(), "it was executed"
                 grown = peak() - before
                 assert grown <= 2 * hostile.MEMORY_BYTES, f"it took {grown >> 20} MB"
@@ -83,8 +83,8 @@ def loop(chance: random.Random, seconds: float) -> None:
                 report(what=what, failed=f"{type(error).__name__}: {error}"[:400])
 
 
-def report(**said: str) -> None:
-    print(json.dumps(said), flush=True)  # noqa: T201
+def report(**fields: str) -> None:
+    print(json.dumps(fields), flush=True)  # noqa: T201
 
 
 def peak() -> int:

@@ -37,7 +37,7 @@ CODES = {
 }
 """how a process ends after each signal, besides having been done before (0)"""
 BESIDE_ANOTHER = {0, 1, 2, 4}
-"""how a process may end that met another one on the same folder: done, refused, or told that it is in use"""
+"""how a process may end that met another one on the same folder: done, refused, or in use"""
 READY = "from lakepond.cli import program; print('ready', flush=True); program()"
 BUSY = 4
 TRIES = 5
@@ -278,11 +278,11 @@ def drill_writer(scratch: Path, chance: random.Random, *, rounds: int) -> Outcom
         with outcome.attempt(f"kill {number}"):
             process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=env)
             assert process.stdout is not None
-            said = [process.stdout.readline()]
+            printed = [process.stdout.readline()]
             time.sleep(chance.uniform(0.01, 0.6))
             process.kill()
-            said += process.communicate()[0].splitlines()
-            acknowledged = max([acknowledged, *(int(word) for word in said if word.strip().isdigit())])
+            printed += process.communicate()[0].splitlines()
+            acknowledged = max([acknowledged, *(int(word) for word in printed if word.strip().isdigit())])
             with lp.Lake.open(path) as lake:
                 there = lake.commit.recorded
                 assert there >= acknowledged, f"{there} of {acknowledged} acknowledged steps"

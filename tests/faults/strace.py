@@ -75,16 +75,16 @@ def drill(operation: str, scratch: Path) -> Outcome:
 def changes(log: str, root: Path) -> list[tuple[str, str, str, int]]:
     """The changes below a folder in a log of strace, from the mark `start` to the mark `stop`."""
     found: list[tuple[str, str, str, int]] = []
-    begun: dict[str, str] = {}
+    unfinished_calls: dict[str, str] = {}
     recording = False
     for line in log.splitlines():
         pid, _, call = line.partition(" ")
         call = call.lstrip()
         if call.endswith("<unfinished ...>"):
-            begun[pid] = call.removesuffix("<unfinished ...>")
+            unfinished_calls[pid] = call.removesuffix("<unfinished ...>")
             continue
         if resumed := re.match(r"<\.\.\. \w+ resumed>(.*)", call):
-            call = begun.pop(pid) + resumed[1]
+            call = unfinished_calls.pop(pid) + resumed[1]
         match = re.match(r"(\w+)\((.*)\)\s+= (-?\d+)", call)
         if match is None or int(match[3]) < 0:
             continue

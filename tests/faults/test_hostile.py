@@ -66,5 +66,5 @@ def test_a_lake_with_a_random_change_is_read_or_refused(seed, tmp_path):
         hostile_lakes.copied(folder)
         what = [hostile.mutate(folder, chance) for _ in range(chance.randint(1, 3))]
         for command in ("verify", "show", "status", "open"):
-            said = hostile.run([command, f"{folder}/lake"])
-            assert "Traceback" not in said.err, (what, command)
+            result = hostile.run([command, f"{folder}/lake"])
+            assert "Traceback" not in result.err, (what, command)

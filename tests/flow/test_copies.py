@@ -151,7 +151,7 @@ def test_a_pickle_has_each_row_once_and_runs_nothing_but_what_makes_arrays():
             truncated=False,
         )
     data = pickle.dumps(replay)
-    assert len(data) < 1.05 * frames.nbytes + 200_000  # plainly: 16 times that
+    assert len(data) < 1.05 * frames.nbytes + 200_000  # without deduplication: 16 times that
     assert len(data) < 1.2 * replay.stats().bytes_held
     called = Names(io.BytesIO(data))
     called.load()

@@ -361,9 +361,9 @@ def test_copies_and_forked_children_have_the_steps_and_follow_nothing(tmp_path):
                 replay.close()
                 return len(replay.recent(30).reward), str(error)
 
-        count, said = in_child(in_the_child)
+        count, message = in_child(in_the_child)
         assert count == 30
-        assert "forked child" in said
+        assert "forked child" in message
         writer.record(30)
         wait_until(lambda: len(replay) == 60)
     writer.close()

@@ -28,7 +28,7 @@ class Interrupt:
             return None
         if linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
             return self  # a signal does not come between a block and its end, a trace does
-        if event in ("line", "return") and not self.raised:  # also between a result and whoever takes it
+        if event in ("line", "return") and not self.raised:  # also between a result and its caller
             self.left -= 1
             if self.left < 0:
                 self.raised = True

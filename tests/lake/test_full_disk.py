@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_lake import agrees, record, spec_of
+from test_lake import agrees, all_there, record, spec_of
 
 import lakepond as lp
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
@@ -44,15 +44,6 @@ def use_up(disk: Path) -> Path:
                 ballast.write(bytes(4096))
         except OSError:
             return file
-
-
-def all_there(path: Path, count: int) -> None:
-    with lp.Lake.open(path) as lake:
-        assert len(lake) == count
-        lake.verify()
-        batch = lake.steps(0, count)
-        for i in range(count):
-            agrees(batch, i, WORLD)
 
 
 def dropped(background: Background) -> None:
@@ -88,7 +79,7 @@ def test_a_replay_that_cannot_be_closed_stays_open_and_loses_nothing(disk, rng):
     with pytest.raises(lp.ReplayClosed):
         record(replay, WORLD, 80, 81)
     replay.close()  # nothing is left to do
-    all_there(disk / "lake", 80)
+    all_there(disk / "lake", 80, WORLD)
     lp.Replay.open(disk / "lake").close()
 
 
@@ -110,7 +101,7 @@ def test_a_replay_that_is_given_up_releases_its_lake_and_says_what_is_lost(disk,
     (disk / "ballast").unlink()
     with lp.Replay.open(disk / "lake", capacity=500) as again:
         record(again, WORLD, 20, 30)
-    all_there(disk / "lake", 30)
+    all_there(disk / "lake", 30, WORLD)
 
 
 def test_an_error_while_closing_does_not_hide_the_one_before_it(disk, caplog):
@@ -123,7 +114,7 @@ def test_an_error_while_closing_does_not_hide_the_one_before_it(disk, caplog):
     assert "No space" in caplog.text
     ballast.unlink()
     replay.close()
-    all_there(disk / "lake", 40)
+    all_there(disk / "lake", 40, WORLD)
     replay = lp.Replay.open(disk / "lake", capacity=500)
     record(replay, WORLD, 40, 70)
     ballast = use_up(disk)
@@ -131,7 +122,7 @@ def test_an_error_while_closing_does_not_hide_the_one_before_it(disk, caplog):
         pass
     ballast.unlink()
     replay.close()
-    all_there(disk / "lake", 70)
+    all_there(disk / "lake", 70, WORLD)
 
 
 def test_a_device_lake_that_cannot_be_closed_stays_open_and_loses_nothing(disk, caplog):
@@ -185,7 +176,7 @@ def test_a_replay_that_could_not_be_closed_is_pushed_when_it_can_be(disk, tmp_pa
     ballast.unlink()
     replay.close()
     lp.pull(tmp_path / "pulled", cloud).close()
-    all_there(tmp_path / "pulled", 40)
+    all_there(tmp_path / "pulled", 40, WORLD)
 
 
 def test_a_replay_that_is_dropped_after_a_failed_commit_dies(disk, caplog):
@@ -213,7 +204,7 @@ def test_a_replay_that_is_dropped_after_a_failed_commit_dies(disk, caplog):
     ballast.unlink()
     with lp.Replay.open(disk / "lake", capacity=500) as replay:
         record(replay, WORLD, 10, 30)
-    all_there(disk / "lake", 30)
+    all_there(disk / "lake", 30, WORLD)
 
 
 def test_a_device_lake_that_is_dropped_is_free_again(tmp_path):

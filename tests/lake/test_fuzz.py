@@ -138,12 +138,12 @@ def changed(tree: Any, path: tuple[Any, ...], change: Callable[[Any], Any]) -> A
 def test_sealed_nonsense(lake, tmp_path_factory, kind, data):
     """As if a program had written it: the checksum holds, but a value is another, missing or repeated."""
     file = sorted(lake.glob(kind))[0]
-    told = json.loads(json.dumps(unseal(file.read_bytes())))
+    content = json.loads(json.dumps(unseal(file.read_bytes())))
     for _ in range(data.draw(st.integers(1, 2))):
-        place = data.draw(st.sampled_from(list(places(told))[1:]))
+        place = data.draw(st.sampled_from(list(places(content))[1:]))
         how = data.draw(st.sampled_from(["other", "drop", "repeat"]))
         if how == "other":
-            told = changed(told, place, lambda _: data.draw(json_values))
+            content = changed(content, place, lambda _: data.draw(json_values))
         else:
             inner = place[:-1]
 
@@ -155,8 +155,8 @@ def test_sealed_nonsense(lake, tmp_path_factory, kind, data):
             def repeat(node: Any, key: Any = place[-1]) -> Any:
                 return {**node, f"{key}2": node[key]} if isinstance(node, dict) else [*node, node[key]]
 
-            told = changed(told, inner, drop if how == "drop" else repeat)
-    with with_file(file, seal(told)):
+            content = changed(content, inner, drop if how == "drop" else repeat)
+    with with_file(file, seal(content)):
         read_all(lake, tmp_path_factory.getbasetemp())  # raises nothing but LakepondError
 
 

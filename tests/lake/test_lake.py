@@ -64,6 +64,16 @@ def agrees(batch: lp.Batch, i: int, world: str) -> None:
     assert batch.extras["log_prob"][i] == step["log_prob"]
 
 
+def all_there(path: Path, count: int, world: str) -> None:
+    """Check that a lake has exactly the steps [0, count), and every byte of it."""
+    with lp.Lake.open(path) as lake:
+        assert len(lake) == count
+        lake.verify()
+        batch = lake.steps(0, count)
+        for i in range(count):
+            agrees(batch, i, world)
+
+
 def settle(replay: lp.Replay) -> None:
     """Wait until merging and deleting after the last commit have finished."""
     background = replay._outflow.background
@@ -125,7 +135,7 @@ def test_a_resumed_replay_samples_as_one_that_never_stopped(tmp_path, world, alp
         assert same_batch(a, b)
     assert same_batch(plain.recent(50), again.recent(50))
     again.close()
-    assert len(lp.Lake.open(tmp_path / "lake")) == 130  # close() commits what is new
+    assert len(lp.Lake.open(tmp_path / "lake")) == 130  # close() commits the rest
 
 
 def test_going_on_writes_only_what_is_new(tmp_path):
@@ -185,10 +195,7 @@ def test_a_large_commit_is_several_files(tmp_path, monkeypatch, world, codec):
     with lp.Replay.open(path, capacity=300) as replay:
         record(replay, world, 300, 320)
         agrees(replay.recent(300), 0, world)
-    with lp.Lake.open(path) as lake:
-        batch = lake.steps(0, 320)
-        for i in range(320):
-            agrees(batch, i, world)
+    all_there(path, 320, world)
 
 
 def test_a_commit_in_the_background(tmp_path):
@@ -200,10 +207,7 @@ def test_a_commit_in_the_background(tmp_path):
         assert pending.result(timeout=60).recorded == 50
         last = replay.commit()
         assert last.recorded == 180
-    with lp.Lake.open(tmp_path / "lake") as lake:
-        batch = lake.steps(0, 180)
-        for i in range(180):
-            agrees(batch, i, world)
+    all_there(tmp_path / "lake", 180, world)
 
 
 def test_readers_are_free_and_writers_are_one(tmp_path):
@@ -382,8 +386,8 @@ replay.close()
 
 def test_a_full_disk_loses_nothing_and_training_goes_on(tmp_path):
     code = FULL_DISK.format(tests=str(Path(__file__).parent), path=str(tmp_path / "lake"))
-    said = subprocess.check_output([sys.executable, "-c", code], text=True).split()
-    assert said == ["refused", "refused", "then", "900"]
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    assert printed == ["refused", "refused", "then", "900"]
     with lp.Lake.open(tmp_path / "lake") as lake:
         lake.verify()
         batch = lake.steps(0, 900)
@@ -635,11 +639,7 @@ def test_an_interrupted_hand_over_changes_nothing(tmp_path, monkeypatch):
     monkeypatch.undo()
     record(replay, world, 30, 40)
     replay.close()
-    with lp.Lake.open(tmp_path / "lake") as lake:
-        lake.verify()
-        batch = lake.steps(0, 40)
-        for i in range(40):
-            agrees(batch, i, world)
+    all_there(tmp_path / "lake", 40, world)
 
 
 def test_clear_keeps_what_was_recorded_in_the_lake(tmp_path):
@@ -649,10 +649,7 @@ def test_clear_keeps_what_was_recorded_in_the_lake(tmp_path):
         replay.clear()
         assert len(replay) == 0
         record(replay, world, 20, 30)
-    with lp.Lake.open(tmp_path / "lake") as lake:
-        batch = lake.steps(0, 30)
-        for i in range(30):
-            agrees(batch, i, world)
+    all_there(tmp_path / "lake", 30, world)
 
 
 def test_saving_has_its_own_lakes(tmp_path):
@@ -718,11 +715,7 @@ def test_recording_goes_on_while_the_disk_is_full_within_bounds(tmp_path, monkey
     assert replay.commit().recorded == recorded
     record(replay, world, recorded, recorded + 10)
     replay.close()
-    with lp.Lake.open(tmp_path / "lake") as lake:
-        assert len(lake) == recorded + 10
-        batch = lake.steps(0, len(lake))
-        for i in range(len(lake)):
-            agrees(batch, i, world)
+    all_there(tmp_path / "lake", recorded + 10, world)
 
 
 def test_priorities_are_kept_for_another_exponent(tmp_path):

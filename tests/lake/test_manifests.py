@@ -156,7 +156,7 @@ def test_a_list_of_any_length_has_few_entries() -> None:
         longest = max(longest, len(packed))
     assert longest <= 31 + 7 * 5
     assert sum(entry.files if isinstance(entry, Manifest) else 1 for entry in packed) == 20_000
-    # each file is listed anew once per level
+    # each file is listed again once per level
     assert sum(len(entries) for entries in lists.written.values()) < 4 * 20_000
 
 
@@ -239,7 +239,7 @@ class LakeMachine(RuleBasedStateMachine):
 
     world = "market window"
     cycle = 60
-    """contents come again after so many steps, and with them rows that were recorded long ago"""
+    """contents repeat after this many steps, and with them rows that were recorded long ago"""
 
     def __init__(self) -> None:
         super().__init__()

@@ -68,8 +68,8 @@ def test_a_folder_that_may_not_be_written_can_be_read(tmp_path):
         with lp.Replay.open(folder / "lake", spec_of("frames first"), capacity=50) as replay:
             record(replay, "frames first", 0, 10)
         code = READ_ONLY.format(user=65534, path=str(folder / "lake"))
-        said = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, cwd="/")
-        assert said.stdout.split() == ["10", "True", "True", "True"], said.stderr
+        ended = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, cwd="/")
+        assert ended.stdout.split() == ["10", "True", "True", "True"], ended.stderr
     finally:
         shutil.rmtree(folder)
 
@@ -144,8 +144,8 @@ def test_a_lake_of_100_gb_needs_less_than_one(tmp_path):
     RLIMIT_DATA counts all that a process can write to, also what it never touches: each thread's stack, say.
     """
     code = LITTLE_MEMORY.format(path=str(tmp_path / "lake"))
-    said = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True)
-    assert said.stdout.split() == ["101", "True", "125", "4000"], said.stderr[-2000:]
+    ended = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True)
+    assert ended.stdout.split() == ["101", "True", "125", "4000"], ended.stderr[-2000:]
     assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) < 200e6
 
 

@@ -19,7 +19,7 @@ def weights(replay: lp.Replay) -> dict[int, float]:
 
 
 def test_every_commit_gives_back_the_priorities_of_its_moment(tmp_path):
-    """Few change, many change, none does; the ring goes round; all are written anew now and then."""
+    """Few change, many change, none does; the ring goes round; all are written again now and then."""
     path, rng, then = tmp_path / "lake", np.random.default_rng(0), {}
     with lp.Replay.open(path, spec_of(WORLD), capacity=400, alpha=0.6) as replay:
         for k in range(60):
@@ -29,12 +29,12 @@ def test_every_commit_gives_back_the_priorities_of_its_moment(tmp_path):
             some = rng.choice(live, min(len(live), [0, 3, 20, 300][k % 4] if k > 40 else 5), replace=False)
             replay.update_priorities(some, np.abs(rng.standard_normal(len(some))))
             then[replay.commit().number] = weights(replay), replay.commit(wait=False)
-        told = {number: done.result() for number, (_, done) in then.items()}  # nothing is new in these
-    changes = [len(commit.priority_changes) for commit in told.values()]
+        again = {number: done.result() for number, (_, done) in then.items()}  # nothing is new in these
+    changes = [len(commit.priority_changes) for commit in again.values()]
     assert max(changes) == pond_to_lake.MOST_CHANGES
     assert changes.count(0) < 20
     for number, (known, _) in then.items():
-        for each in (number, told[number].number):
+        for each in (number, again[number].number):
             copy = lp.Replay(spec_of(WORLD), 400, alpha=0.6)
             with lp.Lake.open(path, commit=each) as lake:
                 lake.verify()
@@ -57,7 +57,7 @@ def test_a_commit_costs_what_changed(tmp_path):
         assert replay.commit().priority_changes == ()  # all of them: written whole
     with lp.Replay.open(tmp_path / "lake", capacity=20_000, alpha=0.6) as again:
         again.update_priorities([7], [0.5])
-        assert again.commit().priority_changes == ()  # whoever goes on begins with all
+        assert again.commit().priority_changes == ()  # a resumed replay begins with all
 
 
 def test_the_file_of_a_change_is_checked_and_kept(tmp_path):

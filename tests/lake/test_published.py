@@ -8,7 +8,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from test_lake import agrees, record, settle, spec_of
+from test_lake import all_there, record, settle, spec_of
 
 import lakepond as lp
 from lakepond.lake.format import commits
@@ -25,15 +25,6 @@ WORLD = "frames first"
 
 def broken(*_: object, **__: object) -> None:
     raise RuntimeError("a defect")
-
-
-def all_there(path, count: int) -> None:
-    with lp.Lake.open(path) as lake:
-        assert len(lake) == count
-        lake.verify()
-        batch = lake.steps(0, count)
-        for i in range(count):
-            agrees(batch, i, WORLD)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +51,11 @@ def test_an_error_after_publishing_fails_no_commit(tmp_path, monkeypatch, caplog
         commit = replay.commit()
         assert (commit.number, commit.recorded) == (k, 5 * k + 5)
     replay.close()
-    said = [r.getMessage() for r in caplog.records if "a defect" in r.getMessage()]
-    assert len(said) == 1
+    logged = [r.getMessage() for r in caplog.records if "a defect" in r.getMessage()]
+    assert len(logged) == 1
     monkeypatch.undo()
     lp.Replay.open(path, capacity=50).close()  # the lock was released
-    all_there(path, 30)
+    all_there(path, 30, WORLD)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a defect"), OSError(28, "No space left"), KeyError("x")])
@@ -80,14 +71,14 @@ def test_a_merge_that_fails_is_dropped_and_reported_once(tmp_path, monkeypatch, 
             replay.commit()
             settle(replay)
         monkeypatch.undo()
-        said = [r.getMessage() for r in caplog.records if "could not be merged" in r.getMessage()]
-        assert len(said) == 1
+        logged = [r.getMessage() for r in caplog.records if "could not be merged" in r.getMessage()]
+        assert len(logged) == 1
         for k in range(16, 22):
             record(replay, WORLD, 5 * k, 5 * k + 5)
             commit = replay.commit()
             settle(replay)
         assert len(commit.segments) < 10  # merging works again
-    all_there(path, 110)
+    all_there(path, 110, WORLD)
 
 
 def test_files_that_cannot_replace_the_small_ones_fail_no_commit(tmp_path, monkeypatch, caplog):
@@ -101,7 +92,7 @@ def test_files_that_cannot_replace_the_small_ones_fail_no_commit(tmp_path, monke
             settle(replay)
         assert replay._outflow.background.writer.maintenance.failures > 1
     assert caplog.text.count("could not be replaced") == 1
-    all_there(path, 50)
+    all_there(path, 50, WORLD)
     with lp.Lake.open(path) as lake:
         kept = {name for n in lake.commits() for name, _ in lp.Lake.open(path, n).files()}
         assert {file.name for file in (path / "segments").iterdir()} == kept
@@ -128,7 +119,7 @@ def test_a_commit_that_is_visible_but_not_durable_uses_up_its_number(tmp_path, m
     with pytest.warns(RuntimeWarning, match="Input/output"):
         record(replay, WORLD, 10, 15)
     replay.close()
-    all_there(path, 15)
+    all_there(path, 15, WORLD)
     with lp.Lake.open(path) as lake:
         assert lake.commits() == [0, 1, 2, 3]  # 1 was never acknowledged, and is complete
 
@@ -164,5 +155,5 @@ def test_a_second_writer_never_overwrites_a_commit(tmp_path, monkeypatch, links)
     assert (path / "commits" / commits.file_name(1)).read_bytes() == acknowledged
     record(second, WORLD, 12, 20)
     second.close()
-    all_there(path, 20)
+    all_there(path, 20, WORLD)
     assert not list((path / "commits").glob("*.aside"))

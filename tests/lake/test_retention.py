@@ -101,9 +101,9 @@ def test_all_commits_are_kept_while_a_checkpoint_cannot_be_read_and_that_is_said
     with lp.Lake.open(run / "lake") as lake:
         lake.compact(keep_last=1)
     assert readable(run / "lake") == list(range(11))
-    said = [each.getMessage() for each in caplog.records if "are kept" in each.getMessage()]
-    assert len(said) == 2  # by the replay, and by compact
-    assert "00000005/state.json cannot be read" in said[0]
+    logged = [each.getMessage() for each in caplog.records if "are kept" in each.getMessage()]
+    assert len(logged) == 2  # by the replay, and by compact
+    assert "00000005/state.json cannot be read" in logged[0]
     with pytest.raises(lp.LakeCorrupt, match="nothing is deleted"):
         retention.checkpointed(run / "lake")
 
@@ -427,8 +427,8 @@ def test_no_file_is_deleted_while_a_manifest_of_a_kept_commit_cannot_be_read(tmp
         monkeypatch.setattr(manifests, "_kept", manifests._Kept())
         before = names.segment_files(path / "segments").keys()
         commit(40, 45)  # goes on, though it cannot read what it needs for cleaning up
-        said = [each.getMessage() for each in caplog.records if "could not be deleted" in each.getMessage()]
-        assert 1 <= len(said) == len(set(said))  # each reason once
+        logged = [each.getMessage() for each in caplog.records if "could not be deleted" in each.getMessage()]
+        assert 1 <= len(logged) == len(set(logged))  # each reason once
         assert replay._outflow.background.writer.maintenance.failures > 1
         assert before <= names.segment_files(path / "segments").keys()
         for file, data in damaged.items():

@@ -29,7 +29,7 @@ WORLD = "frames first"
 
 
 def write(path: Path, writer: str, counts: list[int], world: str = WORLD, **how: object) -> None:
-    """Commits of so many steps each; step n of a writer is step n of the world."""
+    """Commits of that many steps each; step n of a writer is step n of the world."""
     with lp.Replay.open(path, spec_of(world), capacity=60, writer=writer, **how) as replay:
         for count in counts:
             n = replay.stats().recorded
@@ -433,8 +433,8 @@ def test_three_processes_write_one_is_killed_and_a_reader_reads(tmp_path):
         all_there(lake, [(name, 0, ends[name] + 10) for name in names])
 
 
-def test_whoever_begins_a_lake_begins_it_for_all(tmp_path):
-    """Two that begin at the same moment: a lake stays what the first one said, and so does its lock."""
+def test_the_first_writer_of_a_lake_sets_its_spec_for_all(tmp_path):
+    """Two that begin at the same moment: the lake keeps the spec of the first one, and its lock."""
     path = tmp_path / "lake"
     create(path, describe(spec_of(WORLD)))
     before = (path / "lake.json").stat().st_ino

@@ -74,7 +74,7 @@ def visit(chromium):
         context.set_default_timeout(15_000)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda said: complaints.append(f"{said.type}: {said.text}"))
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         page.on("requestfailed", lambda request: complaints.append(f"failed: {request.url}"))
         page.complaints = complaints

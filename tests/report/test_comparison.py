@@ -39,11 +39,11 @@ def comparison(tmp_path):
 
 
 def test_scores_are_told_over_those_of_the_best_arm(comparison):
-    told = figures(read(comparison))["arms"]
-    assert told["single"]["iqm"] == [1.0, 1.0, 1.0]
-    assert told["mixture"]["iqm"] == [0.5, 0.5, 0.5]
-    assert told["mixture"]["mean"] == [0.5, 0.5, 0.5]
-    assert told["mixture"]["beats"] == [0.0, 0.0, 0.0]
+    found = figures(read(comparison))["arms"]
+    assert found["single"]["iqm"] == [1.0, 1.0, 1.0]
+    assert found["mixture"]["iqm"] == [0.5, 0.5, 0.5]
+    assert found["mixture"]["mean"] == [0.5, 0.5, 0.5]
+    assert found["mixture"]["beats"] == [0.0, 0.0, 0.0]
 
 
 def test_differences_on_each_game_come_first_and_are_of_the_seeds_that_both_arms_have(comparison, tmp_path):
@@ -100,19 +100,19 @@ def test_the_page_tells_all_and_keeps_what_was_written_by_hand(comparison, tmp_p
 
 def test_arms_that_are_not_on_all_games_yet_are_compared_where_they_are(comparison):
     made_up(comparison, "live", "Breakout", 0, 20.0)
-    told = figures(read(comparison))["arms"]
-    assert told["live"]["iqm"][0] == 1.0
-    assert told["live"]["runs"] == 1
-    assert np.isnan(told["live"]["iqm"][1])  # one seed has no interval
+    found = figures(read(comparison))["arms"]
+    assert found["live"]["iqm"][0] == 1.0
+    assert found["live"]["runs"] == 1
+    assert np.isnan(found["live"]["iqm"][1])  # one seed has no interval
 
 
 def test_a_game_that_nobody_has_learned_is_left_out(comparison):
     for seed in range(4):
         made_up(comparison, "single", "Freeway", seed, 0.01)
         made_up(comparison, "mixture", "Freeway", seed, 0.2)
-    told = figures(read(comparison))
-    assert told["left_out"] == ["Freeway"]
-    assert told["arms"]["mixture"]["iqm"] == [0.5, 0.5, 0.5]
+    found = figures(read(comparison))
+    assert found["left_out"] == ["Freeway"]
+    assert found["arms"]["mixture"]["iqm"] == [0.5, 0.5, 0.5]
 
 
 def test_nothing_to_report_is_told(tmp_path):

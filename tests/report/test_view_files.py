@@ -88,11 +88,11 @@ def finished(index, commit):
 
 
 def test_episodes_are_read_once_although_files_are_merged_and_again_after_a_fork(lake, monkeypatch):
-    begun = []
+    started = []
     monkeypatch.setattr(
         EpisodeIndex,
         "_begin",
-        lambda self, commit, begin=EpisodeIndex._begin: (begun.append(commit.number), begin(self, commit)),
+        lambda self, commit, begin=EpisodeIndex._begin: (started.append(commit.number), begin(self, commit)),
     )
     folder = lake / "commits"
     index = EpisodeIndex(OpenedLake(chains_at(lake)))
@@ -104,11 +104,11 @@ def test_episodes_are_read_once_although_files_are_merged_and_again_after_a_fork
             assert opened.stats().files < 60
             merged = opened.commit
         assert finished(index, merged) == [4.0 * n for n in range(60)]
-        assert begun == [39]
+        assert started == [39]
         write(lake, 40, commit=29, first=100)  # more steps than were read, and others
         newest = commits.read(folder, commits.newest(folder))
         expected = [4.0 * n for n in (*range(30), *range(100, 140))]
         assert finished(index, newest) == expected
-        assert begun == [39, newest.number]
+        assert started == [39, newest.number]
     finally:
         index.close()

@@ -183,7 +183,7 @@ def test_checkpoints_that_a_crash_left_beside_a_result_are_removed_by_the_next_p
     def crash(line):
         raise SystemError(line)
 
-    with pytest.raises(SystemError, match="Breakout single seed 0"):  # told when the result is written
+    with pytest.raises(SystemError, match="Breakout single seed 0"):  # reported when the result is written
         compare.run(TRAINED, tmp_path, tell=crash)
     arm = tmp_path / "Breakout" / "single"
     assert (arm / "0" / "result.json").exists()

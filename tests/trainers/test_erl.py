@@ -16,8 +16,8 @@ from tiny_market import TINY
 import lakepond as lp
 from faults.training import fingerprint
 from lakepond.cli import main
-from lakepond.cli.train import Erl, _line
-from lakepond.cli.train_games import Mixture
+from lakepond.cli.train import TrainErl, _line
+from lakepond.cli.train_games import TrainMixture
 from lakepond.envs.market import Panel, Rules, functional, synthetic
 from lakepond.envs.market.functional import Result
 from lakepond.envs.market.history import History
@@ -41,11 +41,11 @@ def history(folder: Path) -> list[dict]:
 
 
 def test_every_generation_is_logged_once_with_the_steps_it_added(run):
-    told = history(run)
-    assert [line["step"] for line in told] == list(range(1, 26))
-    assert [line["recorded"] for line in told] == [6 * 15 * g for g in range(1, 26)]
-    assert [line["gradient_steps"] for line in told[:3]] == [0, 32, 32]  # from 150 steps on
-    assert all(line["held_seconds"] <= line["seconds"] for line in told)
+    lines = history(run)
+    assert [line["step"] for line in lines] == list(range(1, 26))
+    assert [line["recorded"] for line in lines] == [6 * 15 * g for g in range(1, 26)]
+    assert [line["gradient_steps"] for line in lines[:3]] == [0, 32, 32]  # from 150 steps on
+    assert all(line["held_seconds"] <= line["seconds"] for line in lines)
 
 
 def test_the_lake_holds_the_true_windows_of_training_days_only(run):
@@ -135,16 +135,16 @@ def test_a_checkpoint_can_be_read_by_any_safetensors_reader_and_names_a_commit_o
 
 def test_the_view_tells_the_trades_of_a_recorded_episode_as_the_market_made_them(run):
     market = erl.open_market(TINY)
-    told, late = [], 0
+    found, late = [], 0
     with contextlib.closing(Api(run / "lake")) as lake_api:
         api = lake_api.of({})
         assert api.spec({})["symbols"] == list(market.history.symbols)
         newest = api.episodes({"limit": "12"})["episodes"]
         for one in newest:
             words = {name: str(one[name]) for name in ("stream", "first", "last")}
-            told.append((words, api.episode(words)["trades"]))
+            found.append((words, api.episode(words)["trades"]))
     with Lake.open(run / "lake") as lake:
-        for words, trades in told:
+        for words, trades in found:
             batch = lake.steps(int(words["first"]), int(words["last"]) + 1)
             state = functional.reset(market.world.prices, TINY.rules, int(batch.extras["day"][0]))
             expected = []
@@ -169,7 +169,7 @@ def test_the_view_tells_the_trades_of_a_recorded_episode_as_the_market_made_them
                     assert trade["exit_at"] is None
                     assert trade["exit_until"] == str(market.history.dates[last + 5])
                     assert trade["closed_by"] == ("target" if reason == "target" else "settlement")
-    assert sum(len(trades) for _, trades in told) > 20
+    assert sum(len(trades) for _, trades in found) > 20
     assert late > 0
 
 
@@ -237,17 +237,17 @@ def test_the_full_size_fits_in_four_gigabytes():
 
 def test_evaluation_compares_the_champion_and_writes_pictures_and_trades(run, capsys):
     assert main(["evaluate", str(run), "--random-agents", "5", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["part"], told["generation"]) == ("validation", 25)
-    assert len(told["random_returns"]) == 5
-    home = Path(told["report"])
+    result = json.loads(capsys.readouterr().out)
+    assert (result["part"], result["generation"]) == ("validation", 25)
+    assert len(result["random_returns"]) == 5
+    home = Path(result["report"])
     trades = (home / "trades.csv").read_text().splitlines()
-    assert len(trades) == 1 + told["champion"]["trades"]
+    assert len(trades) == 1 + result["champion"]["trades"]
     assert {"equity.png", "profits.png", "equity.csv", "result.json"} <= {
         file.name for file in home.iterdir()
     }
     curve = np.loadtxt(home / "equity.csv", delimiter=",", skiprows=1, usecols=1)
-    assert 100 * (curve[-1] - 1) == pytest.approx(told["champion"]["total_return"])
+    assert 100 * (curve[-1] - 1) == pytest.approx(result["champion"]["total_return"])
     days = erl.open_market(TINY).history.splits.validation
     assert len(curve) == len(days)
 
@@ -357,15 +357,15 @@ def test_buy_and_hold_by_hand():
 def test_the_command_resumes_a_run_with_its_own_settings_and_ends_with_a_table(run, capsys):
     assert main(["train", "erl", "--out", str(run), "--resume"]) == 0
     out = capsys.readouterr().out
-    for told in ("uncompressed", "in memory", "on disk", "blocked on saving"):
-        assert told in out
-    for told in ("champion", "buy and hold", "random", "total return", "report"):
-        assert told in out
+    for text in ("uncompressed", "in memory", "on disk", "blocked on saving"):
+        assert text in out
+    for text in ("champion", "buy and hold", "random", "total return", "report"):
+        assert text in out
 
 
 def test_an_interrupt_names_a_run_to_resume_only_if_there_is_one(run, tmp_path):
-    assert Erl(out=run).interrupted().endswith(f"lakepond train erl --resume --out {run}")
-    assert Erl(out=tmp_path / "new").interrupted() == (
+    assert TrainErl(out=run).interrupted().endswith(f"lakepond train erl --resume --out {run}")
+    assert TrainErl(out=tmp_path / "new").interrupted() == (
         f"Nothing was saved in {tmp_path / 'new'} yet; start the run again."
     )
 
@@ -373,9 +373,9 @@ def test_an_interrupt_names_a_run_to_resume_only_if_there_is_one(run, tmp_path):
 @pytest.mark.parametrize(
     ("command", "name", "resumes"),
     [
-        (Erl, "erl-demo-2", "lakepond train erl --resume --out runs/erl-demo-2"),
+        (TrainErl, "erl-demo-2", "lakepond train erl --resume --out runs/erl-demo-2"),
         (
-            Mixture,
+            TrainMixture,
             "mixture-breakout-1",
             "the same command with --out runs/mixture-breakout-1 resumes the run.",
         ),
@@ -425,8 +425,8 @@ def test_the_study_runs_every_arm_once_and_writes_its_page(tmp_path, capsys):
     page.write_text(f"before\n{market_study.BEGIN}\nformer\n{market_study.END}\nafter\n")
     words = ["--quick", "--folder", str(tmp_path / "study"), "--page", str(page)]
     market_study.main(words)
-    said = capsys.readouterr().out
-    assert [line.split(":")[0] for line in said.splitlines()[:4]] == [
+    printed = capsys.readouterr().out
+    assert [line.split(":")[0] for line in printed.splitlines()[:4]] == [
         f"synthetic {arm} 0" for arm in market_study.ARMS
     ]
     found = json.loads((tmp_path / "study" / "results.json").read_text())["synthetic"]

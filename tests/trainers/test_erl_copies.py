@@ -59,8 +59,8 @@ def test_a_new_machine_goes_on_from_the_bucket_with_the_buffer_and_ends_the_same
     with Lake.open(second / "lake", state["lake_commit"]) as lake:
         lake.verify()
         assert lake.commit.recorded == 90 * last
-    told = erl.train(replace(CONFIG, push_to=url), second, resume=True)
-    assert told["steps"] == 300  # the buffer is full, as it was there
+    metrics = erl.train(replace(CONFIG, push_to=url), second, resume=True)
+    assert metrics["steps"] == 300  # the buffer is full, as it was there
     assert fingerprint(second) == fingerprint(whole)
 
     copies.pull_run(tmp_path / "third", lp.Cloud(url))  # it was pushed on to the same place
@@ -85,8 +85,8 @@ def test_a_bucket_that_cannot_be_written_is_said_and_training_goes_on(tmp_path, 
     monkeypatch.setattr(pushing, "WAIT_SECONDS", 3.0)  # for what is tried again
     (tmp_path / "bucket").write_text("a file is no folder")
     config = replace(CONFIG, generations=3, push_to=f"file://{tmp_path}/bucket/demo")
-    told = erl.train(config, tmp_path / "run")
-    assert told["generation"] == 3
+    metrics = erl.train(config, tmp_path / "run")
+    assert metrics["generation"] == 3
     assert "is not completely uploaded yet" in caplog.text
     assert "Not a directory" in caplog.text
 
@@ -120,16 +120,16 @@ def test_tensorboard_and_wandb_are_really_written_with_generations_as_their_axis
         import wandb
 
         wandb.teardown()  # its own process may write on after a run's finish, as it does until this one exits
-    told = list(Run.open(tmp_path / "run").history())
+    lines = list(Run.open(tmp_path / "run").history())
     shown = events(tmp_path / "run" / "tensorboard")
     for name in ("fitness_best", "validation", "distinct_rows", "lake_bytes", "rss_bytes"):
         assert [step for step, _ in shown[name]] == [1, 2, 3]
-        assert [value for _, value in shown[name]] == pytest.approx([line[name] for line in told])
+        assert [value for _, value in shown[name]] == pytest.approx([line[name] for line in lines])
     (file,) = (tmp_path / "run").glob("wandb/offline-run-*/*.wandb")
     history, axis = offline(file)
     assert [int(line["step"]) for line in history] == [1, 2, 3]
     for name in ("fitness_best", "validation", "lake_bytes"):
-        assert [float(line[name]) for line in history] == pytest.approx([line[name] for line in told])
+        assert [float(line[name]) for line in history] == pytest.approx([line[name] for line in lines])
     assert axis == "step"
 
 

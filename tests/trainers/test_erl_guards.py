@@ -1,4 +1,4 @@
-"""The ERL trainer at the floor of its disk: what it does there is a setting, and it can be gone on with."""
+"""The ERL trainer at the floor of its disk: what it does there is a setting, and it can be resumed."""
 
 from dataclasses import replace
 

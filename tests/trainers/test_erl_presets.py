@@ -38,10 +38,10 @@ def test_the_gpu_preset_is_sound_and_planned_for():
 def test_a_small_version_of_the_gpu_preset_plays_and_learns(tmp_path):
     config = replace(erl.PRESETS["gpu"], **SMALL, generations=1, learn_from=90, gradient_steps=32)
     assert (config.dtype, config.together, config.batch_size) == ("bfloat16", 256, 256)
-    told = erl.train(config, tmp_path / "run")
-    assert told["gradient_steps"] == 32
+    metrics = erl.train(config, tmp_path / "run")
+    assert metrics["gradient_steps"] == 32
     for name in ("fitness_best", "validation", "critic_loss", "actor_loss", "q_mean"):
-        assert math.isfinite(told[name]), name
+        assert math.isfinite(metrics[name]), name
     assert asdict(config)["critics"] == 2
 
 

@@ -1,4 +1,4 @@
-"""`single`, `mixture` and `live`: stopped anywhere and gone on with, they end with the same bits."""
+"""`single`, `mixture` and `live`: stopped anywhere and resumed, they end with the same bits."""
 
 import itertools
 import json
@@ -103,18 +103,18 @@ class Stopped(Exception):
 
 
 def stop_after(lines):
-    told = []
+    printed = []
 
     def tell(line):
-        told.append(line)
-        if len(told) == lines:
+        printed.append(line)
+        if len(printed) == lines:
             raise Stopped
 
     return tell
 
 
 def final(folder):
-    """The bytes of the newest checkpoint's arrays, and the metrics without what the machine said."""
+    """The bytes of the newest checkpoint's arrays, and the metrics without those of the machine."""
     run = Run.open(folder)
     newest = max(run.checkpoints())
     files = sorted((Path(folder) / "checkpoints" / f"{newest:08d}").glob("*.safetensors"))
@@ -374,12 +374,12 @@ def test_a_big_agent_after_the_last_frame_is_the_policy(tmp_path):
 
 
 def test_the_counters_of_the_four_and_of_the_one_are_apart(whole_live):
-    told = list(Run.open(whole_live).history())[1]
-    assert told["step"] == 1_280
-    assert told["agents_env_steps"] == 4 * 4 * 16 * 4
-    assert told["big_env_steps"] == 4 * 16 * 4
-    assert told["agents_updates"] == 4
-    assert told["big_updates"] == 4 * round(LIVE.big_replay_ratio * 320 / LIVE.big_batch)
+    line = list(Run.open(whole_live).history())[1]
+    assert line["step"] == 1_280
+    assert line["agents_env_steps"] == 4 * 4 * 16 * 4
+    assert line["big_env_steps"] == 4 * 16 * 4
+    assert line["agents_updates"] == 4
+    assert line["big_updates"] == 4 * round(LIVE.big_replay_ratio * 320 / LIVE.big_batch)
 
 
 def test_every_checkpoint_opens_as_a_policy(whole):
@@ -508,21 +508,21 @@ def test_an_evaluation_takes_the_epsilon_that_is_given():
         np.asarray(evaluate(params, key, *given)).tolist() for given in ((), (0.5,), (0.0,))
     )
     assert usual == half != greedy
-    told = arena.evaluated(evaluate, params, 0, greedy=True, named="_after")
-    assert sorted(told) == ["evaluation_after", "evaluation_greedy_after"]
+    metrics = arena.evaluated(evaluate, params, 0, greedy=True, named="_after")
+    assert sorted(metrics) == ["evaluation_after", "evaluation_greedy_after"]
     assert sorted(arena.evaluated(evaluate, params, 0, greedy=False)) == ["evaluation"]
 
 
 def test_config_files_say_what_was_run(whole):
-    told = json.loads((whole / "config.json").read_text())
-    assert told["trainer"] == "mixture"
-    assert told["config"]["pqn"]["envs"] == 4
+    stored = json.loads((whole / "config.json").read_text())
+    assert stored["trainer"] == "mixture"
+    assert stored["config"]["pqn"]["envs"] == 4
 
 
 def test_agents_learn_in_any_gymnasium_environment(tmp_path):
-    told = single.run(replace(SINGLE, suite="gymnasium", game="CartPole-v1"), tmp_path / "single")
-    assert told["evaluation"] >= 8  # a pole falls no sooner
-    assert told["episodes"] > 0
+    metrics = single.run(replace(SINGLE, suite="gymnasium", game="CartPole-v1"), tmp_path / "single")
+    assert metrics["evaluation"] >= 8  # a pole falls no sooner
+    assert metrics["episodes"] > 0
     assert play(tmp_path / "single").observations.shape[1:] == (4,)
 
 
@@ -530,8 +530,8 @@ def test_a_mixture_on_a_host_s_environment_goes_on_with_new_episodes(tmp_path):
     settings = replace(MIXTURE, suite="gymnasium", game="cartpole-v1", env_steps=2_048)
     with pytest.raises(Stopped):
         mixture.run(settings, tmp_path / "run", tell=stop_after(4))
-    told = mixture.run(settings, tmp_path / "run")
-    assert told["evaluation"] >= 8
+    metrics = mixture.run(settings, tmp_path / "run")
+    assert metrics["evaluation"] >= 8
     with Lake.open(tmp_path / "run" / "lake") as lake:
         lake.verify()
         assert len(lake) == 2_048

@@ -120,9 +120,9 @@ def test_a_process_that_trains_on_the_host_ends_with_the_signal_s_exit_code(tmp_
         while process.poll() is None and not (log.exists() and log.stat().st_size):
             time.sleep(0.01)
         process.send_signal(signal.SIGHUP)
-        _, said = process.communicate(timeout=120)
+        _, printed = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 128 + signal.SIGHUP
-    assert "stopping after this portion" in said
-    assert "stopped. Everything up to the last checkpoint is saved" in said
+    assert "stopping after this portion" in printed
+    assert "stopped. Everything up to the last checkpoint is saved" in printed

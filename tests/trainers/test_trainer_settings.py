@@ -51,9 +51,9 @@ def test_a_wrong_setting_on_the_command_line_is_exit_code_2(tmp_path, capsys):
     for words in ("train erl --gamma 2", "train single --seed -1", "compare --seeds 0"):
         out = ["--folder" if "compare" in words else "--out", str(tmp_path / "run")]
         assert main([*words.split(), *out]) == 2
-        said = capsys.readouterr().err
-        assert said.splitlines()[-1].startswith("lakepond: ")
-        assert " must be " in said
+        printed = capsys.readouterr().err
+        assert printed.splitlines()[-1].startswith("lakepond: ")
+        assert " must be " in printed
         assert not (tmp_path / "run").exists()
 
 

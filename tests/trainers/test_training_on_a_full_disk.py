@@ -36,7 +36,7 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.fixture
-def said(caplog):
+def logged(caplog):
     caplog.set_level(logging.WARNING, logger="lakepond")
     return lambda words: [r.getMessage() for r in caplog.records if words in r.getMessage()]
 
@@ -84,7 +84,9 @@ def generations(folder):
     [("warn", 0), ("warn", 48 << 10), ("stop_saving", 0)],
     ids=["nothing is left", "a commit fits and a checkpoint does not", "the guard stops saving"],
 )
-def test_erl_trains_through_a_full_disk_and_ends_with_the_same_bits(at_floor, leave, disk, undisturbed, said):
+def test_erl_trains_through_a_full_disk_and_ends_with_the_same_bits(
+    at_floor, leave, disk, undisturbed, logged
+):
     folder = disk.path / "run"
     config = replace(ERL, at_floor=at_floor, warn_free="1MB" if at_floor == "stop_saving" else "0")
     erl.train(config, folder, on_generation=between(disk, 2, 5, leave, run=folder))
@@ -93,32 +95,32 @@ def test_erl_trains_through_a_full_disk_and_ends_with_the_same_bits(at_floor, le
     assert generations(folder)[-1] == 7
     assert 4 not in generations(folder)
     if at_floor == "warn":
-        (first, *_) = said("training continues without saving")
+        (first, *_) = logged("training continues without saving")
         assert "/run/lake: No space left on device" in first or "/run/checkpoints: No space left" in first
         assert "Only in memory: the training since checkpoint 2" in first
-        assert len(said("saving works again; nothing was lost")) == 1
+        assert len(logged("saving works again; nothing was lost")) == 1
 
 
 def test_erl_pauses_when_it_holds_too_many_steps_in_memory(
-    disk, undisturbed, said, frees_in_pause, monkeypatch
+    disk, undisturbed, logged, frees_in_pause, monkeypatch
 ):
     monkeypatch.setattr(erl, "MOST_WAITING", 0)  # as many steps as the replay holds: 300, three generations
     folder = disk.path / "run"
     erl.train(ERL, folder, on_generation=between(disk, 2, None, run=folder))
     assert next(frees_in_pause) == 1
-    (paused,) = said("training pauses")
+    (paused,) = logged("training pauses")
     assert "because 270 steps are held in memory, and tries again every 5 s" in paused
     assert fingerprint(folder) == fingerprint(undisturbed)
 
 
-def test_a_signal_ends_the_pause_at_once_and_what_is_lost_is_said(disk, undisturbed, said, monkeypatch):
+def test_a_signal_ends_the_pause_at_once_and_what_is_lost_is_said(disk, undisturbed, logged, monkeypatch):
     monkeypatch.setattr(erl, "MOST_WAITING", 0)
     monkeypatch.setattr(saving, "RETRY_SECONDS", 3600.0)
     folder = disk.path / "run"
     fill = between(disk, 2, None, run=folder)
 
     def interrupt():
-        while not said("training pauses"):
+        while not logged("training pauses"):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -127,7 +129,7 @@ def test_a_signal_ends_the_pause_at_once_and_what_is_lost_is_said(disk, undistur
     with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
         erl.train(ERL, folder, on_generation=fill)
     watching.join()
-    assert len(said("270 steps that were not committed are lost")) == 1
+    assert len(logged("270 steps that were not committed are lost")) == 1
     disk.free()
     erl.train(ERL, folder, resume=True)
     assert fingerprint(folder) == fingerprint(undisturbed)
@@ -153,25 +155,25 @@ def test_training_that_ends_with_the_disk_still_full_fails_and_says_what_is_lost
     assert fingerprint(folder) == fingerprint(undisturbed)
 
 
-def test_a_mixture_trains_through_a_full_disk_and_waits_at_a_reset(disk, tmp_path, said, frees_in_pause):
+def test_a_mixture_trains_through_a_full_disk_and_waits_at_a_reset(disk, tmp_path, logged, frees_in_pause):
     config = replace(MIXTURE, checkpoint_every=2, reset_every=2_048, env_steps=4_096)
     mixture.run(config, tmp_path / "undisturbed")
     folder = disk.path / "run"
     mixture.run(config, folder, tell=between(disk, 1, None))  # the reset is after the fourth evaluation
     assert next(frees_in_pause) == 1
-    (paused,) = said("training pauses")
+    (paused,) = logged("training pauses")
     assert "/run/lake: No space left on device" in paused
     assert "because a reset reads all steps from the lake" in paused
     assert_same(tmp_path / "undisturbed", folder)
     assert_same_lake(tmp_path / "undisturbed", folder)
 
 
-def test_a_replaying_agent_waits_for_space_where_it_reads_the_lake(disk, tmp_path, said, frees_in_pause):
+def test_a_replaying_agent_waits_for_space_where_it_reads_the_lake(disk, tmp_path, logged, frees_in_pause):
     single.run(REPLAYING, tmp_path / "undisturbed")
     folder = disk.path / "run"
     single.run(REPLAYING, folder, tell=between(disk, 2, None))
     assert next(frees_in_pause) == 1
-    (paused,) = said("training pauses")
+    (paused,) = logged("training pauses")
     assert "because replay reads all steps from the lake" in paused
     assert_same(tmp_path / "undisturbed", folder)
     assert_same_lake(tmp_path / "undisturbed", folder)
@@ -201,25 +203,25 @@ def test_a_mixture_saves_the_checkpoint_that_it_could_not_when_there_is_space(di
 
 
 @pytest.mark.parametrize(("trainer", "config"), [(single, SINGLE), (live, LIVE)], ids=["single", "live"])
-def test_other_trainers_train_through_a_full_disk(trainer, config, disk, tmp_path, said):
+def test_other_trainers_train_through_a_full_disk(trainer, config, disk, tmp_path, logged):
     trainer.run(config, tmp_path / "undisturbed")
     folder = disk.path / "run"
     trainer.run(config, folder, tell=between(disk, 1, 3))
     assert_same(tmp_path / "undisturbed", folder)
     if trainer is live:
         assert_same_lake(tmp_path / "undisturbed", folder)
-    assert len(said("training continues without saving")) >= 1
-    assert len(said("saving works again; nothing was lost")) == 1
+    assert len(logged("training continues without saving")) >= 1
+    assert len(logged("saving works again; nothing was lost")) == 1
 
 
 def test_a_device_lake_that_takes_too_much_memory_makes_training_pause(
-    disk, tmp_path, said, frees_in_pause, monkeypatch
+    disk, tmp_path, logged, frees_in_pause, monkeypatch
 ):
     live.run(LIVE, tmp_path / "undisturbed")
     monkeypatch.setattr(saving, "MOST_WAITING_BYTES", 1)
     folder = disk.path / "run"
     live.run(LIVE, folder, tell=between(disk, 2, None))
     assert next(frees_in_pause) == 1
-    assert len(said("bytes are held in memory")) == 1
+    assert len(logged("bytes are held in memory")) == 1
     assert_same(tmp_path / "undisturbed", folder)
     assert_same_lake(tmp_path / "undisturbed", folder)

@@ -1,4 +1,7 @@
-"""The settings of a run on a market so small that a generation takes no time; as `faults.training.ERL`."""
+"""The settings of a run on a market so small that a generation takes no time; as `faults.training.ERL`.
+
+Also used by `benchmarks/market_study.py`.
+"""
 
 from dataclasses import replace
 

@@ -44,7 +44,7 @@ TEMPORARY = (
 WAIT_SECONDS = 600.0
 
 
-class Saves(Protocol):
+class Saveable(Protocol):
     """A `ReplayBuffer`, or any object with a `save(path)` method."""
 
     def save(self, file_path: str | Path) -> Any:
@@ -209,7 +209,7 @@ class CloudSync:
 
     def save_and_upload_buffer(
         self,
-        replay_buffer: Saves,
+        replay_buffer: Saveable,
         local_path: str | Path,
         cloud_path: str,
         *,

@@ -27,7 +27,7 @@ from lakepond.adapters.torch import to_torch
 from lakepond.errors import SampleError, TooFewSteps
 from lakepond.lake.read.lake import Lake, open_commits
 from lakepond.lake.read.loaded import LoadedSteps, Place, views
-from lakepond.lake.read.sequences import Sequences
+from lakepond.lake.read.sequences import LakeSequences
 from lakepond.types import Array, Batch, Field, Tree, leaves, map_leaves
 
 BUFFER_BYTES = 64 << 20
@@ -92,7 +92,7 @@ class LakeDataset(IterableDataset):
         """Derive from the lake what does not change while it is read."""
         if not len(self.lake):
             raise TooFewSteps(f"{self.lake.path} has no steps yet; record some and commit them.")
-        self._sequences = None if self._sequence is None else Sequences(self.lake, *self._sequence)
+        self._sequences = None if self._sequence is None else LakeSequences(self.lake, *self._sequence)
         self._units = len(self.lake) if self._sequences is None else len(self._sequences)
         self._block, self._group = _sizes(self.lake, self._buffer_bytes, self._sequences, self._replace)
 
@@ -367,7 +367,7 @@ def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]
 _WORLD = (("RANK", "0"), ("WORLD_SIZE", "1"))
 
 
-def _sizes(lake: Lake, buffer_bytes: int, sequences: Sequences | None, replace: bool) -> tuple[int, int]:
+def _sizes(lake: Lake, buffer_bytes: int, sequences: LakeSequences | None, replace: bool) -> tuple[int, int]:
     """Units of a block, and units of a group that take about `buffer_bytes`."""
     spec = lake.spec
     fields: list[Field] = [field for _, field in leaves(spec.obs)]

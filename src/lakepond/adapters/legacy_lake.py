@@ -31,9 +31,9 @@ PIECE_BYTES = 16 << 20
 def import_legacy(path: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
     """Import every transition of a pickle, uncompressed or gzip, to a new lake; `progress` counts its bytes.
 
-    The file does not tell agents apart, so all transitions belong to one stream; it is cut where a transition
-    does not continue the one before it. The file's capacity is noted in the commit, so that it can be written
-    back. An import that fails or is killed leaves nothing at `lake`.
+    The file does not distinguish agents, so all transitions belong to one stream; it is cut where a
+    transition does not continue the one before it. The file's capacity is noted in the commit, so that it
+    can be written back. An import that fails or is killed leaves nothing at `lake`.
     """
     refuse_existing(Path(lake))
     capacity = legacy_capacity(path)

@@ -269,8 +269,8 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
         except Exception as error:
             if isinstance(error, OSError):
                 raise
-            said = f"{type(error).__name__}: {one_line(error)}"
-            raise LegacyPickleError(f"not a valid replay file ({said}); {EXPECTED}") from None
+            reason = f"{type(error).__name__}: {one_line(error)}"
+            raise LegacyPickleError(f"not a valid replay file ({reason}); {EXPECTED}") from None
 
     def _step(self) -> None:
         if not self._started:
@@ -293,10 +293,10 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
         if plain.startswith("numpy._core."):  # NumPy 2 renamed it
             plain = "numpy.core." + plain.removeprefix("numpy._core.")
         if f"{plain}.{name}" not in STAND_INS:
-            asked = f"{module}.{name}"
+            wanted = f"{module}.{name}"
             raise LegacyPickleError(
-                f"the file asks for {asked if asked.isprintable() else ascii(asked)}; only deques, dicts and"
-                " NumPy data are read, so it is refused and nothing of it was run"
+                f"the file asks for {wanted if wanted.isprintable() else ascii(wanted)}; only deques, dicts "
+                "and NumPy data are read, so it is refused and nothing of it was run"
             )
         return STAND_INS[f"{plain}.{name}"]
 

@@ -28,7 +28,7 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: drawn.update(task, completed=done, total=total or None)
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print one line to stderr if it is a terminal."""
     if is_watched():
         print(line, file=sys.stderr)  # noqa: T201

@@ -26,7 +26,7 @@ def new_lake(target: Path) -> Iterator[Path]:
 
     If the block or the verification fails, the temporary folder is deleted and nothing appears at `target`.
     The temporary folders of imports to the same target that were killed are deleted first; a flock on its
-    folder tells a running import from a dead one.
+    folder distinguishes a running import from a dead one.
     """
     refuse_existing(target)
     make_folders(target.parent)

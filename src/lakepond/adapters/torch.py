@@ -27,7 +27,7 @@ MOST_SPARE = 4
 """host batches that are kept to be used again"""
 
 
-class Sampled(Protocol):
+class BatchSource(Protocol):
     """A `Replay`, a `Lake`, or any object with such a `sample`."""
 
     sample: Callable[..., Batch]
@@ -50,7 +50,13 @@ class TorchSampler:
     """
 
     def __init__(
-        self, source: Sampled, batch_size: int, *, device: Any = "cpu", prefetch: bool = False, **options: Any
+        self,
+        source: BatchSource,
+        batch_size: int,
+        *,
+        device: Any = "cpu",
+        prefetch: bool = False,
+        **options: Any,
     ) -> None:
         """`options`: passed to `source.sample`, such as `n_step`, `gamma`, `beta`, `rng`.
 
@@ -107,7 +113,7 @@ class TorchSampler:
         self.close()
 
 
-def _sampler(source: Sampled, batch_size: int, settings: dict[str, Any]) -> TorchSampler:
+def _sampler(source: BatchSource, batch_size: int, settings: dict[str, Any]) -> TorchSampler:
     return TorchSampler(source, batch_size, **settings)
 
 

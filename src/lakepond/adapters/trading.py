@@ -166,7 +166,7 @@ class ReplayBuffer:
             log.warning("%s was renamed to %s; delete it when you no longer need it.", path, old)
         commit = self.replay.save(path, codec="zstd" if compress else "none")
         saved = SavedBuffer(len(self), commit.totals.bytes, len(self) * self.replay.spec.step_nbytes)
-        progress.say(f"saved to {file_path}: {saved}")
+        progress.print_line(f"saved to {file_path}: {saved}")
         return saved
 
     @classmethod
@@ -197,7 +197,7 @@ class ReplayBuffer:
             with progress.bar(f"reading {path}") as drawn:
                 for old in read_legacy(path, progress=drawn):
                     buffer.add(old.state, old.action, float(old.reward), old.next_state, bool(old.done))
-        progress.say(f"loaded from {path}: {buffer._in_words()}")
+        progress.print_line(f"loaded from {path}: {buffer._in_words()}")
         return buffer
 
     def _in_words(self) -> str:

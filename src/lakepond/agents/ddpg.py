@@ -48,7 +48,7 @@ class Learner(NamedTuple):
     critic_optimiser: Any
 
 
-class Steps(NamedTuple):
+class Transitions(NamedTuple):
     """Steps from the replay, as the learner reads them: market days by index, positions as they were seen."""
 
     day: Any
@@ -83,7 +83,7 @@ def init(key: Array, inputs: int, width: int, settings: Settings) -> Learner:
 
 
 def td_target(reward: Array, terminated: Array, next_values: Array, gamma: float) -> Array:
-    """What Q should be; `next_values` (critics, batch), of which the smallest counts."""
+    """The target of Q; `next_values` (critics, batch), of which the smallest is used."""
     return reward + gamma * (1 - terminated.astype(jnp.float32)) * next_values.min(axis=0)
 
 
@@ -93,13 +93,13 @@ def critic_loss(values: Array, target: Array) -> Array:
 
 
 def moved(slow: Params, fast: Params, tau: float) -> Params:
-    """A target that moves after what it follows."""
+    """A target network moved towards another one by the share `tau`."""
     new: Params = jax.tree.map(lambda s, f: s + tau * (f - s), slow, fast)
     return new
 
 
 def update(
-    learner: Learner, steps: Steps, summaries: Array, settings: Settings
+    learner: Learner, steps: Transitions, summaries: Array, settings: Settings
 ) -> tuple[Learner, dict[str, Array]]:
     """One gradient step on a batch; `summaries` of all days, read by index."""
     rules, dtype = settings.rules, jnp.dtype(settings.dtype)
@@ -148,12 +148,12 @@ def update(
 
 @partial(jax.jit, static_argnames="settings")
 def learn(
-    learner: Learner, batches: Steps, summaries: Array, settings: Settings
+    learner: Learner, batches: Transitions, summaries: Array, settings: Settings
 ) -> tuple[Learner, dict[str, Array]]:
     """As many gradient steps as there are batches along the leading axis; metrics are their means."""
 
-    def one(learner: Learner, steps: Steps) -> tuple[Learner, dict[str, Array]]:
+    def one(learner: Learner, steps: Transitions) -> tuple[Learner, dict[str, Array]]:
         return update(learner, steps, summaries, settings)
 
-    learner, told = jax.lax.scan(one, learner, batches)
-    return learner, jax.tree.map(jnp.mean, told)
+    learner, metrics = jax.lax.scan(one, learner, batches)
+    return learner, jax.tree.map(jnp.mean, metrics)

@@ -42,7 +42,7 @@ class DQNSettings:
 
 
 class DQNState(NamedTuple):
-    """All that the agent is."""
+    """The complete state of the agent."""
 
     params: Params
     target: Params
@@ -51,7 +51,7 @@ class DQNState(NamedTuple):
 
 
 class DQNMetrics(NamedTuple):
-    """Of one gradient step."""
+    """Metrics of one gradient step."""
 
     loss: jax.Array
     value: jax.Array
@@ -118,7 +118,7 @@ class DQN:
         return (jnp.exp(theirs) * (theirs - ours)).sum(-1).mean()
 
     def targets(self, params: Params, target: Params, batch: Batch) -> jax.Array:
-        """What the values of the actions taken should be."""
+        """The targets of the values of the actions taken."""
         later = self.network.apply(target, batch.next_obs)
         if self.settings.double:
             best = self.network.apply(params, batch.next_obs).argmax(-1)

@@ -60,7 +60,7 @@ class Epsilon:
         return EpsilonState(jnp.full(shape, self.start, jnp.float32), jnp.zeros(shape, jnp.int32))
 
     def value(self, state: EpsilonState, agent: jax.Array | int = 0) -> jax.Array:
-        """What it is now."""
+        """The current value."""
         part = jnp.minimum(state.age / self.frames, 1.0)
         if self.kind == "constant":
             value = state.start

@@ -49,15 +49,15 @@ def spread(arrays: Any) -> Any:
 
 
 def stack(agents: list[Any]) -> Any:
-    """One tree with a leading axis, of many."""
+    """Stack trees along a new leading axis."""
     return jax.tree.map(lambda *each: jnp.stack(each), *agents)
 
 
 def pick(agents: Any, agent: int | jax.Array) -> Any:
-    """One agent of many."""
+    """Select one agent: index the leading axis of a tree."""
     return jax.tree.map(lambda each: each[agent], agents)
 
 
 def repeat(agent: Any, count: int) -> Any:
-    """Many of one."""
+    """Repeat a tree along a new leading axis."""
     return jax.tree.map(lambda each: jnp.repeat(each[None], count, axis=0), agent)

@@ -21,7 +21,7 @@ Tree = Any
 
 
 class Sizes(NamedTuple):
-    """How many of the next generation come from where."""
+    """Number of elites, children and mutants of the next generation."""
 
     elites: int = 6
     children: int = 6
@@ -31,6 +31,15 @@ class Sizes(NamedTuple):
     def total(self) -> int:
         """The size of the population."""
         return self.elites + self.children + self.mutants
+
+
+class Parents(NamedTuple):
+    """How the parents of the next generation are selected and combined."""
+
+    tournament: int
+    """agents drawn for each parent; the fittest is taken"""
+    blend: tuple[float, float]
+    """range of the share that a child has of its first parent"""
 
 
 class Mutation(NamedTuple):
@@ -70,7 +79,7 @@ def tournament(key: Array, fitness: Array, rounds: int, k: int = 3) -> Array:
 
 
 def blend(mothers: Tree, fathers: Tree, alpha: Array) -> Tree:
-    """A share alpha of the one and 1 - alpha of the other, one alpha a pair."""
+    """Children, alpha * mother + (1 - alpha) * father, with one alpha per pair."""
 
     def mix(a: Array, b: Array) -> Array:
         share = alpha.reshape(-1, *(1,) * (a.ndim - 1))
@@ -80,7 +89,7 @@ def blend(mothers: Tree, fathers: Tree, alpha: Array) -> Tree:
 
 
 def mutate(key: Array, agents: Tree, rate: float | Array, std: float | Array) -> Tree:
-    """Each weight moves with chance `rate`, by a normal number of that std."""
+    """Add normal noise of that std to each weight with probability `rate`."""
     leaves, form = jax.tree.flatten(agents)
     sizes = [leaf.size for leaf in leaves]
     key_which, key_how = jax.random.split(key)  # one draw for all weights: it compiles in a tenth of the time
@@ -90,7 +99,7 @@ def mutate(key: Array, agents: Tree, rate: float | Array, std: float | Array) ->
     return jax.tree.unflatten(form, moved)
 
 
-@partial(jax.jit, static_argnames=("sizes", "k", "alpha"))
+@partial(jax.jit, static_argnames=("sizes", "parents"))
 def evolve(
     key: Array,
     population: Tree,
@@ -98,17 +107,16 @@ def evolve(
     sizes: Sizes,
     rate: float | Array,
     std: float | Array,
-    *,
-    k: int = 3,
-    alpha: tuple[float, float] = (0.2, 0.8),
+    parents: Parents,
 ) -> Tree:
     """The next generation: elites, then children, then mutants."""
     key_mothers, key_fathers, key_alpha, key_winners, key_mutate = jax.random.split(key, 5)
+    k, (low, high) = parents
     elites = take(population, ranking(fitness)[: sizes.elites])
     children = blend(
         take(population, tournament(key_mothers, fitness, sizes.children, k)),
         take(population, tournament(key_fathers, fitness, sizes.children, k)),
-        jax.random.uniform(key_alpha, (sizes.children,), minval=alpha[0], maxval=alpha[1]),
+        jax.random.uniform(key_alpha, (sizes.children,), minval=low, maxval=high),
     )
     winners = take(population, tournament(key_winners, fitness, sizes.mutants, k))
     mutants = mutate(key_mutate, winners, rate, std)

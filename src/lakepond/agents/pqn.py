@@ -26,7 +26,7 @@ from lakepond.envs.vector import Environment, EnvState
 
 
 class PQNState(NamedTuple):
-    """All that an agent is, its environments included."""
+    """The complete state of an agent, including its environments."""
 
     params: Params
     optimiser: optax.OptState
@@ -37,7 +37,7 @@ class PQNState(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """What every copy saw, (steps, copies, ...)."""
+    """The steps of all environments, (steps, environments, ...)."""
 
     obs: jax.Array
     action: jax.Array
@@ -51,7 +51,7 @@ class Rollout(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """What acting for one rollout gave."""
+    """The result of acting for one rollout."""
 
     env: EnvState
     rollout: Rollout
@@ -65,7 +65,7 @@ class Collected(NamedTuple):
 
 
 class PQNMetrics(NamedTuple):
-    """Of one update."""
+    """Metrics of one update."""
 
     loss: jax.Array
     value: jax.Array
@@ -80,7 +80,7 @@ class PQNMetrics(NamedTuple):
 
     @classmethod
     def zero(cls) -> PQNMetrics:
-        """To sum up from."""
+        """Zeros, to which metrics are added."""
         zero = jnp.float32(0.0)
         return cls(zero, zero, zero, zero, zero, jnp.int32(0))
 
@@ -117,7 +117,7 @@ class PQN:
         )
 
     def update(self, state: PQNState, agent: jax.Array | int = 0) -> tuple[PQNState, Rollout, PQNMetrics]:
-        """One rollout, and what is learned from it."""
+        """Act for one rollout and learn from it."""
         seen = self.collect(state, agent)
         rollout = seen.rollout
         target = lambda_returns(
@@ -261,7 +261,7 @@ def lambda_returns(
     gamma: float,
     lam: float,
 ) -> jax.Array:
-    """The returns to learn from, (steps, copies).
+    """The lambda returns, (steps, environments): the targets of the values.
 
     `value`: of the true next observation of each step. The last step of a rollout has nothing measured
     after it, so its whole tail is estimated, with the value of that step's own next observation.

@@ -76,8 +76,8 @@ def as_added(rollout: Rollout) -> Added:
     return Added(**{name: getattr(rollout, name) for name in Added._fields})
 
 
-class History(NamedTuple):
-    """What was seen so far, on the device."""
+class HistoryState(NamedTuple):
+    """The steps of a run so far, on the device."""
 
     recent: PondState
     """all steps since the last fill"""
@@ -88,17 +88,17 @@ class History(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Memory:
+class HistoryPonds:
     """The two ponds of a history, and pure functions on its state."""
 
     recent: DevicePond
     filled: DevicePond
 
-    def add(self, history: History, rollout: Rollout) -> History:
+    def add(self, history: HistoryState, rollout: Rollout) -> HistoryState:
         """Add a rollout, (steps, lanes, ...)."""
         return history._replace(recent=self.recent.add(history.recent, as_added(rollout)))
 
-    def draw(self, history: History, key: jax.Array, count: int, length: int) -> Sequences:
+    def draw(self, history: HistoryState, key: jax.Array, count: int, length: int) -> Sequences:
         """Draw `count` sequences of `length` steps; see `DevicePond.sample_windows`."""
         key_which, key_recent, key_filled = jax.random.split(key, 3)
         recent = self.recent.sample_windows(history.recent, key_recent, count, length)

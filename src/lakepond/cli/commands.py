@@ -38,7 +38,7 @@ COMMANDS = {
     "watch": Entry(LOOK, "watch:Watch"),
     "ls": Entry(LOOK, "ls:Ls"),
     "show": Entry(LOOK, "show:Show"),
-    "view": Entry(LOOK, "view:View"),
+    "view": Entry(LOOK, "view:ViewLake"),
     "report": Entry(LOOK, "report:Report"),
     "verify": Entry(KEEP, "verify:Verify"),
     "repair": Entry(KEEP, "repair:Repair"),
@@ -58,16 +58,16 @@ COMMANDS = {
 }
 SUBCOMMANDS = {
     "train": {
-        "erl": Entry(TRAIN, "train:Erl"),
-        "single": Entry(TRAIN, "train_games:Single"),
-        "mixture": Entry(TRAIN, "train_games:Mixture"),
-        "live": Entry(TRAIN, "train_games:Live"),
+        "erl": Entry(TRAIN, "train:TrainErl"),
+        "single": Entry(TRAIN, "train_games:TrainSingle"),
+        "mixture": Entry(TRAIN, "train_games:TrainMixture"),
+        "live": Entry(TRAIN, "train_games:TrainLive"),
     },
     "data": {
-        "fetch": Entry(PLAN, "data:Fetch"),
-        "synthetic": Entry(PLAN, "data:Synthetic"),
-        "show": Entry(PLAN, "data:Show"),
-        "check": Entry(PLAN, "data:Check"),
+        "fetch": Entry(PLAN, "data:DataFetch"),
+        "synthetic": Entry(PLAN, "data:DataSynthetic"),
+        "show": Entry(PLAN, "data:DataShow"),
+        "check": Entry(PLAN, "data:DataCheck"),
     },
 }
 """of the commands that only choose another; their help needs no parser, which would build all of these"""

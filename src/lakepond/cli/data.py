@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Fetch:
+class DataFetch:
     """Download real prices from a public Python wheel, clean them and save them as a panel.
 
     Example: lakepond data fetch pse
@@ -47,11 +47,11 @@ class Fetch:
             print("Downloading the wheel with pip ...", file=sys.stderr)
         fetched = fetch(out, wheel=self.wheel)
         result = {"source": str(fetched.source), **_summary(fetched.path, fetched.panel)}
-        _tell(result | {"cleaned": asdict(fetched.cleaned)}, as_json=self.json)
+        _print(result | {"cleaned": asdict(fetched.cleaned)}, as_json=self.json)
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class DataSynthetic:
     """Generate realistic prices from a seed and save them as a panel.
 
     Example: lakepond data synthetic --days 600 --instruments 20 --signal 0.1
@@ -78,11 +78,11 @@ class Synthetic:
         from lakepond.envs.market import synthetic
 
         panel = synthetic(self.days, self.instruments, seed=self.seed, signal=self.signal)
-        _tell(_summary(panel.save(self.out), panel), as_json=self.json)
+        _print(_summary(panel.save(self.out), panel), as_json=self.json)
 
 
 @dataclass(frozen=True)
-class Show:
+class DataShow:
     """Show the contents of a saved panel.
 
     Example: lakepond data show data/pse.npz --json
@@ -97,11 +97,11 @@ class Show:
         """Load, compute the features, print a summary."""
         from lakepond.envs.market import Panel
 
-        _tell(_summary(self.file, Panel.load(self.file)), as_json=self.json)
+        _print(_summary(self.file, Panel.load(self.file)), as_json=self.json)
 
 
 @dataclass(frozen=True)
-class Check:
+class DataCheck:
     """Check a file of prices: list errors by line and column, and whether it is long enough.
 
     Example: lakepond data check prices.csv
@@ -176,7 +176,7 @@ def _summary(path: Path, panel: Panel) -> dict[str, Any]:
     }
 
 
-def _tell(rows: dict[str, Any], *, as_json: bool) -> None:
+def _print(rows: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         words.print_json(rows)
         return

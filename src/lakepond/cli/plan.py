@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lakepond.plan.needs import Measured
     from lakepond.plan.workload import Workload
 
-ASKED = ("per_generation", "generations", "capacity", "rows", "pool", "population", "upload_every")
+OPTIONS = ("per_generation", "generations", "capacity", "rows", "pool", "population", "upload_every")
 """options that replace a value of the preset or of the measurement"""
 ONE = "(give one of --preset, --obs, --env, --from)"
 AS_ROWS = arg(metavar="first|last|whole", help_behavior_hint="(default: first, or measured)")
@@ -166,9 +166,9 @@ class PlanRun:
             done = max(1, round(so_far.steps / so_far.per_commit))
             twice = Workload(so_far.spec, so_far.per_commit, 2 * done, shares=shares_for(so_far.spec))
             workload = twice if run is None else run.workload  # a lake without a run: to twice its size
-        asked: dict[str, Any] = {
-            name: getattr(self, name) for name in ASKED if getattr(self, name) is not None
+        changed: dict[str, Any] = {
+            name: getattr(self, name) for name in OPTIONS if getattr(self, name) is not None
         }
         if self.agent_size is not None:
-            asked["agent_bytes"] = parse_bytes(self.agent_size)
-        return replace(workload, **asked)
+            changed["agent_bytes"] = parse_bytes(self.agent_size)
+        return replace(workload, **changed)

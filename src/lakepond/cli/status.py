@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from lakepond.runs.status import LakeStatus, LearnerStatus
-    from lakepond.runs.status import Status as RunStatus
+    from lakepond.runs.status import LakeStatus, LearnerStatus, RunStatus
 
 COLOURS = {"running": "green", "finished": "cyan", "stopped": "yellow"}
 SHOWN_WRITERS = 16

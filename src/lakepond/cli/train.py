@@ -44,7 +44,7 @@ NOTHING_GIVEN = ErlOptions()
 
 
 @dataclass(frozen=True)
-class Erl:
+class TrainErl:
     """Evolve and train a population of agents on a market; a run can be resumed at any time.
 
     Example: lakepond train erl --preset demo
@@ -128,12 +128,12 @@ class Erl:
             workers=self.workers,
             gpus_per_worker=self.gpus_per_worker,
             loggers=self.log,
-            on_generation=lambda told: (
-                None if self.json else words.talk(_line(told, config.generations, width))
+            on_generation=lambda metrics: (
+                None if self.json else words.talk(_line(metrics, config.generations, width))
             ),
         )
         seconds = time.perf_counter() - began
-        _tell(folder, last, seconds, self.evaluate, as_json=self.json)
+        _print_result(folder, last, seconds, self.evaluate, as_json=self.json)
 
     def interrupted(self) -> str:
         """How to continue after an interrupt."""
@@ -174,19 +174,19 @@ def _fetch(folder: Path, url: str | None) -> None:
     sync_folder(new.parent)
 
 
-def _line(told: dict[str, Any], generations: int, width: int) -> str:
+def _line(metrics: dict[str, Any], generations: int, width: int) -> str:
     """One generation as a line; where that does not fit `width` columns, without mean, rows and RAM."""
-    start = f"generation {told['generation']:>3}/{generations}  best {told['fitness_best']:6.1f}"
-    validation = f"validation {told['validation_best']:6.1f}"
-    lake = f"lake {formats.size(told['lake_bytes'])}"
-    left = f"{formats.duration(told['seconds_left'])} left"
-    mean = f"mean {told['fitness_mean']:6.1f}"
-    rows = formats.counted(told["distinct_rows"], "row")
-    line = "  ".join((start, mean, validation, rows, lake, f"RAM {formats.size(told['rss_bytes'])}", left))
+    start = f"generation {metrics['generation']:>3}/{generations}  best {metrics['fitness_best']:6.1f}"
+    validation = f"validation {metrics['validation_best']:6.1f}"
+    lake = f"lake {formats.size(metrics['lake_bytes'])}"
+    left = f"{formats.duration(metrics['seconds_left'])} left"
+    mean = f"mean {metrics['fitness_mean']:6.1f}"
+    rows = formats.counted(metrics["distinct_rows"], "row")
+    line = "  ".join((start, mean, validation, rows, lake, f"RAM {formats.size(metrics['rss_bytes'])}", left))
     return line if len(line) <= width else "  ".join((start, validation, lake, left))
 
 
-def _tell(folder: Path, last: dict[str, Any], seconds: float, part: str, *, as_json: bool) -> None:
+def _print_result(folder: Path, last: dict[str, Any], seconds: float, part: str, *, as_json: bool) -> None:
     """Print memory, disk and time of the run, and the champion with its baselines."""
     from lakepond.cli.evaluate import evaluated
     from lakepond.lake.format import commits
@@ -195,7 +195,7 @@ def _tell(folder: Path, last: dict[str, Any], seconds: float, part: str, *, as_j
 
     with Lake.open(folder / "lake") as lake:
         stats = lake.stats()
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "folder": str(folder),
         "steps": last["steps"],
         "seconds": seconds,
@@ -207,38 +207,41 @@ def _tell(folder: Path, last: dict[str, Any], seconds: float, part: str, *, as_j
         "commits": len(commits.numbers(folder / "lake" / "commits")),
     }
     if part != "nothing":
-        told |= {
+        result |= {
             "evaluation": evaluated(folder, part),
             "evaluation_folder": str(folder / "evaluation" / part),
         }
-    told["report"] = str(write_report([folder], folder / "report.html")[0])
+    result["report"] = str(write_report([folder], folder / "report.html")[0])
     if as_json:
-        words.print_json(told)
+        words.print_json(result)
         return
     show = words.console()
-    for each in summary(told):
+    for each in summary(result):
         show.print(each)
 
 
-def summary(told: dict[str, Any]) -> Iterator[RenderableType]:
+def summary(result: dict[str, Any]) -> Iterator[RenderableType]:
     """The result of a run for people: the facts and the table of its evaluation."""
     from lakepond.cli.evaluate import FILES, tables
 
-    share = told["blocked_on_saving_seconds"] / max(told["training_seconds"], 1e-9)
-    blocked = f"{formats.duration(told['blocked_on_saving_seconds'])}, {100 * share:.2f} % of the time"
+    share = result["blocked_on_saving_seconds"] / max(result["training_seconds"], 1e-9)
+    blocked = f"{formats.duration(result['blocked_on_saving_seconds'])}, {100 * share:.2f} % of the time"
     yield words.facts(
         [
             (
                 "replay",
-                f"{formats.count(told['steps'])} steps, {formats.size(told['bytes_plain'])} uncompressed",
+                f"{formats.count(result['steps'])} steps, {formats.size(result['bytes_plain'])} uncompressed",
             ),
-            ("in memory", formats.size(told["bytes_held"])),
-            ("on disk", f"{formats.size(told['bytes_on_disk'])} in the lake, {told['commits']:,} commits"),
+            ("in memory", formats.size(result["bytes_held"])),
+            (
+                "on disk",
+                f"{formats.size(result['bytes_on_disk'])} in the lake, {result['commits']:,} commits",
+            ),
             ("blocked on saving", blocked),
         ]
     )
     files = []
-    if "evaluation" in told:
-        yield from tables(told["evaluation"])
-        files = [("evaluation", f"{told['evaluation_folder']}: {FILES}")]
-    yield words.facts([*files, ("run", told["folder"]), ("report", told["report"])])
+    if "evaluation" in result:
+        yield from tables(result["evaluation"])
+        files = [("evaluation", f"{result['evaluation_folder']}: {FILES}")]
+    yield words.facts([*files, ("run", result["folder"]), ("report", result["report"])])

@@ -135,7 +135,7 @@ class _Game:
 
 
 @dataclass(frozen=True)
-class Single(_Game):
+class TrainSingle(_Game):
     """Train one agent on a game with PQN; started again with the same --out it resumes exactly.
 
     Example: lakepond train single --game breakout --env-steps 1000000 --out runs/single
@@ -146,7 +146,7 @@ class Single(_Game):
 
 
 @dataclass(frozen=True)
-class Mixture(_Game):
+class TrainMixture(_Game):
     """Train four agents that are periodically replaced by one that learned from all of them.
 
     Example: lakepond train mixture --game breakout --env-steps 1000000 --reset-every 249856 --out runs/m
@@ -168,7 +168,7 @@ class Mixture(_Game):
 
 
 @dataclass(frozen=True)
-class Live(_Game):
+class TrainLive(_Game):
     """Train four agents and a fifth that learns from their steps and its own while they train.
 
     Example: lakepond train live --game breakout --env-steps 1000000 --out runs/live

@@ -19,7 +19,7 @@ PORT = 8917
 
 
 @dataclass(frozen=True)
-class View:
+class ViewLake:
     """Show a lake in the browser: learning curves, commits, episodes, frames, trades, rows, checksums.
 
     Example: lakepond view runs/demo

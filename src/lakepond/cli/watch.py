@@ -15,7 +15,7 @@ from lakepond.cli.limits import at_least
 from lakepond.cli.status import looking_at, picture, show
 
 if TYPE_CHECKING:
-    from lakepond.runs.status import Status as RunStatus
+    from lakepond.runs.status import RunStatus
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from typing import Literal, NamedTuple, Protocol
 from lakepond.errors import CloudConflict, CloudCorrupt
 
 Checks = Literal["etag", "read", "own"]
-"""how a write is checked: the server tells the MD5; it must be read back; the bucket did it itself"""
+"""how a write is checked: the server reports the MD5; it must be read back; the bucket did it itself"""
 
 LONGEST_PART = 255
 """bytes between two slashes of a key: the longest file name of common file systems"""
 
 
 class Listed(NamedTuple):
-    """What a bucket tells of one object."""
+    """The entry of one object in a listing."""
 
     name: str
     size: int
@@ -73,7 +73,7 @@ class Bucket(Protocol):
         """The bytes, piece by piece."""
 
     def head(self, name: str) -> Listed | None:
-        """What is told of one object; None if there is none."""
+        """The entry of one object; None if there is none."""
 
     def list(self, prefix: str) -> Iterator[Listed]:
         """All objects under a prefix."""

@@ -29,7 +29,7 @@ SKIP_BYTES = 256
 
 @dataclass(frozen=True)
 class Skip:
-    """Says that no commit with a number in [number, to) was or will be published; the next one is at `to`."""
+    """No commit with a number in [number, to) was or will be published; the next one is at `to`."""
 
     number: int
     to: int

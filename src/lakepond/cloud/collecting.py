@@ -95,7 +95,7 @@ class ChainSwept:
         return text + (f"; {self.young} more are too recent to delete" if self.young else "")
 
 
-class Rules(NamedTuple):
+class KeepRules(NamedTuple):
     """Which commits are kept, and how old a file has to be."""
 
     keep_last: int | None
@@ -103,13 +103,13 @@ class Rules(NamedTuple):
     older_than: float
 
 
-class Collector:
+class ChainCollector:
     """Collects the garbage of one chain; for one run."""
 
     def __init__(
         self,
         store: Store,
-        rules: Rules,
+        rules: KeepRules,
         named: Callable[[], set[int]],
         files: Collection[str],
         now: float,
@@ -269,15 +269,17 @@ class Collector:
 class SourceCollector:
     """Collects the row sources of a lake that no commit of any chain names; for one run."""
 
-    def __init__(self, store: Store, rules: Rules, collectors: dict[str, Collector], now: float) -> None:
+    def __init__(
+        self, store: Store, rules: KeepRules, collectors: dict[str, ChainCollector], now: float
+    ) -> None:
         """`collectors`: those of all chains, after they have run."""
         self._store, self._rules, self._collectors, self._now = store, rules, collectors, now
         self._marks = Marks(store, SOURCES_GARBAGE, now, rules.older_than)
 
     def run(
-        self, dry_run: bool, also: Collection[str], new: Callable[[], dict[str, Collector]]
+        self, dry_run: bool, also: Collection[str], new: Callable[[], dict[str, ChainCollector]]
     ) -> ChainSwept:
-        """Mark and delete as a `Collector` does.
+        """Mark and delete as a `ChainCollector` does.
 
         also: files that are kept. new: returns a collector of each chain that exists now.
         """
@@ -309,7 +311,7 @@ class SourceCollector:
         return {name: each for name, each in found.items() if re.fullmatch(SOURCE, name)}
 
     def _still_unused(
-        self, listed: dict[str, Listed], also: Collection[str], new: Callable[[], dict[str, Collector]]
+        self, listed: dict[str, Listed], also: Collection[str], new: Callable[[], dict[str, ChainCollector]]
     ) -> set[str]:
         """Sources that exist unchanged, and that no lease and then no commit of any chain names by now."""
         named = {*also, *leases.valid(self._store, self._store.list(LEASES), self._now).segments}

@@ -63,7 +63,7 @@ class Provider:
 
 
 def client_options(cloud: Cloud, env: Mapping[str, str] = os.environ) -> Found:
-    """What the client of this place needs beside the bucket; `CloudRefused` if nothing tells who we are."""
+    """What the client of this place needs beside the bucket; `CloudRefused` if there are no credentials."""
     scheme, _, _ = cloud.parts()
     found = {"gs": _google, "s3": _amazon, "az": _azure}[scheme](dict(cloud.options), env, cloud)
     endpoint = found.get("endpoint") or found.get("base_url") or ""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lakepond.cloud import leases
 from lakepond.cloud.chains import chain_names, chain_store
-from lakepond.cloud.collecting import ChainSwept, Collector, Rules, SourceCollector
+from lakepond.cloud.collecting import ChainCollector, ChainSwept, KeepRules, SourceCollector
 from lakepond.cloud.fetching import CloudSegments
 from lakepond.cloud.layout import SNAPSHOTS
 from lakepond.cloud.pace import patiently
@@ -104,13 +104,13 @@ def gc(
     snapshots = Snapshots(store)
     now = time.time() if dry_run else leases.server_time(store)
     deleted = snapshots.collect(keep_snapshots, older_than, now, dry_run)
-    rules = Rules(keep_last, keep_every, older_than)
+    rules = KeepRules(keep_last, keep_every, older_than)
 
-    def collector(chain: str) -> Collector:
+    def collector(chain: str) -> ChainCollector:
         def named() -> set[int]:
             return snapshots.commits(chain) | (set() if chain else checkpoints)
 
-        return Collector(chain_store(store, chain), rules, named, files, now)
+        return ChainCollector(chain_store(store, chain), rules, named, files, now)
 
     collectors = {chain: collector(chain) for chain in chains}
     found: dict[str, ChainSwept] = {}

@@ -49,7 +49,7 @@ RETRY_SECONDS = 60.0
 LONGEST = 7 * SECONDS
 """a lease that asks for more seconds is valid for these"""
 FIRST_SECONDS = 2.0
-"""how long a reader waits for its lease before it goes on without, and says so"""
+"""how long a reader waits for its lease before it continues without it, and logs that"""
 GC_SECONDS = 3600.0
 """after which the object of a `gc` is ignored: it was killed"""
 GC_RENEW_SECONDS = 600.0
@@ -121,7 +121,7 @@ def valid(store: Store, listed: dict[str, Listed], now: float) -> Leases:
 
 
 class Collecting:
-    """The object that says that a `gc` deletes in this chain."""
+    """The object that shows that a `gc` deletes in this chain."""
 
     def __init__(self, store: Store) -> None:
         self._store, self.name = store, _new_name("gc")

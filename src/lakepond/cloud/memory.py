@@ -53,7 +53,7 @@ class MemoryBucket:
             raise CloudNotFound(f"memory://{self._name} has no {name}.") from None
 
     def head(self, name: str) -> Listed | None:
-        """What is told of one object."""
+        """The entry of one object; None if there is none."""
         held = self._held.get(name)
         return None if held is None else Listed(name, len(held.data), held.etag, held.modified)
 

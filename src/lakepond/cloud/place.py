@@ -16,7 +16,7 @@ from typing import Any, Self
 from lakepond.errors import SpecError
 
 PROVIDERS = {"gcs": "gs", "s3": "s3", "azure": "az", "local": "file"}
-"""what `CLOUD_PROVIDER` may say, and the scheme it means"""
+"""values of `CLOUD_PROVIDER`, and the scheme of each"""
 SCHEMES = ("gs", "s3", "az", "file", "memory")
 
 

@@ -1,4 +1,4 @@
-"""A line on the terminal while somebody waits for the cloud; nothing where there is no terminal."""
+"""A line on the terminal while a call waits for the cloud; without a terminal, nothing is printed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def watching(status: Callable[[], UploadStatus], show: bool | None = None) -> It
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.progress import TransferSpeedColumn as Speed
 
-    begun, stop = status(), threading.Event()
+    start, stop = status(), threading.Event()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -34,9 +34,9 @@ def watching(status: Callable[[], UploadStatus], show: bool | None = None) -> It
         def draw() -> None:
             while not stop.wait(0.2):
                 now = status()
-                sent = now.uploaded_bytes - begun.uploaded_bytes
-                told = f"push ({now.last_error})" if now.last_error else "push"
-                progress.update(task, description=told, completed=sent, total=sent + now.pending_bytes)
+                sent = now.uploaded_bytes - start.uploaded_bytes
+                text = f"push ({now.last_error})" if now.last_error else "push"
+                progress.update(task, description=text, completed=sent, total=sent + now.pending_bytes)
 
         thread = threading.Thread(target=draw, name="lakepond-progress", daemon=True)
         thread.start()

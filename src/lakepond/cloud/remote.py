@@ -1,8 +1,8 @@
-"""gs:// s3:// az://: a bucket behind obstore, which is asked for one try of one thing at a time.
+"""gs:// s3:// az://: a bucket behind obstore, which makes one attempt at one request at a time.
 
 What it does under fault was measured, and decides what is done here (docs/design/003-cloud.md): its own
 retries are off, because they do not cover conditional puts; time-outs come from the size, because its default
-is 30 s for everything; errors are told in a sentence of our own, because its texts may repeat what was sent;
+is 30 s for everything; errors are reported in our own words, because its texts may repeat what was sent;
 and it is never used in a child that was forked after it, because it hangs there.
 """
 
@@ -72,7 +72,7 @@ class RemoteBucket:
                 yield bytes(piece)
 
     def head(self, name: str) -> Listed | None:
-        """What is told of one object."""
+        """The entry of one object; None if there is none."""
         try:
             with self._asking(name):
                 return _listed(_obstore().head(self._client(60.0), name))
@@ -146,7 +146,7 @@ class RemoteBucket:
                 kind = getattr(obstore.store, _STORES[self._scheme])
                 try:
                     self._clients[timeout] = kind(self._bucket, retry_config={"max_retries": 0}, **options)
-                except Exception as error:  # a key file that is none, say; its text may hold the key
+                except Exception as error:  # for example, an invalid key file; its text may hold the key
                     raise CloudRefused(
                         f"the credentials for {self._cloud} cannot be used ({type(error).__name__}); check "
                         "that they are complete and of the right kind."
@@ -169,12 +169,12 @@ class RemoteBucket:
         except CloudError:
             raise
         except Exception as error:
-            told = self._told(error, name)
-            if told is None:
+            translated = self._translated(error, name)
+            if translated is None:
                 raise
-            raise told from None
+            raise translated from None
 
-    def _told(self, error: Exception, name: str) -> CloudError | None:
+    def _translated(self, error: Exception, name: str) -> CloudError | None:
         kind, text = type(error).__name__, str(error)
         why = reason(text)
         where = f"{self._scheme}://{self._bucket}"
@@ -203,7 +203,7 @@ class RemoteBucket:
 
 
 def reason(text: str) -> str:
-    """What a server or the network said, in a few words: codes only, nothing that was sent."""
+    """The error of a server or the network in a few words: codes only, nothing that was sent."""
     status = re.search(r"status code: (\d{3}(?: [A-Z][A-Za-z-]+){0,4})", text)
     code = re.search(r"<Code>(\w{1,60})</Code>", text)
     if status or code:
@@ -237,12 +237,12 @@ def _obstore() -> Any:
     return obstore
 
 
-def _listed(told: Any) -> Listed:
-    return Listed(told["path"], told["size"], _plain(told["e_tag"]), told["last_modified"].timestamp())
+def _listed(found: Any) -> Listed:
+    return Listed(found["path"], found["size"], _plain(found["e_tag"]), found["last_modified"].timestamp())
 
 
 def _first_line(error: Exception) -> str:
-    """What the client says about an invalid key, without control characters."""
+    """The client's message about an invalid key, without control characters."""
     return re.sub(r"[^\x20-\x7e]", "?", str(error).partition("\n")[0])[:200]
 
 

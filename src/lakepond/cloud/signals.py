@@ -80,7 +80,7 @@ def on_sigterm(replay: Saves, grace: float = 5.0) -> Callable[[], None]:
 
 
 def _save(replay: Saves, until: float) -> None:
-    with suppress(LakepondError, OSError):  # told where it happens; the process ends in any case
+    with suppress(LakepondError, OSError):  # reported where it happens; the process ends in any case
         replay.commit({"signal": "SIGTERM"}, wait=True)
         replay.push()
         replay.wait_for_uploads(max(0.0, until - time.monotonic()))

@@ -168,7 +168,7 @@ class Slots:
         self._compared.add(number)
 
     def _skip(self, skip: Skip) -> int:
-        """Say in a slot that the next commit is at a later number; returns that number."""
+        """Create a slot that refers to a later number for the next commit; returns that number."""
         try:
             self._create(skip.number, skip.to_json())
             return skip.to

@@ -1,11 +1,11 @@
-"""A place in the cloud whose writes are known to be right: every one is checked, none is believed.
+"""A place in the cloud whose writes are known to be right: every one is checked.
 
-    keep      under a name that says the content: put if it is not there; what is there wrong is put again
-    publish   a pointer: put if it is not there; what is there otherwise is a `CloudConflict`
+    keep      under a name given by the content: put if it does not exist; a wrong object is replaced
+    publish   a pointer: put if it does not exist; `CloudConflict` if another one exists
     replace   a file that changes: put over the old one
 
-"Already there" is no proof: a create-only put makes a corrupt copy stick. So size and MD5 are compared (the
-ETag on S3 and GCS), or the object is read back (Azure, encrypted buckets), and the wrong is overwritten.
+That an object exists is not enough: a create-only put would keep a corrupt copy. So size and MD5 are compared
+(the ETag on S3 and GCS), or the object is read back (Azure, encrypted buckets), and the wrong is overwritten.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Store:
     # --- writing ---------------------------------------------------------------------------------
 
     def keep(self, name: str, read: Callable[[], bytes]) -> int:
-        """Have these bytes there under a name that says the content; returns how many were sent."""
+        """Store bytes under a name given by their content; returns how many were sent."""
         data = read()
         try:
             etag = self._put(name, data, create=True)
@@ -150,7 +150,7 @@ class Store:
         return self.bucket.put(self._key(name), data, create=create, timeout=self._timeout(len(data)))
 
     def _check(self, name: str, data: bytes, etag: str | None) -> None:
-        """After a put: raise, to be tried again, unless what is there is what was sent."""
+        """After a put: raise an error that is retried unless the object has the bytes that were sent."""
         if self.bucket.checks == "own":
             return
         if not self.server.md5_etags and random.random() >= self.cloud.read_back:
@@ -185,7 +185,7 @@ class Store:
         return self._same(name, data, listed.etag)
 
     def head(self, name: str) -> Listed | None:
-        """What the server tells of one object; None if there is none."""
+        """The entry of one object; None if there is none."""
         return self._relative(self.bucket.head(self._key(name)))
 
     def list(self, under: str = "", known: Sequence[str] = ()) -> dict[str, Listed]:
@@ -245,7 +245,7 @@ class Store:
         yield from self.bucket.get(self._key(name), self._timeout(most))
 
     def md5_of(self, name: str) -> str:
-        """The MD5 of what is there, read back."""
+        """The MD5 of the stored bytes, read back."""
         listed = self.head(name)
         digest = hashlib.md5(usedforsecurity=False)
         for piece in self.stream(name, 0 if listed is None else listed.size):
@@ -262,10 +262,10 @@ class Store:
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
 
-    def _relative(self, told: Listed | None) -> Listed | None:
-        if told is None or not self._prefix:
-            return told
-        return told._replace(name=told.name.removeprefix(f"{self._prefix}/"))
+    def _relative(self, listed: Listed | None) -> Listed | None:
+        if listed is None or not self._prefix:
+            return listed
+        return listed._replace(name=listed.name.removeprefix(f"{self._prefix}/"))
 
     def __repr__(self) -> str:
         return f"Store({self.cloud})"

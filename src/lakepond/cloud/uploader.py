@@ -2,7 +2,7 @@
 
      submit ──▶ waiting ──▶ a worker sends one ──▶ done
                    ▲                │
-                   └── later ◀── failed: told in the status, and logged when the state changes
+                   └── later ◀── failed: reported in the status, and logged when the state changes
 
 The disk is the queue: what is waiting here is a name and a way to read it again. Exit waits for nothing.
 """
@@ -23,7 +23,7 @@ from lakepond.errors import CloudConflict, CloudError, CloudForked
 
 log = logging.getLogger("lakepond")
 RATE_SECONDS = 30.0
-"""the rate is that of the last so many seconds"""
+"""length of the window over which the upload rate is measured"""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Upload:
     name: str
     size: int
     send: Callable[[], int]
-    """one try: reads the file anew, sends it and checks it; returns the bytes sent, 0 if it was there"""
+    """one attempt: reads the file again, sends it and checks it; returns the bytes sent, 0 if it was there"""
     done: Callable[[], None] = lambda: None
     """called when it has arrived"""
     failed: Callable[[Exception], None] = lambda error: None
@@ -88,7 +88,7 @@ class Uploader:
             )
 
     def forget_failures(self) -> None:
-        """Begin to count failures anew."""
+        """Reset the count of failures."""
         with self._change:
             self._failed = 0
             if self._error is not None and not self._waiting:
@@ -145,7 +145,7 @@ class Uploader:
             return
         self.errors += 1
         self._error = str(error)
-        if not isinstance(error, CloudError):  # of the disk, say; or a mistake of ours
+        if not isinstance(error, CloudError):  # an error of the disk, or a defect of lakepond
             self._error = f"{type(error).__name__}: {error}"
         if not self._comes_again(error):
             self._failed += 1

@@ -47,7 +47,7 @@ RETRY_SECONDS, MOST_RETRY_SECONDS = 1.0, 60.0
 UPLOAD_SECONDS = 30.0
 
 
-class Environment(Protocol):
+class GymEnvironment(Protocol):
     """What a collector needs of an environment: Gymnasium's interface."""
 
     observation_space: Any
@@ -70,13 +70,13 @@ class Policy(Protocol):
         """The actions for a batch of observations, with one leading axis of environments."""
 
 
-MakeEnvironment = Callable[[], Environment]
+MakeEnvironment = Callable[[], GymEnvironment]
 MakePolicy = Callable[[], Policy]
 
 
 @dataclass(frozen=True)
 class CollectorStatus:
-    """How one collector is; stored with each of its commits."""
+    """The status of one collector; stored with each of its commits."""
 
     writer: str
     host: str = ""
@@ -355,7 +355,7 @@ def _open(
             name, until = f"{writer}-{os.getpid()}", time.monotonic() + LOCKED_SECONDS
 
 
-def _close(envs: Sequence[Environment]) -> None:
+def _close(envs: Sequence[GymEnvironment]) -> None:
     for env in envs:
         close = getattr(env, "close", None)
         if close is not None:

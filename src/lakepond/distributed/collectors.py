@@ -4,7 +4,7 @@
 
 Experience never travels through Ray. An actor that dies is restarted by Ray and continues its chain, or
 starts another one on another machine. A thread of this process asks every actor for its status, gives those
-that are behind the newest weights, and tells them to wait while the learner is behind.
+that are behind the newest weights, and makes them wait while the learner is behind.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STOP_SECONDS = 45.0
 
 @dataclass(frozen=True)
 class LiveStatus(CollectorStatus):
-    """How one collector is, as this process knows it."""
+    """The status of one collector, as far as this process knows it."""
 
     alive: bool = False
     """whether it has answered in the last seconds"""
@@ -157,7 +157,7 @@ class Collectors:
             return self._version
 
     def status(self) -> Statuses:
-        """How each collector is; prints as a table."""
+        """The status of each collector; prints as a table."""
         return Statuses(member.status() for member in self._members)
 
     def close(self) -> None:

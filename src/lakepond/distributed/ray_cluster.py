@@ -39,7 +39,7 @@ RELEASE_SECONDS = 5.0
 HEAD_SECONDS, PROBE_SECONDS = 20.0, 2.0
 """how long the head of the cluster may not answer, and how often it is asked"""
 CHECK_SECONDS = 300.0
-"""how long a node may take to start a process that says which versions it has"""
+"""how long a node may take to start a process that reports its versions"""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Cluster:
         }
 
 
-class Head:
-    """The head of the cluster, asked now and then whether it is there; without it Ray waits in silence."""
+class ClusterHead:
+    """The head of the cluster, checked now and then; without it Ray waits in silence."""
 
     def __init__(self, ray: ModuleType) -> None:
         self._address: str = ray.get_runtime_context().gcs_address
@@ -378,6 +378,6 @@ def _version() -> str:
 
 
 def one_line(error: object) -> str:
-    """The last line of a message that says something."""
+    """The last line of a message that is not empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].rstrip(".") if lines else type(error).__name__

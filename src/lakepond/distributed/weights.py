@@ -43,7 +43,7 @@ class SavedWeights:
         """how often new ones were found"""
 
     def newest(self) -> dict[str, Any] | None:
-        """The weights, if they are other ones than the last time; one HEAD, and a GET if so."""
+        """The weights, if they have changed since the last call; one HEAD, and a GET if so."""
         found = self._store.head(NAME)
         if found is None or found[1:] == self._last:
             return None

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 from lakepond.distributed import ray_cluster
-from lakepond.distributed.ray_cluster import Cluster, Head
+from lakepond.distributed.ray_cluster import Cluster, ClusterHead
 from lakepond.errors import ClusterError, LakepondError
 
 log = logging.getLogger("lakepond")
@@ -38,7 +38,7 @@ class Workers:
     """Any number of actors; close them, or use them in a `with` block."""
 
     def __init__(self, cluster: Cluster, make: Callable[[str], Any]) -> None:
-        self._ray, self._make, self._head = cluster.ray, make, Head(cluster.ray)
+        self._ray, self._make, self._head = cluster.ray, make, ClusterHead(cluster.ray)
         actor: Any = self._ray.remote(_Worker).options(**cluster.options())
         self._actors = {f"worker-{i}": actor.remote(f"worker-{i}") for i in range(cluster.workers)}
         self._free: list[str] = []

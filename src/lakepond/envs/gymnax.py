@@ -64,7 +64,7 @@ class Gymnax:
 
     @property
     def actions(self) -> int:
-        """How many there are."""
+        """The number of actions."""
         return int(self._rules.num_actions)
 
     def reset(self, key: jax.Array, count: int) -> EnvState:

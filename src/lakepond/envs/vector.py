@@ -30,7 +30,7 @@ class EnvState(NamedTuple):
 
 
 class EnvStep(NamedTuple):
-    """What one step gave, each with a leading axis of copies."""
+    """The result of one step; every array has a leading axis of copies."""
 
     obs: jax.Array
     """what the next action is chosen from"""
@@ -59,7 +59,7 @@ class Environment(Protocol):
 
     @property
     def actions(self) -> int:
-        """How many there are."""
+        """The number of actions."""
 
     @property
     def resumes(self) -> bool:

@@ -84,7 +84,7 @@ class DeviceLake:
         try:
             last = commit_to_follow(path, commit)
             if last is not None:
-                writer.go_on_from(last)
+                writer.continue_from(last)
             self._background = Background(writer)
         except BaseException:
             writer.close()

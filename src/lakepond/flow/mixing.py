@@ -15,7 +15,7 @@ from lakepond.sampling.arguments import check_arguments, check_generator
 from lakepond.types import Batch, Spec, Tree, leaves, rebuild
 
 SOURCE = "source"
-"""the entry of `batch.extras` that says which source a row comes from"""
+"""the entry of `batch.extras` with the source of each row"""
 
 
 def mix(sources: Mapping[Any, float], *, seed: int | None = None) -> Mixture:

@@ -255,7 +255,7 @@ def continue_lake(
         if last is None and commit is None and commits.numbers(writers.home(path, name) / "commits"):
             raise LakeCorrupt(f"{path} has commits and none of them is intact; run `lakepond repair`.")
         if last is not None:
-            writer.go_on_from(last)
+            writer.continue_from(last)
             if cloud is not None:
                 cloud.continue_from(last)
             with Lake(path, pond.spec, {name: last}, None if cloud is None else cloud.segments) as lake:

@@ -64,7 +64,7 @@ class ReadFile:
             file.close()
 
 
-class _Open:
+class _OpenFiles:
     """The files that are open, the least recently read first."""
 
     def __init__(self) -> None:
@@ -96,4 +96,4 @@ class _Open:
                 file.readers = 0
 
 
-_open = _Open()
+_open = _OpenFiles()

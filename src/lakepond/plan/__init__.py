@@ -7,7 +7,7 @@
 Sizes are bytes; a size that depends on the data is a range, from the best case to the worst.
 """
 
-from lakepond.plan.needs import Growth, Part, Plan, Verdict, make_plan
+from lakepond.plan.needs import DiskPart, Growth, Plan, Verdict, make_plan
 from lakepond.plan.workload import PRESETS, Shares, Workload
 
-__all__ = ["Growth", "Part", "Plan", "PRESETS", "Shares", "Verdict", "Workload", "make_plan"]
+__all__ = ["DiskPart", "Growth", "Plan", "PRESETS", "Shares", "Verdict", "Workload", "make_plan"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakepond import formats
 from lakepond.errors import SpecError, TooFewSteps
-from lakepond.plan.needs import Part, step_bytes
+from lakepond.plan.needs import DiskPart, step_bytes
 from lakepond.plan.workload import Range, RowAxis, Shares, Workload, shares_for
 from lakepond.types import Field, Spec, leaves
 
@@ -172,7 +172,7 @@ class RunSize:
     workload: Workload
     """the run to its end, by its settings"""
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[DiskPart, ...]:
         """What is on the disk besides the lake when the run ends."""
         saved = f"checkpoints, {self.kept} x {formats.size(self.checkpoint)}"
         sizes = {
@@ -181,7 +181,7 @@ class RunSize:
             "other files of the run": self.other,
             "to be left free (min_free)": self.min_free,
         }
-        return tuple(Part(name, (size, size)) for name, size in sizes.items() if size)
+        return tuple(DiskPart(name, (size, size)) for name, size in sizes.items() if size)
 
 
 def beside(folder: Path, so_far: LakeSize) -> RunSize:

@@ -41,7 +41,7 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class Part:
+class DiskPart:
     """Something that takes space on the disk besides the replay."""
 
     name: str
@@ -51,7 +51,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Totals:
+class StorageTotals:
     """What one way of storing the replay takes in total."""
 
     replay: Range
@@ -79,14 +79,14 @@ class Plan:
 
     workload: Workload
     growth: tuple[Growth, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[DiskPart, ...]
     """what is on the disk besides the replay"""
-    plain: Totals
-    gzip: Totals
-    lakepond: Totals
+    plain: StorageTotals
+    gzip: StorageTotals
+    lakepond: StorageTotals
     upload_of_folder: Range
 
-    def store(self, name: str) -> Totals:
+    def store(self, name: str) -> StorageTotals:
         """One of plain, gzip, lakepond."""
         stores = {"plain": self.plain, "gzip": self.gzip, "lakepond": self.lakepond}
         return stores[name]
@@ -100,7 +100,7 @@ class Measured:
     """the lake's size on disk after a number of steps"""
     rows: Callable[[int], float]
     """bytes of the distinct rows among the newest steps, uncompressed"""
-    parts: tuple[Part, ...] | None = None
+    parts: tuple[DiskPart, ...] | None = None
     """what the run keeps on the disk besides its lake"""
     process: float | None = None
     """main memory of the trainer without its replay"""
@@ -127,9 +127,9 @@ def make_plan(workload: Workload, measured: Measured | None = None) -> Plan:
     rest = [sum(part.bytes[i] for part in parts) for i in (0, 1)]
     already = [sum(part.bytes[i] for part in parts if part.installed) for i in (0, 1)]
 
-    def store(replay: Range, memory: float, device: float, upload: Range) -> Totals:
+    def store(replay: Range, memory: float, device: float, upload: Range) -> StorageTotals:
         disk = (rest[0] + replay[0], rest[1] + replay[1])
-        return Totals(
+        return StorageTotals(
             replay=replay,
             disk=disk,
             run=(disk[0] - already[0], disk[1] - already[1]),
@@ -198,7 +198,7 @@ def step_bytes(workload: Workload) -> int:
     return workload.column_bytes + POND_STEP_BYTES + POND_LEAF_BYTES * workload.row_leaves
 
 
-def judge(store: Totals, *, disk: float, memory: float, new: bool, used: float = 0) -> Verdict:
+def judge(store: StorageTotals, *, disk: float, memory: float, new: bool, used: float = 0) -> Verdict:
     """Whether a machine with `disk` and `memory` bytes free is large enough.
 
     `new`: the disk has to hold the system and the libraries, too; `used`: bytes of the run that are on that
@@ -221,21 +221,21 @@ def _growth(workload: Workload, generation: int, on_disk: Callable[[int], Range]
     return Growth(generation, steps, plain, (plain * gzip[0], plain * gzip[1]), on_disk(steps))
 
 
-def _parts(workload: Workload, measured: Measured | None) -> tuple[Part, ...]:
-    installed = (Part("system", SYSTEM, installed=True), Part("libraries", LIBRARIES, installed=True))
+def _parts(workload: Workload, measured: Measured | None) -> tuple[DiskPart, ...]:
+    installed = (DiskPart("system", SYSTEM, installed=True), DiskPart("libraries", LIBRARIES, installed=True))
     if measured is not None and measured.parts is not None:
         return (*installed, *measured.parts)
     agent, population = workload.agent_bytes, workload.population
     older = (workload.checkpoints_kept - 1) * (population + 1) * agent
     found = [
         *installed,
-        Part("data", (workload.data_bytes, workload.data_bytes)),
-        Part(f"population, {population} x {size(agent)}", (population * agent, population * agent)),
-        Part(f"best agent, {size(agent)}", (agent, agent)),
-        Part(f"older checkpoints, {workload.checkpoints_kept - 1}", (older, older)),
-        Part("logs", LOGS),
-        Part("temporary files", TEMPORARY),
-        Part("margin", MARGIN),
+        DiskPart("data", (workload.data_bytes, workload.data_bytes)),
+        DiskPart(f"population, {population} x {size(agent)}", (population * agent, population * agent)),
+        DiskPart(f"best agent, {size(agent)}", (agent, agent)),
+        DiskPart(f"older checkpoints, {workload.checkpoints_kept - 1}", (older, older)),
+        DiskPart("logs", LOGS),
+        DiskPart("temporary files", TEMPORARY),
+        DiskPart("margin", MARGIN),
     ]
     return tuple(part for part in found if part.bytes[1])
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from lakepond.errors import SampleError, SpecError
 from lakepond.pond.device_memory import check_fits
-from lakepond.pond.device_priorities import Priorities, draw, no_priorities, set_weights
+from lakepond.pond.device_priorities import DevicePriorities, draw, no_priorities, set_weights
 from lakepond.types import Batch, Field
 
 MAX_INDEX = 2**31 - 1
@@ -56,7 +56,7 @@ class PondState(NamedTuple):
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
-    priorities: Priorities | None
+    priorities: DevicePriorities | None
 
 
 class Added(NamedTuple):
@@ -443,7 +443,7 @@ class DevicePond:
         lane = jnp.searchsorted(ends, drawn, side="right", method="compare_all")
         return lane, pond.oldest[lane] + drawn - (ends - counts)[lane], jnp.ones(batch)
 
-    def _no_priorities(self) -> Priorities | None:
+    def _no_priorities(self) -> DevicePriorities | None:
         return None if self.alpha is None else no_priorities(self.lanes * self.capacity)
 
     # --- frames ----------------------------------------------------------------------------------

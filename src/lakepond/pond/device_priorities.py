@@ -11,7 +11,7 @@ BLOCK = 512
 """weights per block"""
 
 
-class Priorities(NamedTuple):
+class DevicePriorities(NamedTuple):
     """Priorities to the power of alpha, and their sum in each block."""
 
     weight: jax.Array
@@ -21,23 +21,23 @@ class Priorities(NamedTuple):
     """the largest weight set so far; new steps get it"""
 
 
-def no_priorities(size: int) -> Priorities:
+def no_priorities(size: int) -> DevicePriorities:
     """Priorities of `size` places without a step."""
     blocks = -(-size // BLOCK)
-    return Priorities(jnp.zeros(blocks * BLOCK), jnp.zeros(blocks), jnp.float32(1.0))
+    return DevicePriorities(jnp.zeros(blocks * BLOCK), jnp.zeros(blocks), jnp.float32(1.0))
 
 
-def set_weights(priorities: Priorities, place: jax.Array, value: jax.Array) -> Priorities:
+def set_weights(priorities: DevicePriorities, place: jax.Array, value: jax.Array) -> DevicePriorities:
     """Set the weights at these places; a place of -1 stands for none."""
     place = jnp.where(place < 0, priorities.weight.size, place)
     weight = priorities.weight.at[place].set(value, mode="drop")
     touched = place // BLOCK
     sums = weight.reshape(-1, BLOCK)[touched.clip(0, len(priorities.block) - 1)].sum(1)
     block = priorities.block.at[touched].set(sums, mode="drop")
-    return Priorities(weight, block, jnp.maximum(priorities.largest, value.max()))
+    return DevicePriorities(weight, block, jnp.maximum(priorities.largest, value.max()))
 
 
-def draw(priorities: Priorities, key: jax.Array, batch: int) -> tuple[jax.Array, jax.Array]:
+def draw(priorities: DevicePriorities, key: jax.Array, batch: int) -> tuple[jax.Array, jax.Array]:
     """Places drawn in proportion to their weights, and the probability of each."""
     key_block, key_within = jax.random.split(key)
     ends = jnp.cumsum(priorities.block)

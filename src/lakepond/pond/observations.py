@@ -17,7 +17,7 @@ from lakepond.errors import RecordError
 from lakepond.rows import LayoutSearch, RowStore
 from lakepond.rows.layouts import ROW_OVERHEAD, from_rows_first, rows_first
 from lakepond.rows.memory import address_of
-from lakepond.rows.state import NO_SOURCES, NO_STOPS, Sources
+from lakepond.rows.state import NO_SOURCES, NO_STOPS, SourceWindows
 from lakepond.types import Array, Field, RowLayout, RowSource, WindowRef
 
 PLAIN_BYTES = 256
@@ -191,7 +191,7 @@ class Observations:
         else:
             obs, next_obs = self._by_source(obs), self._by_source(next_obs)
             (here, source, stops), (there, next_source, next_stops) = map(self._windows, (obs, next_obs))
-            sources = Sources(source, stops, next_source, next_stops)
+            sources = SourceWindows(source, stops, next_source, next_stops)
         spare, emptied = store.append(cursors, here, there, sources, first, oldest)
         self._spare = spare // 2
         return emptied

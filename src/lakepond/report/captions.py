@@ -19,19 +19,19 @@ def caption(drawing: Drawing) -> str:
         return drawing.note
     named = [(one, points) for one in drawing.lines if not one.thin and (points := _points(one))]
     if drawing.reads == "ratio" and len(named) > 1:
-        said = [_ratio(drawing, named)]
+        phrases = [_ratio(drawing, named)]
     else:
         describe = {"typical": _typical, "growth": _growth}.get(drawing.reads, _level)
         several = len(named) > 1
-        said = [
+        phrases = [
             f"{one.name}: {describe(drawing, one, points)}"
             if several and one.name
             else describe(drawing, one, points)
             for one, points in named[:MOST_LINES]
         ]
         if len(named) > MOST_LINES:
-            said.append(f"and {len(named) - MOST_LINES} more")
-    text = "; ".join(said)
+            phrases.append(f"and {len(named) - MOST_LINES} more")
+    text = "; ".join(phrases)
     parts = [f"{text[:1].upper()}{text[1:]}."] if named else []
     return " ".join([*parts, *_clipped(drawing), *([drawing.note] if drawing.note else [])])
 
@@ -46,8 +46,8 @@ def _level(chart: Chart, one: Line, points: Sequence[Point]) -> str:
     last, peak = points[-1], max(points, key=lambda point: point[1])
     if len(points) == 1:
         return f"{unit(last[1])} at {_place(chart, last[0])}"
-    said = f"{unit(last[1])} at the end, from {unit(points[0][1])}"
-    return said if peak[1] == last[1] else f"{said}; highest {unit(peak[1])} at {_place(chart, peak[0])}"
+    level = f"{unit(last[1])} at the end, from {unit(points[0][1])}"
+    return level if peak[1] == last[1] else f"{level}; highest {unit(peak[1])} at {_place(chart, peak[0])}"
 
 
 def _typical(chart: Chart, one: Line, points: Sequence[Point]) -> str:
@@ -74,11 +74,11 @@ def _ratio(chart: Chart, named: Sequence[tuple[Line, list[Point]]]) -> str:
     """How much smaller the other lines are than the first, at the end."""
     unit = UNITS[chart.unit]
     (first, of), *others = [(one.name, points[-1][1]) for one, points in named]
-    said = [f"{unit(of)} {first}"]
+    phrases = [f"{unit(of)} {first}"]
     for name, value in others:
         times = f" ({ratio(of / value)} less)" if value > 0 and of > value else ""
-        said.append(f"{unit(value)} {name}{times}")
-    return f"At the end {', '.join(said)}"
+        phrases.append(f"{unit(value)} {name}{times}")
+    return f"At the end {', '.join(phrases)}"
 
 
 def _clipped(chart: Chart) -> list[str]:

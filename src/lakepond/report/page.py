@@ -87,9 +87,9 @@ def render(runs: Sequence[RunFolder], drawn: Figures) -> str:
     sections = [
         _section(group, name, drawn.get(group, []), tables.get(group, ""), charts) for group, name in shown
     ]
-    said = [f"{run.name}: {problem}" for run in runs for problem in run.problems[:MOST_PROBLEMS]]
-    said += [] if shown else ["Nothing has been logged yet."]
-    problems = [f'<p class="note">{escape(text)}</p>' for text in said]
+    notes = [f"{run.name}: {problem}" for run in runs for problem in run.problems[:MOST_PROBLEMS]]
+    notes += [] if shown else ["Nothing has been logged yet."]
+    problems = [f'<p class="note">{escape(text)}</p>' for text in notes]
     style = "".join(map(_static, ("uplot/uPlot.min.css", "base.css", "page.css")))
     data = json.dumps([as_json(one) for one in charts], separators=(",", ":")).replace("<", "\\u003c")
     scripts = [f"/*\n{_static('uplot/LICENSE')}\n*/\n{_static('uplot/uPlot.iife.min.js')}", _own_script()]

@@ -82,10 +82,10 @@ class Announced:
     """Announces on stderr, once per process, that something has been compiling for two seconds."""
 
     _lock = threading.Lock()
-    _said = False
+    _printed = False
 
     def __enter__(self) -> None:
-        self._timer = threading.Timer(NOTICE_SECONDS, self._say)
+        self._timer = threading.Timer(NOTICE_SECONDS, self._print_notice)
         self._timer.daemon = True
         self._timer.start()
 
@@ -93,10 +93,10 @@ class Announced:
         self._timer.cancel()
 
     @classmethod
-    def _say(cls) -> None:
+    def _print_notice(cls) -> None:
         with cls._lock:
-            said, cls._said = cls._said, True
-        if not said:
+            printed, cls._printed = cls._printed, True
+        if not printed:
             sys.stderr.write(
                 "lakepond: compiling for this machine, about ten seconds, once "
                 "(`lakepond doctor --warm-up` does it ahead of time)\n"

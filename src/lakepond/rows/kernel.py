@@ -14,7 +14,7 @@ from lakepond.rows.hashing import hash_bytes
 from lakepond.rows.instructions import copy, copy_bypassing_cache, fence, memcmp, prefetch
 from lakepond.rows.memory import PAGE
 from lakepond.rows.slots import drop, enqueue, intern, take_slot
-from lakepond.rows.state import ANYWHERE, FREE, USED, Sources, State
+from lakepond.rows.state import ANYWHERE, FREE, USED, SourceWindows, State
 from lakepond.rows.tracks import (
     append_row,
     compare,
@@ -122,7 +122,7 @@ def append(
     cursors: Array,
     obs: int,
     next_obs: int,
-    sources: Sources,
+    sources: SourceWindows,
     first: int,
     oldest: int,
     unread: bool,

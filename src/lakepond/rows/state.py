@@ -99,7 +99,7 @@ class State(NamedTuple):
     """ring: the windows of step `id` are at `id % len(windows)`"""
 
 
-class Sources(NamedTuple):
+class SourceWindows(NamedTuple):
     """For windows that are slices of a `RowSource`: its token, and the stop of each window; 0: no source."""
 
     obs: int
@@ -109,4 +109,4 @@ class Sources(NamedTuple):
 
 
 NO_STOPS = np.zeros(0, np.int64)
-NO_SOURCES = Sources(0, NO_STOPS, 0, NO_STOPS)
+NO_SOURCES = SourceWindows(0, NO_STOPS, 0, NO_STOPS)

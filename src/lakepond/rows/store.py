@@ -28,7 +28,7 @@ from lakepond.rows.state import (
     UNTOUCHED,
     USED,
     WINDOW,
-    Sources,
+    SourceWindows,
     State,
 )
 from lakepond.types import Array
@@ -164,7 +164,7 @@ class RowStore:
         self.state = state
 
     def append(
-        self, cursors: Array, obs: int, next_obs: int, sources: Sources, first: int, oldest: int
+        self, cursors: Array, obs: int, next_obs: int, sources: SourceWindows, first: int, oldest: int
     ) -> tuple[int, int]:
         """Evict the steps before `oldest`; store the windows at two addresses as those of steps from `first`.
 

@@ -75,7 +75,7 @@ def completed(
 
 
 def renamed(there: Mapping[str, Any], trainer: str) -> dict[str, Any]:
-    """The settings by the names that they have now; a value under the name of now takes precedence."""
+    """The settings by their present names; a value under a present name takes precedence."""
     now = {RENAMED.get(f"{trainer}.{name}", name): value for name, value in there.items()}
     return now | {name: there[name] for name in now if name in there}
 

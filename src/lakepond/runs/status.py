@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lakepond import machine, untrusted
 from lakepond.cloud.store import Store
@@ -108,7 +108,7 @@ class UploadLag:
 
 
 @dataclass(frozen=True)
-class Status:
+class RunStatus:
     """The state of a run, or of a lake without one, at one moment."""
 
     path: str
@@ -140,7 +140,18 @@ class Status:
     """sentences about what is wrong"""
 
 
-def look(path: str | Path) -> Status:
+class RunFiles(NamedTuple):
+    """The content of a run's files, without its lake."""
+
+    trainer: str | None
+    """None: a lake without a run"""
+    config: Mapping[str, Any]
+    lines: list[dict[str, Any]]
+    """the last lines of the log"""
+    checkpoint: int | None
+
+
+def look(path: str | Path) -> RunStatus:
     """The status of the run or lake in a folder; `RunNotFound` if there is neither."""
     folder = Path(path)
     if not folder.exists():
@@ -159,39 +170,27 @@ def look(path: str | Path) -> Status:
                 lake, upload = _lake(opened), _upload(folder, opened)
         except LakeError as error:
             problems.append(str(error))
-    lines = _tail(folder / "metrics.jsonl")
+    lines, known = _tail(folder / "metrics.jsonl"), run.checkpoints() if run else []
+    checkpoint = known[-1] if known else None
+    files = RunFiles(run.trainer, run.config, lines, checkpoint) if run else RunFiles(None, {}, lines, None)
     homes = [folder] if run else [writers.home(lake_folder, name) for name in writers.names(lake_folder)]
     pids = (machine.lock_holder(home / "lock") for home in homes)
-    known = run.checkpoints() if run else []
-    return judge(
-        path=str(path),
-        trainer=run.trainer if run else None,
-        config=run.config if run else {},
-        pid=next((pid for pid in pids if pid is not None), None),
-        lines=lines,
-        checkpoint=known[-1] if known else None,
-        lake=lake,
-        upload=upload,
-        disk_free=machine.free_disk(folder),
-        problems=problems,
-    )
+    pid = next((pid for pid in pids if pid is not None), None)
+    found = judge(str(path), files, lake, pid=pid, disk_free=machine.free_disk(folder))
+    return replace(found, upload=upload, problems=tuple(problems))
 
 
 def judge(
-    *,
     path: str,
-    trainer: str | None,
-    config: Mapping[str, Any],
-    pid: int | None,
-    lines: list[dict[str, Any]],
-    checkpoint: int | None,
+    run: RunFiles,
     lake: LakeStatus | None,
-    upload: UploadLag | None,
-    disk_free: int | None,
-    problems: list[str],
+    *,
+    pid: int | None = None,
+    disk_free: int | None = None,
     alive: bool = False,
-) -> Status:
+) -> RunStatus:
     """Derive the status from what was read; `alive`: a process on another machine writes it."""
+    trainer, config, lines, checkpoint = run
     last = lines[-1] if lines else {}
     unit, total = _goal(config)
     done = last.get("step")
@@ -205,7 +204,7 @@ def judge(
     full = None
     if disk_free is not None and pid is not None and lake is not None and lake.bytes_per_second:
         full = disk_free / lake.bytes_per_second
-    return Status(
+    return RunStatus(
         path=path,
         trainer=trainer,
         state="running" if running else "finished" if finished else "stopped",
@@ -223,9 +222,9 @@ def judge(
         disk_full_seconds=full,
         checkpoint=checkpoint,
         lake=lake,
-        upload=upload,
+        upload=None,
         metrics=last,
-        problems=tuple(problems),
+        problems=(),
     )
 
 
@@ -295,8 +294,12 @@ def _lake(lake: Lake) -> LakeStatus:
                 before = commits.read(folder, older[0])
         found[name] = lake_status(lake.spec, newest, before, len(numbers))
     stats = lake.stats()
-    said = learners(Store.at(lake.path))
-    return replace(together(found), rows=stats.rows, bytes_on_disk=stats.bytes_on_disk, learners=said)
+    return replace(
+        together(found),
+        rows=stats.rows,
+        bytes_on_disk=stats.bytes_on_disk,
+        learners=learners(Store.at(lake.path)),
+    )
 
 
 def together(found: dict[str, LakeStatus]) -> LakeStatus:

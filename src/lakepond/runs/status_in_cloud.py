@@ -26,7 +26,8 @@ from lakepond.runs.status import (
     BACK,
     LakeStatus,
     LearnerStatus,
-    Status,
+    RunFiles,
+    RunStatus,
     judge,
     lake_status,
     learners,
@@ -38,7 +39,7 @@ DISCOVER_SECONDS = 30.0
 ASKED_AT_A_TIME = 16
 
 
-def watch_in_cloud(url: str) -> Callable[[], Status]:
+def watch_in_cloud(url: str) -> Callable[[], RunStatus]:
     """A function that returns the present status of the run, or of the lake without one, at a URL."""
     store = Store(Cloud.of(url))
     config = _config(store)
@@ -47,24 +48,16 @@ def watch_in_cloud(url: str) -> Callable[[], Status]:
         raise CloudNotFound(f"there is neither a run nor a lake at {store.cloud}; push one there first.")
     lake: LakeInCloud | None = None
 
-    def look() -> Status:
+    def look() -> RunStatus:
         nonlocal lake
         if lake is None and Store(place).head(description.NAME) is not None:
             lake = LakeInCloud(chains_at(place), Store(place))
         status = None if lake is None else lake.look()
-        return judge(
-            path=str(store.cloud),
-            trainer=config.get("trainer"),
-            config=config.get("config", {}),
-            pid=None,
-            lines=_log(store) if config else [],
-            checkpoint=_checkpoint(store) if config else None,
-            lake=status,
-            upload=None,
-            disk_free=None,
-            problems=[],
-            alive=status is not None and status.alive,
-        )
+        files = RunFiles(None, {}, [], None)
+        if config:
+            settings = config.get("config", {})
+            files = RunFiles(config.get("trainer"), settings, _log(store), _checkpoint(store))
+        return judge(str(store.cloud), files, status, alive=status is not None and status.alive)
 
     return look
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from lakepond.errors import TooFewSteps
-from lakepond.sampling.links import Chain
+from lakepond.sampling.links import NextSteps
 from lakepond.sampling.priorities import Priorities
 from lakepond.types import Array
 
@@ -41,7 +41,7 @@ class Steps(Protocol):
         """Places of the ring."""
 
     @property
-    def links(self) -> Chain:
+    def links(self) -> NextSteps:
         """The links between steps."""
 
     @property

@@ -23,7 +23,7 @@ CHUNK = 1 << 16
 """steps linked at a time, which bounds the memory for it"""
 
 
-class Chain:
+class NextSteps:
     """The next step of each step, for steps in a ring: step `id` is at place `id % ring`."""
 
     def __init__(self, ahead: Array) -> None:
@@ -95,7 +95,7 @@ def previous_steps(ids: Array, streams: Array, newest: dict[int, int]) -> tuple[
     return previous, dict(zip(names, in_order[last].tolist(), strict=True))
 
 
-class Links(Chain):
+class Links(NextSteps):
     """The links of the steps in a pond. Computed for steps [.., stop); the caller holds the pond's lock."""
 
     def __init__(self, ring: int) -> None:
@@ -160,9 +160,9 @@ class Links(Chain):
         self.join[here] = join
         rest = places[~linked]
         self.join[rest] = np.where(self.join[rest] == DERIVE, STARTS, self.join[rest])
-        goes_on = (join == CONTINUES) & ~(ended[0][before] | ended[1][before])
+        continues = (join == CONTINUES) & ~(ended[0][before] | ended[1][before])
         alone = (join == ALONE) | (self.join[before] == ALONE)
-        self.ahead[before] = np.where(alone, 0, np.where(goes_on, distance, -distance))
+        self.ahead[before] = np.where(alone, 0, np.where(continues, distance, -distance))
         return newest
 
     def _publish(self) -> None:

@@ -33,8 +33,8 @@ EMULATOR_FRAMES = 4
 """frames of an Atari emulator per environment step: each action is repeated"""
 
 
-class Evaluate(Protocol):
-    """Scores of whole episodes; with another epsilon than the usual one if it is given, 0: greedy."""
+class Evaluator(Protocol):
+    """Plays one episode in each environment and returns the scores; `epsilon=0` is greedy."""
 
     def __call__(self, params: Params, key: jax.Array, epsilon: float | None = None) -> jax.Array:
         """Play with these parameters."""
@@ -65,7 +65,7 @@ def make_env(config: Any, *, evaluates: bool = False) -> Environment:
 
 
 def restored(fresh: PQNState, saved: Any, env: Environment) -> PQNState:
-    """What was saved of an agent, or of several; emulators cannot be saved, so theirs are the fresh ones."""
+    """The saved state of an agent, or of several; emulators cannot be saved, so theirs are the fresh ones."""
     loaded: PQNState = jax.tree.map(jnp.array, saved)
     return loaded if env.resumes else loaded._replace(env=fresh.env)
 
@@ -116,7 +116,7 @@ def make_evaluate(
     *,
     epsilon: float,
     most_steps: int = 27_000,
-) -> Evaluate:
+) -> Evaluator:
     """A jitted function that plays one episode in each of some copies and returns their scores.
 
     An episode that takes longer than `most_steps` counts with the score it has by then.
@@ -139,7 +139,7 @@ def _make_evaluate(
         key_reset, key_play = jax.random.split(key)
         state = env.reset(key_reset, episodes)
 
-        def goes_on(carry: tuple[EnvState, jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        def unfinished(carry: tuple[EnvState, jax.Array, jax.Array, jax.Array]) -> jax.Array:
             _, _, done, step = carry
             return ~done.all() & (step < most_steps)
 
@@ -154,7 +154,7 @@ def _make_evaluate(
             return state, score, done | seen.over, number + 1
 
         nothing = (state, jnp.zeros(episodes), jnp.zeros(episodes, bool), jnp.int32(0))
-        return jax.lax.while_loop(goes_on, step, nothing)[1]
+        return jax.lax.while_loop(unfinished, step, nothing)[1]
 
     return jax.jit(play)
 
@@ -165,7 +165,7 @@ def evaluation_key(frames: int) -> jax.Array:
 
 
 def evaluated(
-    evaluate: Evaluate, params: Params, frames: int, *, greedy: bool, named: str = ""
+    evaluate: Evaluator, params: Params, frames: int, *, greedy: bool, named: str = ""
 ) -> dict[str, float]:
     """The metrics of the evaluations of one agent at `frames`."""
     key = evaluation_key(frames)
@@ -176,7 +176,7 @@ def evaluated(
 
 
 def means(sums: PQNMetrics, updates: int) -> dict[str, Any]:
-    """What is logged of a portion: sums over its updates, of one agent or of several."""
+    """The metrics of a portion of training, from sums over its updates, of one agent or of several."""
     episodes = np.sum(sums.episodes)
     parts = updates * np.size(sums.loss)
     return {

@@ -148,7 +148,7 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the run has ended and its result is written."""
         return (self.folder / RESULT).exists()
 
     @property
@@ -158,7 +158,7 @@ class Job:
 
 
 def jobs(config: CompareConfig, folder: Path) -> list[Job]:
-    """All runs, so ordered that whatever has been done so far is a fair comparison."""
+    """All runs, in an order in which the finished ones are a fair comparison at any time."""
     for arm in config.arms:
         if arm not in ARMS:
             raise ConfigError(f"there is no arm {arm!r}; choose from {', '.join(ARMS)}.")
@@ -192,7 +192,7 @@ def run(
 
 
 def settle(config: CompareConfig, folder: Path) -> bytes:
-    """A folder is one comparison: the settings that decide the runs are written once; returns the file."""
+    """Write the settings that all runs share, or check that they are the same; returns the file."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / SETTINGS
     if not file.exists():
@@ -202,7 +202,7 @@ def settle(config: CompareConfig, folder: Path) -> bytes:
 
 
 def check_settings(config: CompareConfig, file: bytes, place: object) -> None:
-    """`ConfigError` if the settings of the comparison in a folder or bucket are other ones."""
+    """`ConfigError` if the comparison in a folder or bucket has other settings."""
     with untrusted.blaming(f"{place}/{SETTINGS}", RunCorrupt, "restore it, or choose another folder"):
         there = renamed(dict(untrusted.parse_json(file)), "compare")
     there = _fixed(CompareConfig()) | there  # written before a setting was there: its default

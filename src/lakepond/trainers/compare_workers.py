@@ -40,7 +40,7 @@ TRIES = 3
 
 
 class Outcome(NamedTuple):
-    """What became of a run that a worker was given."""
+    """The outcome of a run on a worker."""
 
     done: bool
     """False: another process is doing it"""
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
     """if it is in the bucket"""
 
 
-class Worker:
+class CompareWorker:
     """Does runs in an actor, one after another."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Worker:
             self._folder = self._stack.enter_context(reaper.folder(f"lakepond-compare-{name}-"))
 
     def train(self, job: Job) -> Outcome:
-        """Do a run from where it stopped."""
+        """Do a run, or resume it from its last checkpoint."""
         lines: list[str] = []
         if self._cloud is None:
             done = compare.attempt(self._config, job, lines.append, loggers=self._loggers)
@@ -119,7 +119,7 @@ def run(
     if not todo:
         return 0
     nans = jax.config.jax_debug_nans  # type: ignore[attr-defined]
-    make = partial(Worker, config, cloud, loggers, nans)
+    make = partial(CompareWorker, config, cloud, loggers, nans)
     with (
         ray_cluster.connect(address, workers=workers, gpus_per_worker=gpus_per_worker) as cluster,
         Workers(cluster, make) as pool,
@@ -164,7 +164,7 @@ def _do_all(pool: Workers, todo: list[Job], tell: Callable[[str], None]) -> int:
 
 
 def fetch_results(config: CompareConfig, folder: Path, cloud: str) -> None:
-    """Have the results of the runs that are done in the bucket in the folder."""
+    """Download the results of the runs that are finished in the bucket."""
     store = Store.at(cloud)
     for job in compare.jobs(config, folder):
         if job.done:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from lakepond.agents.market_network import Array, Params
     from lakepond.envs.market import world
     from lakepond.trainers import market_rollout
-    from lakepond.trainers.erl_workers import OnWorkers
+    from lakepond.trainers.erl_workers import ErlOnWorkers
 else:  # `lakepond train erl --help` reads the settings below and imports none of these
     jax, jnp = lazy.Module("jax"), lazy.Module("jax.numpy")
     ddpg, market_network = lazy.Module("lakepond.agents.ddpg"), lazy.Module("lakepond.agents.market_network")
@@ -183,13 +183,13 @@ class Config:
 
     @property
     def mutation(self) -> population.Mutation:
-        """How mutants differ."""
+        """Settings of the mutation."""
         return population.Mutation(
             self.mutation_rate, self.mutation_std, self.mutation_std_max, patience=self.patience
         )
 
     def player(self, noise: float = 0.0) -> market_rollout.Player:
-        """How agents play."""
+        """Settings of the episodes."""
         return market_rollout.Player(self.rules, noise, self.together, self.dtype)
 
     def spec(self, market: world.Market) -> Spec:
@@ -302,7 +302,7 @@ def market_of(config: Config, panel: Panel, table: Any) -> world.Market:
 
 
 class Evolving(NamedTuple):
-    """All that a generation hands to the next; with the lake, all that a checkpoint must hold."""
+    """The arrays that a generation passes to the next; with `Counters` and the lake, a checkpoint."""
 
     population: Params
     best: Params
@@ -310,7 +310,7 @@ class Evolving(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """The small numbers among it, kept as JSON."""
+    """The numbers that a generation passes to the next one; stored as JSON."""
 
     generation: int = 0
     best_score: float = float("-inf")
@@ -324,7 +324,7 @@ class Counters(NamedTuple):
 
 
 class Chance(NamedTuple):
-    """All randomness of a generation."""
+    """The random keys and generator of a generation."""
 
     explored_days: Array
     """first days of the recorded episodes"""
@@ -335,7 +335,7 @@ class Chance(NamedTuple):
 
     @classmethod
     def of(cls, config: Config, market: world.Market, number: int) -> Chance:
-        """It follows from the seed and the number of the generation."""
+        """Derive them from the seed and the number of the generation."""
         key = jax.random.fold_in(jax.random.key(config.seed), number)
         key_explore, key_evolve = jax.random.split(key)
         rng = np.random.default_rng([config.seed, number])
@@ -415,7 +415,7 @@ def learn(
     chunks = -(-config.gradient_steps // CHUNK)
     for _ in range(chunks):
         batch = replay.sample(CHUNK * config.batch_size, rng=rng, exclude=WINDOWS)
-        steps = ddpg.Steps(
+        steps = ddpg.Transitions(
             day=batch.extras["day"],
             position=batch.obs["position"],
             action=batch.action,
@@ -429,8 +429,8 @@ def learn(
     return learner, {"gradient_steps": chunks * CHUNK, **metrics}
 
 
-class InProcess:
-    """Plays the population in this process; `erl_workers.OnWorkers` does the same on many machines."""
+class ErlInProcess:
+    """Plays the population in this process; `erl_workers.ErlOnWorkers` does the same on many machines."""
 
     def __init__(self, config: Config, market: world.Market) -> None:
         self._config, self._market = config, market
@@ -458,7 +458,7 @@ def validate(
     if config.gradient_steps:
         judged = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), judged, actor)
     days = market.history.splits.slices("validation", config.rules, config.validation_slices)
-    rewards = InProcess(config, market).judge(judged, jnp.asarray(days))
+    rewards = ErlInProcess(config, market).judge(judged, jnp.asarray(days))
     scores = market_rollout.totals(rewards).mean(axis=1)
     winner = int(jnp.argmax(scores))
     counters = counters._replace(stalled=counters.stalled + 1)
@@ -478,7 +478,7 @@ def generation(
     now: Evolving,
     counters: Counters,
     replay: Replay,
-    evaluation: InProcess | OnWorkers,
+    evaluation: ErlInProcess | ErlOnWorkers,
 ) -> tuple[Evolving, Counters, dict[str, Any]]:
     """One generation whose steps have been recorded: learn, judge, validate, evolve. Writes nothing.
 
@@ -491,10 +491,9 @@ def generation(
     days = jnp.asarray(chance.rng.choice(starts, config.fitness_episodes))
     fitness = market_rollout.totals(evaluation.judge(now.population, days)).mean(axis=1)
     best, after, scores = validate(config, market, now, learner.actor, fitness, counters)
-    mutation, alpha = (config.mutation_rate, after.std), (config.blend_low, config.blend_high)
-    agents = population.evolve(
-        chance.key_evolve, now.population, fitness, config.sizes, *mutation, k=config.tournament, alpha=alpha
-    )
+    parents = population.Parents(config.tournament, (config.blend_low, config.blend_high))
+    mutation = config.mutation_rate, after.std
+    agents = population.evolve(chance.key_evolve, now.population, fitness, config.sizes, *mutation, parents)
     if config.sizes == ALONE:
         agents = population.put(agents, 0, learner.actor)
     elif number % config.inject_every == 0:
@@ -576,9 +575,9 @@ def train(
                 prepare=how.prepare,
             )
         )
-        evaluation: InProcess | OnWorkers = InProcess(config, market)
+        evaluation: ErlInProcess | ErlOnWorkers = ErlInProcess(config, market)
         if cluster is not None:
-            started = erl_workers.OnWorkers(cluster, config, prices, run.folder)
+            started = erl_workers.ErlOnWorkers(cluster, config, prices, run.folder)
             evaluation = stack.enter_context(started)
         guard = Guard(
             run.folder, min_free=config.warn_free, at_floor=config.at_floor, last=config.generations
@@ -603,7 +602,7 @@ def train(
 
         with Loop(run, replay, guard, uncommitted, pushing) as loop:
             loop.attempt(world.NAMES, write_names)
-            while counters.generation < config.generations and loop.goes_on():
+            while counters.generation < config.generations and loop.continues():
                 began, number = time.perf_counter(), counters.generation + 1
                 if uncommitted() + config.new_steps > (1 + MOST_WAITING) * config.capacity:
                     why = f"because {uncommitted():,} steps are held in memory"
@@ -648,7 +647,7 @@ def train(
 def of_the_run(
     config: Config, counters: Counters, seconds: float, held: float, replay: Replay, commit: Commit | None
 ) -> dict[str, Any]:
-    """The metrics of the replay, and those of the machine, which a resumed run has others of."""
+    """The metrics of the replay and of the machine; those of the machine differ in a resumed run."""
     mean = counters.train_seconds / counters.generation
     stats = replay.stats()
     return {

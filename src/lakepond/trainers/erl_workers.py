@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,14 +32,14 @@ from lakepond.distributed.ray_cluster import Cluster
 from lakepond.distributed.workers import Workers
 from lakepond.trainers import erl, programs
 from lakepond.trainers.erl import Chance, Config, Explored
-from lakepond.trainers.worker_chains import Stored, WorkerChain, WorkersLake, check_shared
+from lakepond.trainers.worker_chains import OnWorkers, StepsLocation, WorkerChain, WorkersLake, check_shared
 from lakepond.types import Batch
 
 AGENTS = 2
 """of a task"""
 
 
-class Worker:
+class ErlWorker:
     """Plays agents in an actor."""
 
     def __init__(self, config: Config, prices: tuple[Any, Any], place: str, name: str) -> None:
@@ -48,7 +48,7 @@ class Worker:
         steps = AGENTS * config.episodes * config.rules.trading_days
         self._chain = WorkerChain(place, name, config.spec(self._market), steps, config.min_free)
 
-    def explore(self, agents: Params, number: int, first: int, stop: int) -> Stored:
+    def explore(self, agents: Params, number: int, first: int, stop: int) -> StepsLocation:
         """Play agents [first, stop) of a generation with noise, and append their steps to the chain."""
         chance = Chance.of(self._config, self._market, number)
         group = population.take(agents, slice(first, stop))
@@ -60,15 +60,15 @@ class Worker:
     def judge(self, agents: Params, days: Any, first: int, stop: int) -> Any:
         """The rewards of agents [first, stop) on these days."""
         group = population.take(agents, slice(first, stop))
-        return np.asarray(erl.InProcess(self._config, self._market).judge(group, jnp.asarray(days)))
+        return np.asarray(erl.ErlInProcess(self._config, self._market).judge(group, jnp.asarray(days)))
 
     def close(self) -> None:
         """Release the lake."""
         self._chain.close()
 
 
-class OnWorkers:
-    """Plays the population of a run on workers, in place of `erl.InProcess`; used in a `with` block."""
+class ErlOnWorkers(OnWorkers):
+    """Plays the population of a run on workers, in place of `erl.ErlInProcess`."""
 
     def __init__(self, cluster: Cluster, config: Config, prices: tuple[Any, Any], folder: Path) -> None:
         """Start the workers; `prices`: the panel and the table that the market is made of."""
@@ -84,7 +84,7 @@ class OnWorkers:
         """The steps of each group, by the number of its first agent, read from the chains of the workers."""
         ref = self._put(jax.device_get(agents))
         tasks = [(ref, number, *group) for group in self._groups]
-        stored, oldest = dict[int, Stored](), math.inf
+        stored, oldest = dict[int, StepsLocation](), math.inf
         for task, found in self._workers.each("explore", tasks):
             if isinstance(found, Exception):
                 raise found
@@ -101,14 +101,7 @@ class OnWorkers:
 
     def status(self) -> dict[str, Any]:
         """The metrics of the workers, as `lakepond watch` shows them."""
-        return {**self._workers.status(), "workers_lag_seconds": self._lag}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._workers.close()
-        self._lake.close()
+        return {**super().status(), "workers_lag_seconds": self._lag}
 
 
 @contextmanager
@@ -119,8 +112,8 @@ def connect(config: Config, address: str, workers: int, gpus_per_worker: float) 
         yield cluster
 
 
-def _worker(config: Config, prices: Any, place: str, name: str) -> Worker:
-    return Worker(config, ray_cluster.import_ray().get(prices), place, name)
+def _worker(config: Config, prices: Any, place: str, name: str) -> ErlWorker:
+    return ErlWorker(config, ray_cluster.import_ray().get(prices), place, name)
 
 
 def _explored(config: Config, batch: Batch) -> Explored:

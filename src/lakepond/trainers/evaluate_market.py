@@ -37,7 +37,7 @@ from lakepond import untrusted
 from lakepond._version import __version__
 from lakepond.agents.market_network import Array, Params, init_actor, may_buy
 from lakepond.envs.market import functional
-from lakepond.envs.market.functional import Result, State
+from lakepond.envs.market.functional import MarketState, Result
 from lakepond.envs.market.history import History, Part
 from lakepond.envs.market.world import Market, World
 from lakepond.envs.market_rules import REASONS, Rules
@@ -56,7 +56,7 @@ SWEPT = ("cost", "slippage", "champion", "buy_and_hold", "random", "champion_bea
 Curve = npt.NDArray[np.float64]
 
 
-class Trade(NamedTuple):
+class TradeRow(NamedTuple):
     """One position from entry to exit, as in `trades.csv`."""
 
     symbol: str
@@ -91,11 +91,11 @@ class Evaluation(NamedTuple):
     """A champion beside its baselines, over the same days."""
 
     result: dict[str, Any]
-    """`part`, `first_day`, `last_day`, `generation`, and what `Played.result` and `Played.swept` return"""
+    """`part`, `first_day`, `last_day`, `generation`; then `Accounts.result` and `Accounts.swept`"""
     dates: npt.NDArray[np.datetime64]
     curves: dict[str, Curve]
     """equity by day, capital 1 at the start"""
-    trades: list[Trade]
+    trades: list[TradeRow]
 
 
 def evaluate(
@@ -121,8 +121,8 @@ def evaluate(
     loaded = run.load(checkpoint, like={"best": like})
     champion = jax.tree.map(jnp.asarray, loaded.arrays["best"])
 
-    def played(rules: Rules) -> Played:
-        return Played.of(replace(config, rules=rules), market, champion, part, random_agents)
+    def played(rules: Rules) -> Accounts:
+        return Accounts.of(replace(config, rules=rules), market, champion, part, random_agents)
 
     found = played(config.rules)
     swept = [
@@ -149,7 +149,7 @@ def config_of(run: Run, *, warn: bool = True) -> Config:
     return replace(config, push_to=None)
 
 
-class Played(NamedTuple):
+class Accounts(NamedTuple):
     """The accounts of a champion and of its baselines under one set of rules."""
 
     champion: Account
@@ -157,10 +157,10 @@ class Played(NamedTuple):
     random: list[Account]
     random_same_days: list[Account]
     curves: dict[str, Curve]
-    trades: list[Trade]
+    trades: list[TradeRow]
 
     @classmethod
-    def of(cls, config: Config, market: Market, champion: Params, part: Part, random_agents: int) -> Played:
+    def of(cls, config: Config, market: Market, champion: Params, part: Part, random_agents: int) -> Accounts:
         """Play all of them on the days of a part."""
         history, days = market.history, market.history.splits[part]
         rules = replace(config.rules, trading_days=len(days) - config.rules.settlement_days)
@@ -212,7 +212,7 @@ def random_play(key: Array, plans: Array, start: int, world: World, rules: Rules
     """
     instruments = world.prices.close.shape[1]
 
-    def one(state: State, plan: tuple[Array, Array]) -> tuple[State, Result]:
+    def one(state: MarketState, plan: tuple[Array, Array]) -> tuple[MarketState, Result]:
         key, target = plan
         free = may_buy(functional.position(world.prices, rules, state)) * (target > 0)
         drawn = jax.random.uniform(key, (instruments,), minval=rules.threshold, maxval=1.0)
@@ -274,9 +274,9 @@ def _mean(accounts: list[Account]) -> Account:
     return Account(*(float(np.mean([getattr(a, f.name) for a in accounts])) for f in fields(Account)))
 
 
-def _trades(history: History, rules: Rules, days: range, result: Result) -> list[Trade]:
+def _trades(history: History, rules: Rules, days: range, result: Result) -> list[TradeRow]:
     return [
-        Trade(
+        TradeRow(
             history.symbols[int(result.instrument[k])],
             str(history.dates[days.start + k]),
             str(history.dates[int(result.exit_day[k])]),
@@ -325,7 +325,7 @@ def record(found: Evaluation, run: str | Path) -> dict[str, Any]:
     _draw(found, home)
     with (home / "trades.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
-        table.writerow(Trade._fields)
+        table.writerow(TradeRow._fields)
         table.writerows(found.trades)
     with (home / "equity.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lakepond.agents.replay import History, Memory
+from lakepond.agents.replay import HistoryPonds, HistoryState
 from lakepond.agents.settings import PQNSettings
 from lakepond.errors import ConfigError
 from lakepond.flow import device_fill
@@ -30,7 +30,7 @@ from lakepond.trainers import arena
 from lakepond.types import Field
 
 
-def make_memory(obs: Field, pqn: PQNSettings, steps: int, env_steps: int, checkpoint: int) -> Memory:
+def make_memory(obs: Field, pqn: PQNSettings, steps: int, env_steps: int, checkpoint: int) -> HistoryPonds:
     """Ponds of at most `steps` steps together, for a run of `env_steps` and `checkpoint` per checkpoint.
 
     Raises `ConfigError` if they are too few, `SpecError` if they do not fit the device.
@@ -41,7 +41,7 @@ def make_memory(obs: Field, pqn: PQNSettings, steps: int, env_steps: int, checkp
         )
     recent = max(1, min(steps // 2, checkpoint, env_steps) // pqn.frames) * pqn.frames
     filled = min(steps - recent, env_steps)
-    memory = Memory(arena.make_pond(obs, pqn.envs, recent), device_fill.pond_for(obs, filled))
+    memory = HistoryPonds(arena.make_pond(obs, pqn.envs, recent), device_fill.pond_for(obs, filled))
     check_fits(memory.recent.nbytes + memory.filled.nbytes, recent + filled)
     return memory
 
@@ -49,11 +49,11 @@ def make_memory(obs: Field, pqn: PQNSettings, steps: int, env_steps: int, checkp
 class PouredHistory:
     """A history and its lake; `state` is an argument and a result of the jitted functions."""
 
-    def __init__(self, memory: Memory, obs: jax.Array, lake: DeviceLake) -> None:
+    def __init__(self, memory: HistoryPonds, obs: jax.Array, lake: DeviceLake) -> None:
         """An empty history; the first steps start from `obs`, (lanes, ...)."""
         self.memory, self.lake = memory, lake
         recent = memory.recent.begin(memory.recent.init(), obs)
-        self.state = History(recent, memory.filled.init(), jnp.int32(0))
+        self.state = HistoryState(recent, memory.filled.init(), jnp.int32(0))
         self._poured = 0  # steps of each lane of `recent` that are in the lake
 
     def pour(self, note: dict[str, Any]) -> None:
@@ -75,4 +75,4 @@ class PouredHistory:
             shape, filled = device_fill.fill(self.memory.filled, filled, lake, np.random.default_rng(seed))
         self.memory = replace(self.memory, filled=shape)
         recent = self.memory.recent.empty(self.state.recent)
-        self.state = jax.block_until_ready(History(recent, filled, jnp.int32(older)))  # type: ignore[no-untyped-call]
+        self.state = jax.block_until_ready(HistoryState(recent, filled, jnp.int32(older)))  # type: ignore[no-untyped-call]

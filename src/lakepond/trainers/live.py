@@ -243,7 +243,7 @@ class LiveState(NamedTuple):
 
 
 class LiveMetrics(NamedTuple):
-    """Summed up over iterations."""
+    """Metrics, summed over iterations."""
 
     agents: PQNMetrics
     """with a leading axis"""
@@ -253,7 +253,7 @@ class LiveMetrics(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveAlgorithm:
     """The algorithm for some settings; nothing here changes."""
 
     config: LiveConfig
@@ -400,7 +400,7 @@ class Live:
         return found
 
 
-def build(config: LiveConfig) -> Live:
+def build(config: LiveConfig) -> LiveAlgorithm:
     """The algorithm for these settings; `ConfigError` if they are invalid."""
     check_limits(config, LIMITS)
     arena.check_budget(config.env_steps, "evaluate_every", config.evaluate_every, config.steps)
@@ -435,7 +435,7 @@ def build(config: LiveConfig) -> Live:
     )
     # boards: a quarter more rows than steps, because episodes may be short; stacks: the default
     rows = 0 if env.obs.rows == 0 else capacity + capacity // 4 + 4
-    return Live(
+    return LiveAlgorithm(
         config=config,
         pqn=pqn.PQN(env, network, of_agents, config.pqn, config.iterations),
         dqn=dqn.DQN(network, settings),
@@ -448,7 +448,7 @@ def build(config: LiveConfig) -> Live:
 
 
 @lazy.jit(static_argnums=0, donate_argnums=1)
-def train(live: Live, state: LiveState, iterations: int) -> tuple[LiveState, LiveMetrics]:
+def train(live: LiveAlgorithm, state: LiveState, iterations: int) -> tuple[LiveState, LiveMetrics]:
     """A portion of `iterations` iterations."""
 
     def iterate(_: int, carry: tuple[LiveState, LiveMetrics]) -> tuple[LiveState, LiveMetrics]:
@@ -511,7 +511,7 @@ def run(
             tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} steps")
         guard, pushing = Guard(kept.folder, unit="evaluation"), Pushing(kept.folder, config.push_to)
         with Loop(kept, lake, guard, pushing=pushing) as loop:
-            while (done := int(state.iterations)) < config.iterations and loop.goes_on():
+            while (done := int(state.iterations)) < config.iterations and loop.continues():
                 count = min(step, config.iterations - done)
                 began = time.perf_counter()
                 state, sums = _portion(live, state, count, lake, loop)
@@ -542,7 +542,7 @@ def _save(
 
 
 def _portion(
-    live: Live, state: LiveState, iterations: int, lake: DeviceLake | None, loop: Loop
+    live: LiveAlgorithm, state: LiveState, iterations: int, lake: DeviceLake | None, loop: Loop
 ) -> tuple[LiveState, LiveMetrics]:
     """Run the iterations in parts that the BigPond still holds when they are poured; waits for them."""
     rollout = live.config.pqn.rollout
@@ -560,8 +560,8 @@ def _portion(
     return state, jax.tree.map(np.asarray, sums)
 
 
-def _metrics(live: Live, state: LiveState, sums: LiveMetrics, iterations: int) -> dict[str, Any]:
-    """What is logged of a portion; the counters of the four and of the one apart."""
+def _metrics(live: LiveAlgorithm, state: LiveState, sums: LiveMetrics, iterations: int) -> dict[str, Any]:
+    """The metrics of a portion; the counters of the four agents and of the big agent are separate."""
     updates = iterations * live.updates
     env_steps = int(state.agents_frames)
     agents_updates, big_updates = int(state.agents.updates[0]), int(state.iterations) * live.updates

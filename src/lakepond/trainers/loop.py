@@ -1,7 +1,7 @@
 """The loop of every trainer: signals, the guard of the disk, the log, checkpoints, pushes, and the end.
 
     with Loop(run, lake, Guard(run.folder)) as loop:
-        while not done and loop.goes_on():
+        while not done and loop.continues():
             ...                                             # the trainer's work
             loop.log(step, metrics, number)                 # one line, with what the guard sees
             loop.save(save, due=number % 4 == 0)            # again with the next portion if it fails
@@ -61,7 +61,7 @@ class Loop(Saver):
         self._saved = False
         self._taken: Taken | None = None
 
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Whether to train another portion; raises if a signal has come."""
         stopping.check()
         return not self.guard.stopping

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from lakepond.agents import market_network as network
 from lakepond.agents.market_network import Array, Params
 from lakepond.envs.market import functional
-from lakepond.envs.market.functional import Result, State
+from lakepond.envs.market.functional import MarketState, Result
 from lakepond.envs.market.world import World
 from lakepond.envs.market_rules import Rules
 
@@ -59,14 +59,14 @@ def _embeddings(agents: Params, starts: Array, world: World, player: Player) -> 
 
 def _scan(
     agent: Params, embedding: Array, start: Array, noise: Array | None, world: World, player: Player
-) -> tuple[State, tuple[Array, Array, Array, Array, Result]]:
+) -> tuple[MarketState, tuple[Array, Array, Array, Array, Result]]:
     """One agent, one episode."""
     rules = player.rules
     low, high = jnp.array([0.0, rules.target_low]), jnp.array([1.0, rules.target_high])
 
     def one(
-        state: State, seen: tuple[Array, Array | None]
-    ) -> tuple[State, tuple[Array, Array, Array, Array, Result]]:
+        state: MarketState, seen: tuple[Array, Array | None]
+    ) -> tuple[MarketState, tuple[Array, Array, Array, Array, Result]]:
         embedded, moved = seen
         position = functional.position(world.prices, rules, state)
         action = network.act(agent, embedded, position, rules)

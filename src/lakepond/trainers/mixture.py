@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from lakepond.pond import device_memory
     from lakepond.pond.device import DevicePond, PondState
     from lakepond.trainers import arena
-    from lakepond.trainers.mixture_workers import OnWorkers
+    from lakepond.trainers.mixture_workers import MixtureOnWorkers
 else:  # `lakepond train mixture --help` reads the settings below and imports none of these
     jax, jnp = lazy.Module("jax"), lazy.Module("jax.numpy")
     dqn, pqn = lazy.Module("lakepond.agents.dqn"), lazy.Module("lakepond.agents.pqn")
@@ -255,7 +255,7 @@ LIMITS: Limits = {
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixtureAlgorithm:
     """The algorithm for some settings; nothing here changes."""
 
     config: MixtureConfig
@@ -265,7 +265,7 @@ class Mixture:
     big_pond: DevicePond
 
 
-def build(config: MixtureConfig) -> Mixture:
+def build(config: MixtureConfig) -> MixtureAlgorithm:
     """The algorithm for these settings; `ConfigError` if they are invalid."""
     check_limits(config, LIMITS)
     arena.check_budget(config.env_steps, "reset_every", config.reset_every, config.update_steps)
@@ -292,7 +292,7 @@ def build(config: MixtureConfig) -> Mixture:
         double=config.big_double,
         distill=config.big_distill,
     )
-    return Mixture(
+    return MixtureAlgorithm(
         config,
         pqn.PQN(env, network, epsilon, config.pqn, config.updates),
         dqn.DQN(network, settings),
@@ -311,7 +311,7 @@ def make_big_pond(config: MixtureConfig, obs: Field) -> DevicePond:
 
 @lazy.jit(static_argnums=0, donate_argnums=(1, 2))
 def train_agents(
-    mixture: Mixture, agents: PQNState, pond: PondState | None, updates: int
+    mixture: MixtureAlgorithm, agents: PQNState, pond: PondState | None, updates: int
 ) -> tuple[PQNState, PondState | None, PQNMetrics]:
     """Step 1: `updates` updates of every agent; metrics are summed over them, one entry per agent."""
     numbers = jnp.arange(mixture.config.agents)
@@ -332,10 +332,10 @@ def train_agents(
     return result
 
 
-class InProcess:
-    """Step 1 in this process; `mixture_workers.OnWorkers` does the same on many machines."""
+class MixtureInProcess:
+    """Step 1 in this process; `mixture_workers.MixtureOnWorkers` does the same on many machines."""
 
-    def __init__(self, mixture: Mixture) -> None:
+    def __init__(self, mixture: MixtureAlgorithm) -> None:
         self._mixture = mixture
 
     def train(
@@ -350,7 +350,9 @@ class InProcess:
         return {}
 
 
-def pour(mixture: Mixture, pond: PondState, poured: int, lake: DeviceLake, note: dict[str, Any]) -> None:
+def pour(
+    mixture: MixtureAlgorithm, pond: PondState, poured: int, lake: DeviceLake, note: dict[str, Any]
+) -> None:
     """Step 2: hand the steps of the Pond from number `poured` on to the Lake, which writes them meanwhile."""
     arena.pour_new(mixture.pond, pond, poured, lake, note, "lower the setting `pond`")
 
@@ -374,7 +376,7 @@ def fill_big_pond(
 
 
 def train_big_agent(
-    mixture: Mixture,
+    mixture: MixtureAlgorithm,
     shape: DevicePond,
     pond: PondState,
     big: DQNState,
@@ -386,44 +388,52 @@ def train_big_agent(
     stages, sums = mixture.config.stages, []
     for number, (n_step, gamma) in enumerate(stages):
         count = steps * (number + 1) // len(stages) - steps * number // len(stages)
-        key_stage = jax.random.fold_in(key, number)
-        big, new = learn(mixture, shape, big, pond, teacher, key_stage, count, steps, n_step, gamma)
+        stage = Stage(jax.random.fold_in(key, number), count, steps, gamma)
+        big, new = learn(mixture, shape, n_step, big, pond, teacher, stage)
         sums.append(jax.tree.map(np.asarray, new))  # waits for the device
     loss, value = (float(sum(getattr(each, name) for each in sums)) / steps for name in ("loss", "value"))
     return big, {"big_loss": loss, "big_value": value}
 
 
+class Stage(NamedTuple):
+    """One stage of step 5, which has its own n-step returns and discount."""
+
+    key: jax.Array
+    steps: int
+    """gradient steps of this stage"""
+    total: int
+    """gradient steps of all stages of this reset"""
+    gamma: float
+
+
 @lazy.jit(static_argnames=("mixture", "shape", "n_step"), donate_argnames="state")
 def learn(
-    mixture: Mixture,
+    mixture: MixtureAlgorithm,
     shape: DevicePond,
+    n_step: int,
     state: DQNState,
     pond: PondState,
     teacher: Params,
-    key: jax.Array,
-    steps: int,
-    total: int,
-    n_step: int,
-    gamma: float,
+    stage: Stage,
 ) -> tuple[DQNState, DQNMetrics]:
-    """Take `steps` of the `total` gradient steps of this reset; metrics are summed over them."""
+    """Take the gradient steps of a stage; metrics are summed over them."""
     config = mixture.config
     decay = 1.0 - config.big_rate_end
 
     def step(number: int, carry: tuple[DQNState, DQNMetrics]) -> tuple[DQNState, DQNMetrics]:
         state, sums = carry
-        key_batch = jax.random.fold_in(key, number)
-        batch = shape.sample(pond, key_batch, config.big_batch, n_step=n_step, gamma=gamma)
-        rate = 1.0 - decay * state.updates / total if decay else 1.0
+        key_batch = jax.random.fold_in(stage.key, number)
+        batch = shape.sample(pond, key_batch, config.big_batch, n_step=n_step, gamma=stage.gamma)
+        rate = 1.0 - decay * state.updates / stage.total if decay else 1.0
         state, _, metrics = mixture.dqn.update(state, batch, rate=rate, teacher=teacher)
         return state, jax.tree.map(jnp.add, sums, metrics)
 
     zero = dqn.DQNMetrics(*[jnp.float32(0)] * 3)
-    result: tuple[DQNState, DQNMetrics] = jax.lax.fori_loop(0, steps, step, (state, zero))
+    result: tuple[DQNState, DQNMetrics] = jax.lax.fori_loop(0, stage.steps, step, (state, zero))
     return result
 
 
-def start_big_agent(mixture: Mixture, best: Params, last: Params, key: jax.Array) -> DQNState:
+def start_big_agent(mixture: MixtureAlgorithm, best: Params, last: Params, key: jax.Array) -> DQNState:
     """The BigAgent before step 5: with the weights of the best agent, its own last ones, or new ones."""
     config = mixture.config
     fresh = mixture.pqn.network.init(key)
@@ -441,7 +451,7 @@ def stop_big_agent_after(config: MixtureConfig, transitions: int, ratio: float) 
     return max(len(config.stages), round(ratio * transitions / config.big_batch))
 
 
-def clone_agents(mixture: Mixture, agents: PQNState, big: DQNState) -> PQNState:
+def clone_agents(mixture: MixtureAlgorithm, agents: PQNState, big: DQNState) -> PQNState:
     """Step 7: the agents continue in their environments as copies of the BigAgent, with epsilon reset."""
     config, optimiser = mixture.config, agents.optimiser
     if config.clone_optimiser != "kept":
@@ -504,21 +514,21 @@ def run(
                 prepare=how.prepare,
             )
         )
-        step_1: InProcess | OnWorkers = InProcess(mixture)
+        step_1: MixtureInProcess | MixtureOnWorkers = MixtureInProcess(mixture)
         if cluster is not None:
-            step_1 = stack.enter_context(mixture_workers.OnWorkers(cluster, mixture, kept.folder))
-        return _Training(mixture, kept, how, step_1, tell).train()
+            step_1 = stack.enter_context(mixture_workers.MixtureOnWorkers(cluster, mixture, kept.folder))
+        return _MixtureTraining(mixture, kept, how, step_1, tell).train()
 
 
-class _Training:
+class _MixtureTraining:
     """A run in progress: what the functions above are called with, and the files beside it."""
 
     def __init__(
         self,
-        mixture: Mixture,
+        mixture: MixtureAlgorithm,
         kept: Run,
         how: Resume,
-        step_1: InProcess | OnWorkers,
+        step_1: MixtureInProcess | MixtureOnWorkers,
         tell: Callable[[str], None],
     ) -> None:
         config = mixture.config
@@ -563,12 +573,12 @@ class _Training:
 
     @property
     def updates(self) -> int:
-        """Of each agent, so far."""
+        """Updates of each agent so far."""
         return int(self.agents.updates[0])
 
     @property
     def env_steps(self) -> int:
-        """Of all agents together, so far."""
+        """Environment steps of all agents so far."""
         return self.updates * self.config.update_steps
 
     @property
@@ -582,12 +592,12 @@ class _Training:
         return self.updates * self.config.pqn.gradient_steps + self.big_samples // self.config.big_batch
 
     def train(self) -> dict[str, Any]:
-        """To the end; returns the metrics of the last evaluation."""
+        """Train to the end of the run; returns the metrics of the last evaluation."""
         config, loop = self.config, self.loop
         metrics: dict[str, Any] = {}
         sums, since = None, self.updates
         with loop:
-            while self.updates < config.updates and loop.goes_on():
+            while self.updates < config.updates and loop.continues():
                 new = self._train(stop_agents_after(config, self.updates))
                 sums = new if sums is None else jax.tree.map(np.add, sums, new)
                 if self.updates % config.pond_updates == 0:
@@ -709,7 +719,7 @@ class _Training:
         return big, {**counts, **metrics}
 
     def _arrays(self) -> dict[str, Any]:
-        """What a checkpoint holds of the agents; the policy is the best one's."""
+        """The arrays of a checkpoint; the policy is that of the best agent."""
         return {"agents": self.agents, "big": self.big, "policy": self._best()}
 
     def _state(self) -> dict[str, Any]:

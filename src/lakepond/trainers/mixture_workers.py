@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,12 +31,12 @@ from lakepond.distributed.workers import Workers
 from lakepond.errors import ConfigError
 from lakepond.pond.device import Added, PondState
 from lakepond.trainers import arena, mixture, programs
-from lakepond.trainers.mixture import Mixture, MixtureConfig
-from lakepond.trainers.worker_chains import Stored, WorkerChain, WorkersLake, check_shared
+from lakepond.trainers.mixture import MixtureAlgorithm, MixtureConfig
+from lakepond.trainers.worker_chains import OnWorkers, StepsLocation, WorkerChain, WorkersLake, check_shared
 from lakepond.types import Batch
 
 
-class Worker:
+class MixtureWorker:
     """Trains agents in an actor, one at a time."""
 
     def __init__(self, config: MixtureConfig, place: str, debug_nans: bool, name: str) -> None:
@@ -48,7 +48,9 @@ class Worker:
             spec = arena.spec_of(self._mixture.pond.obs)
             self._chain = WorkerChain(place, name, spec, 2 * config.pond, config.min_free)
 
-    def train(self, agent: PQNState, number: int, updates: int) -> tuple[PQNState, PQNMetrics, Stored | None]:
+    def train(
+        self, agent: PQNState, number: int, updates: int
+    ) -> tuple[PQNState, PQNMetrics, StepsLocation | None]:
         """Train agent `number` for some updates; metrics are summed over them."""
         state: PQNState = jax.tree.map(jnp.asarray, agent)
         sums = PQNMetrics.zero()
@@ -81,15 +83,15 @@ class Worker:
             self._chain.close()
 
 
-class OnWorkers:
-    """Trains the agents of a run on workers, in place of `mixture.InProcess`; used in a `with` block."""
+class MixtureOnWorkers(OnWorkers):
+    """Trains the agents of a run on workers, in place of `MixtureInProcess`."""
 
-    def __init__(self, cluster: Cluster, made: Mixture, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, made: MixtureAlgorithm, folder: Path) -> None:
         """Start the workers; `folder`: of the run."""
         self._mixture, self._put = made, cluster.ray.put
         self._lake = WorkersLake(folder, made.config.push_to)
         nans = jax.config.jax_debug_nans  # type: ignore[attr-defined]
-        self._workers = Workers(cluster, partial(Worker, made.config, self._lake.place, nans))
+        self._workers = Workers(cluster, partial(MixtureWorker, made.config, self._lake.place, nans))
 
     def train(
         self, agents: PQNState, pond: PondState | None, updates: int
@@ -103,7 +105,9 @@ class OnWorkers:
             pond = self._fill(pond, agents, updates, [stored for _, _, stored in done])
         return agents, pond, fleet.stack([metrics for _, metrics, _ in done])
 
-    def _fill(self, pond: PondState, agents: PQNState, updates: int, stored: list[Stored]) -> PondState:
+    def _fill(
+        self, pond: PondState, agents: PQNState, updates: int, stored: list[StepsLocation]
+    ) -> PondState:
         """Add what the agents have done to the Pond, a rollout at a time."""
         settings, obs = self._mixture.config.pqn, np.asarray(agents.env.obs)
         added = [_added(self._lake.steps(each), last) for each, last in zip(stored, obs, strict=True)]
@@ -112,17 +116,6 @@ class OnWorkers:
             rollout = jax.tree.map(lambda x: x[at : at + settings.rollout], lanes)  # noqa: B023
             pond = _add(self._mixture, pond, rollout)
         return pond
-
-    def status(self) -> dict[str, Any]:
-        """The metrics of the workers, as `lakepond watch` shows them."""
-        return self._workers.status()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._workers.close()
-        self._lake.close()
 
 
 @contextmanager
@@ -139,12 +132,12 @@ def connect(config: MixtureConfig, address: str, gpus_per_agent: float) -> Itera
 
 
 @partial(jax.jit, static_argnums=0)
-def _update(made: Mixture, agent: PQNState, number: int) -> tuple[PQNState, Rollout, PQNMetrics]:
+def _update(made: MixtureAlgorithm, agent: PQNState, number: int) -> tuple[PQNState, Rollout, PQNMetrics]:
     return made.pqn.update(agent, number)
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _add(made: Mixture, pond: PondState, rollout: Added) -> PondState:
+def _add(made: MixtureAlgorithm, pond: PondState, rollout: Added) -> PondState:
     return made.pond.add(pond, rollout)
 
 

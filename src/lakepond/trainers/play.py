@@ -27,8 +27,8 @@ TRAINERS: dict[str, type[SingleConfig | MixtureConfig | LiveConfig]] = {
 
 
 @dataclass(frozen=True)
-class Episode:
-    """What was seen and what it was worth."""
+class PlayedEpisode:
+    """The observations and the score of one episode."""
 
     game: str
     checkpoint: int
@@ -47,7 +47,7 @@ def play(
     epsilon: float = 0.001,
     most_steps: int = 5_000,
     trust_module: str | None = None,
-) -> Episode:
+) -> PlayedEpisode:
     """One episode with the policy of a checkpoint, the newest unless another is named.
 
     A run names its game. A game `module:id` imports that Python module, which may be anything if the run came
@@ -84,4 +84,4 @@ def play(
         score, ended = float(after.score[0]), bool(after.terminated[0] | after.truncated[0])
         if ended:
             break
-    return Episode(env.name, found.number, np.stack(seen), score, ended)
+    return PlayedEpisode(env.name, found.number, np.stack(seen), score, ended)

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def prepare_jax() -> None:
-    """Keep compiled programs in the user's cache, so that a second run starts at once; no talk about GPUs."""
+    """Keep compiled programs in the user's cache, to start a second run at once; no warnings about GPUs."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import jax
 

@@ -42,10 +42,10 @@ class Pushing:
         assert self._url is not None
         try:
             ready()
-            told = push_run(self._folder, Cloud.of(self._url), timeout=WAIT_SECONDS)
-            if told is not None and not told.done:
-                log.warning("%s is not completely uploaded yet: %s", self._folder, told)
-        except (LakepondError, OSError) as error:  # a checkpoint may also have been let go meanwhile
+            status = push_run(self._folder, Cloud.of(self._url), timeout=WAIT_SECONDS)
+            if status is not None and not status.done:
+                log.warning("%s is not completely uploaded yet: %s", self._folder, status)
+        except (LakepondError, OSError) as error:  # a checkpoint may also have been deleted meanwhile
             log.warning("pushing %s failed, the next push uploads the rest: %s", self._folder, error)
 
     def finish(self) -> None:

@@ -46,7 +46,7 @@ class Saver:
         self._reported: Any = None
 
     def attempt(self, name: str, save: Callable[[], T]) -> T | None:
-        """Save the part `name`; None, and `failing` says why, if the disk does not take it."""
+        """Save the part `name`; None, with the reason in `failing`, if it cannot be written."""
         try:
             saved = save()
         except OSError as error:

@@ -3,7 +3,7 @@
 while env_steps < N:
     train a portion           pure, jitted: train(state, history, updates) -> state, history, sums of metrics
     evaluate                  in environments of its own
-    log, save a checkpoint    killed and started again, it goes on bit for bit as if nothing had happened
+    log, save a checkpoint    killed and started again, it resumes bit for bit
 
 With `replay_share` every epoch is partly drawn from all steps so far: they are poured into a lake in the
 background, and what is drawn from is on the device (`trainers/history.py`, `agents/replay.py`).
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lakepond.agents import pqn as agents_pqn
     from lakepond.agents import replay
     from lakepond.agents.pqn import PQN, PQNMetrics, PQNState
-    from lakepond.agents.replay import History, Memory
+    from lakepond.agents.replay import HistoryPonds, HistoryState
     from lakepond.trainers import arena
     from lakepond.trainers import history as histories
     from lakepond.trainers.history import PouredHistory
@@ -165,15 +165,15 @@ def train(
     pqn: PQN,
     state: PQNState,
     updates: int,
-    memory: Memory | None = None,
-    history: History | None = None,
+    memory: HistoryPonds | None = None,
+    history: HistoryState | None = None,
     share: float = 0.0,
-) -> tuple[PQNState, PQNMetrics, History | None]:
+) -> tuple[PQNState, PQNMetrics, HistoryState | None]:
     """A portion of updates, with a `share` of each epoch from a history; metrics are summed over them."""
 
     def update(
-        _: int, carry: tuple[PQNState, PQNMetrics, History | None]
-    ) -> tuple[PQNState, PQNMetrics, History | None]:
+        _: int, carry: tuple[PQNState, PQNMetrics, HistoryState | None]
+    ) -> tuple[PQNState, PQNMetrics, HistoryState | None]:
         state, sums, history = carry
         if memory is None or history is None:
             state, _rollout, metrics = pqn.update(state)
@@ -184,7 +184,7 @@ def train(
             state, metrics = replay.learn(pqn, state, seen, draw, share=share)
         return state, jax.tree.map(jnp.add, sums, metrics), history
 
-    found: tuple[PQNState, PQNMetrics, History | None] = jax.lax.fori_loop(
+    found: tuple[PQNState, PQNMetrics, HistoryState | None] = jax.lax.fori_loop(
         0, updates, update, (state, agents_pqn.PQNMetrics.zero(), history)
     )
     return found
@@ -222,17 +222,17 @@ def run(
         keep_every=config.keep_every,
         prepare=how.prepare,
     ) as kept:
-        return _Training(config, pqn, memory, kept, how, tell).go_on()
+        return _SingleTraining(config, pqn, memory, kept, how, tell).train()
 
 
-class _Training:
+class _SingleTraining:
     """A run in progress."""
 
     def __init__(
         self,
         config: SingleConfig,
         pqn: PQN,
-        memory: Memory | None,
+        memory: HistoryPonds | None,
         kept: Run,
         how: Resume,
         tell: Callable[[str], None],
@@ -262,7 +262,7 @@ class _Training:
         self.loop = Loop(kept, lake, guard, pushing=Pushing(kept.folder, config.push_to))
         self.seconds = dict.fromkeys(("train", "pour", "fill"), 0.0)  # since the last line of the log
 
-    def _open_lake(self, memory: Memory | None, commit: int | Start) -> DeviceLake | None:
+    def _open_lake(self, memory: HistoryPonds | None, commit: int | Start) -> DeviceLake | None:
         """The lake as it was at a commit, or empty; none without replay."""
         if memory is None:
             return None
@@ -279,16 +279,16 @@ class _Training:
         return self.updates * self.config.pqn.frames
 
     def _arrays(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """The arrays of a checkpoint."""
         return {"agent": self.state, "policy": self.state.params}
 
-    def go_on(self) -> dict[str, float]:
-        """To the end."""
+    def train(self) -> dict[str, float]:
+        """Train to the end of the run; returns the metrics of the last portion."""
         config, total = self.config, self.pqn.total_updates
         portion = config.evaluate_every // config.pqn.frames
         metrics: dict[str, Any] = {}
         with self.loop as loop:
-            while self.updates < total and loop.goes_on():
+            while self.updates < total and loop.continues():
                 count = min(portion - self.updates % portion, total - self.updates)
                 metrics = arena.means(self._train(count), count)
                 metrics |= arena.evaluated(

@@ -1,10 +1,10 @@
 """How the steps of Ray workers come to the driver: through chains of a lake that only transports.
 
     worker    steps ──append──▶ its own chain ──commit, push──▶ `workers/` in the run's folder or bucket
-    driver    run's own lake ◀──steps, in a fixed order── `Stored` says where they are
+    driver    run's own lake ◀──steps, in a fixed order── a `StepsLocation` for each task
 
-A process that is started again has a chain of its own. What no `Stored` names is never read, so a task that
-is done twice is seen once.
+A process that is started again has a chain of its own. What no `StepsLocation` names is never read, so a task
+that is done twice is seen once.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from lakepond.distributed import reaper
 from lakepond.distributed.ray_cluster import Cluster
+from lakepond.distributed.workers import Workers
 from lakepond.errors import CloudError, ConfigError
 from lakepond.flow.following.chains import Chains, chains_at
 from lakepond.lake import writers
@@ -28,7 +29,7 @@ from lakepond.types import Batch, Spec
 PUSH_SECONDS = 300.0
 
 
-class Stored(NamedTuple):
+class StepsLocation(NamedTuple):
     """Where the steps of a task are: durable before the task is done."""
 
     chain: str
@@ -58,7 +59,7 @@ class WorkerChain:
             merge_after=None,
         )
 
-    def store(self, first: int, note: dict[str, Any]) -> Stored:
+    def store(self, first: int, note: dict[str, Any]) -> StepsLocation:
         """Commit what was recorded from number `first` on, and push it; where it is."""
         commit = self.replay.commit(note)
         chain = self._writer
@@ -67,7 +68,7 @@ class WorkerChain:
             if not status.done:
                 raise CloudError(f"the steps of {chain} could not be uploaded: {status}")
             chain = writers.chain_of(self._folder, chain)
-        return Stored(chain, commit.number, first, commit.recorded)
+        return StepsLocation(chain, commit.number, first, commit.recorded)
 
     def close(self) -> None:
         """Release the lake; what was not uploaded then is not needed."""
@@ -99,7 +100,7 @@ class WorkersLake:
         """Its folder or URL."""
         return self._url or str(self._folder)
 
-    def steps(self, stored: Stored, exclude: Sequence[str] = ()) -> Batch:
+    def steps(self, stored: StepsLocation, exclude: Sequence[str] = ()) -> Batch:
         """The steps of a task, in the order in which they were recorded."""
         if self._chains is None:
             self._chains = chains_at(self._url or self._folder)
@@ -112,3 +113,21 @@ class WorkersLake:
         if self._chains is not None:
             self._chains.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class OnWorkers:
+    """A part of a trainer that workers do; their steps come through their lake. Use it in a `with` block."""
+
+    _workers: Workers
+    _lake: WorkersLake
+
+    def status(self) -> dict[str, Any]:
+        """The metrics of the workers, as `lakepond watch` shows them."""
+        return self._workers.status()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._workers.close()
+        self._lake.close()

@@ -116,19 +116,12 @@ class LakepondReplayBuffer(ReplayBuffer):
             "n_envs": self.n_envs,
             "first": 0,
         }
-        capacity = self.buffer_size * self.n_envs
+        settings = storage.BufferSettings(self.spec, self.buffer_size * self.n_envs, self.alpha, about)
         if self.path is None:
-            opened = storage.in_memory(self.spec, capacity, self.alpha, about)
+            opened = storage.in_memory(settings)
         else:
             opened = storage.over_lake(
-                self.path,
-                self.spec,
-                capacity,
-                self.alpha,
-                about,
-                cloud=self.cloud,
-                options=self.lake_options,
-                commit=commit,
+                self.path, settings, cloud=self.cloud, options=self.lake_options, commit=commit
             )
         self._use(opened)
 

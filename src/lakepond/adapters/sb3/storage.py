@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lakepond.errors import LakeNotFound, SpecError
 from lakepond.lake.format.commits import Commit
@@ -14,6 +14,17 @@ from lakepond.types import Spec
 
 NOTE = "sb3"
 """the key of the commit notes that describe the buffer"""
+
+
+class BufferSettings(NamedTuple):
+    """What a buffer holds; a lake must have been recorded with the same."""
+
+    spec: Spec
+    capacity: int
+    """steps of all environments"""
+    alpha: float | None
+    about: dict[str, Any]
+    """the spaces and the number of environments; noted with every commit"""
 
 
 class Storage:
@@ -50,17 +61,15 @@ class Storage:
 _open_lakes: weakref.WeakValueDictionary[Path, Storage] = weakref.WeakValueDictionary()
 
 
-def in_memory(spec: Spec, capacity: int, alpha: float | None, about: dict[str, Any]) -> Storage:
+def in_memory(buffer: BufferSettings) -> Storage:
     """A replay in memory."""
-    return Storage(Replay(spec, capacity, alpha=alpha, threads=1), about, None, None)
+    replay = Replay(buffer.spec, buffer.capacity, alpha=buffer.alpha, threads=1)
+    return Storage(replay, buffer.about, None, None)
 
 
 def over_lake(
     path: str,
-    spec: Spec,
-    capacity: int,
-    alpha: float | None,
-    about: dict[str, Any],
+    buffer: BufferSettings,
     *,
     cloud: str | None = None,
     options: dict[str, Any] | None = None,
@@ -71,7 +80,7 @@ def over_lake(
     A buffer of this process that has the lake open is stopped: SB3 makes a second buffer in `load` and in
     `load_replay_buffer`. If that buffer is at the same commit its replay is taken over, without reading.
     """
-    key = Path(path).resolve()
+    key, (spec, capacity, alpha, about) = Path(path).resolve(), buffer
     before = _open_lakes.pop(key, None)
     if before is not None and not before.stopped:
         last = before.commit()

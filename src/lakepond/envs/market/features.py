@@ -14,7 +14,7 @@ With c(t) the close of day t, counted from an instrument's first trade at t = 0:
     started with the mean of the first n values of x.
 
 Missing days. On a day without a trade all four prices are the last close, and the indicators see
-that close; a delisted instrument stays there (`Panel.traded` tells who trades). Before the first
+that close; a delisted instrument stays there (see `Panel.traded`). Before the first
 trade every feature is NaN.
 
 Warm-up. A feature is NaN until it has its history: rsi 14 days after the first trade, macd 25,
@@ -95,7 +95,7 @@ def _rsi(close: Table, span: int) -> Table:
 
 
 def _trix(close: Table, span: int) -> Table:
-    """Rate of change of the triple exponential mean, in percent a day."""
+    """Rate of change of the triple exponential mean, in percent per day."""
     smooth = close
     for times in range(3):
         smooth = _ema(smooth, span, known=times * (span - 1))
@@ -105,7 +105,7 @@ def _trix(close: Table, span: int) -> Table:
 
 
 def _distance_to_mean(close: Table, span: int) -> Table:
-    """How far the close lies above its simple mean, in percent."""
+    """Distance of the close above its simple mean, in percent."""
     out = np.full_like(close, np.nan)
     if len(close) < span:
         return out

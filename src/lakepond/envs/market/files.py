@@ -38,7 +38,7 @@ FIRST_DAY = np.datetime64("2000-01-03")
 """of a file without dates: business days from here on"""
 
 
-class Found(NamedTuple):
+class MarketFile(NamedTuple):
     """What a file holds: a panel, unless there are problems."""
 
     panel: Panel | None
@@ -74,8 +74,8 @@ def read_market(
     return panel, table
 
 
-def inspect(path: str | os.PathLike[str]) -> Found:
-    """Read a file and say all that is wrong with it."""
+def inspect(path: str | os.PathLike[str]) -> MarketFile:
+    """Read a file and list everything that is wrong with it."""
     path = Path(path)
     reader = {
         ".csv": _csv,
@@ -96,28 +96,28 @@ def inspect(path: str | os.PathLike[str]) -> Found:
         try:
             return reader(path)
         except MarketDataError as error:
-            return Found(None, None, [Problem("", str(error))])
+            return MarketFile(None, None, [Problem("", str(error))])
 
 
 # --- tables ----------------------------------------------------------------------------------------
 
 
-def _csv(path: Path) -> Found:
+def _csv(path: Path) -> MarketFile:
     return _long(read_csv(path), "line")
 
 
-def _parquet(path: Path) -> Found:
+def _parquet(path: Path) -> MarketFile:
     return _long(read_parquet(path), "row")
 
 
-def _arrow(path: Path) -> Found:
+def _arrow(path: Path) -> MarketFile:
     return _long(read_arrow(path), "row")
 
 
-def _long(table: Table, kind: str) -> Found:
+def _long(table: Table, kind: str) -> MarketFile:
     """The panel of a table with one row per day and symbol."""
     if table.problems:
-        return Found(None, None, table.problems)
+        return MarketFile(None, None, table.problems)
     problems: list[Problem] = []
     symbols, dates, column = table.symbols, table.dates, table.codes
     days, row = np.unique(dates, return_inverse=True)
@@ -131,7 +131,7 @@ def _long(table: Table, kind: str) -> Found:
         what = f"{dates[k]} of {symbols[column[k]]} comes after {newest}; sort the rows by date"
         problems.append(Problem(f"{kind} {table.lines[k]}, column date", what))
     if problems:
-        return Found(None, None, problems)
+        return MarketFile(None, None, problems)
 
     def wide(name: str) -> Floats:
         values = np.full((len(days), len(symbols)), np.nan)
@@ -143,10 +143,10 @@ def _long(table: Table, kind: str) -> Found:
     prices = np.stack([wide(name) for name in PRICES])
     problems += _wrong_prices(prices, symbols, lambda r, c: f"{kind} {line[r, c]}")
     if problems:
-        return Found(None, None, problems)
+        return MarketFile(None, None, problems)
     has_features = table.names == FEATURES
     own = np.stack([wide(name) for name in FEATURES], axis=-1).astype(np.float32) if has_features else None
-    return Found(Panel(days, tuple(symbols), *prices), own, [])
+    return MarketFile(Panel(days, tuple(symbols), *prices), own, [])
 
 
 def _repeats(
@@ -180,14 +180,14 @@ def _not_sorted(
 # --- arrays ----------------------------------------------------------------------------------------
 
 
-def _npy(path: Path) -> Found:
+def _npy(path: Path) -> MarketFile:
     return _array(untrusted.read_npy(path), None, None)
 
 
-def _npz(path: Path) -> Found:
+def _npz(path: Path) -> MarketFile:
     names = untrusted.npz_names(path)
     if "format" in names:
-        return Found(Panel.load(path), None, [])
+        return MarketFile(Panel.load(path), None, [])
     known = [name for name in ("features", "prices") if name in names]
     if len(known) != 1:
         raise MarketDataError(
@@ -202,7 +202,7 @@ def _array(
     dates: npt.NDArray[np.generic] | None,
     symbols: npt.NDArray[np.generic] | None,
     is_features: bool | None = None,
-) -> Found:
+) -> MarketFile:
     if values.ndim != 3 or values.shape[-1] < 4 or values.dtype.kind not in "fiu" or 0 in values.shape:
         raise MarketDataError(
             f"an array of prices is (days, instruments, 4) numbers, one of features (days, instruments, 5 or "
@@ -221,8 +221,10 @@ def _array(
     names = [f"I{i:03d}" for i in range(table.shape[1])] if symbols is None else [str(s) for s in symbols]
     problems = _wrong_prices(prices, names, lambda r, c: f"[{r}, {c}]")
     if problems:
-        return Found(None, None, problems)
-    return Found(Panel(days, tuple(names), *prices), table.astype(np.float32) if is_features else None, [])
+        return MarketFile(None, None, problems)
+    return MarketFile(
+        Panel(days, tuple(names), *prices), table.astype(np.float32) if is_features else None, []
+    )
 
 
 # --- both ------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ class Prices(NamedTuple):
         )
 
 
-class State(NamedTuple):
-    """Where an episode stands; positions by instrument. One with `exit_day` up to `day` is closed."""
+class MarketState(NamedTuple):
+    """The state of an episode; positions by instrument. One with `exit_day` up to `day` is closed."""
 
     day: Array
     start: Array
@@ -55,7 +55,7 @@ class State(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a step gave."""
+    """The result of a step."""
 
     reward: Array
     truncated: Array
@@ -69,16 +69,16 @@ class Result(NamedTuple):
     """index into `rules.REASONS`"""
 
 
-def reset(prices: Prices, rules: Rules, start: Array | int) -> State:
+def reset(prices: Prices, rules: Rules, start: Array | int) -> MarketState:
     """The first day of an episode, without positions."""
     instruments = prices.close.shape[1]
     start = jnp.asarray(start, jnp.int32)
     days = jnp.full(instruments, -1, jnp.int32)
     nothing = jnp.zeros(instruments, jnp.float32)
-    return State(start, start, days, days, nothing + 1, nothing, jnp.int32(0))
+    return MarketState(start, start, days, days, nothing + 1, nothing, jnp.int32(0))
 
 
-def position(prices: Prices, rules: Rules, state: State) -> Array:
+def position(prices: Prices, rules: Rules, state: MarketState) -> Array:
     """What an agent sees of its positions, (instruments, 4): held, unrealised profit, time passed, trades."""
     held = state.exit_day > state.day
     gain = prices.close[state.day] / state.entry_price - 1
@@ -93,7 +93,7 @@ def window(rows: Array, rules: Rules, day: Array) -> Array:
     return jax.lax.dynamic_slice_in_dim(rows, day + 1 - rules.context, rules.context)
 
 
-def step(prices: Prices, rules: Rules, state: State, action: Array) -> tuple[State, Result]:
+def step(prices: Prices, rules: Rules, state: MarketState, action: Array) -> tuple[MarketState, Result]:
     """Decide at today's close, then continue with tomorrow, or with the end of the episode."""
     day = state.day
     best = jnp.argmax(action[:, 0]).astype(jnp.int32)
@@ -102,7 +102,7 @@ def step(prices: Prices, rules: Rules, state: State, action: Array) -> tuple[Sta
     last_day = state.start + rules.episode_days - 1
     target = jnp.clip(action[best, 1], rules.target_low, rules.target_high)
     price = prices.close[day, best] * (1 + jnp.float32(rules.slippage) / 100)
-    exit_day, exit_price, reason = _fate(prices, rules, day, last_day, best, price, target)
+    exit_day, exit_price, reason = _exit(prices, rules, day, last_day, best, price, target)
     cost = jnp.float32(rules.cost) / 100
     profit = (exit_price * (1 - cost) / (price * (1 + cost)) - 1) * 100
 
@@ -110,7 +110,7 @@ def step(prices: Prices, rules: Rules, state: State, action: Array) -> tuple[Sta
         return values.at[best].set(jnp.where(buys, new, values[best]))
 
     truncated = day == state.start + rules.trading_days - 1
-    new = State(
+    new = MarketState(
         day=jnp.where(truncated, last_day, day + 1),
         start=state.start,
         entry_day=keep(state.entry_day, day),
@@ -138,7 +138,7 @@ def step(prices: Prices, rules: Rules, state: State, action: Array) -> tuple[Sta
     )
 
 
-def _fate(
+def _exit(
     prices: Prices,
     rules: Rules,
     entry: Array,

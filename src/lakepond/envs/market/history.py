@@ -68,7 +68,7 @@ def split(days: int, rules: Rules, validation: float = 0.2, holdout: float = 0.2
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """What the environment is made of; every array is (days, instruments) and read-only."""
+    """The data of a market environment; every array is (days, instruments) and read-only."""
 
     dates: npt.NDArray[np.datetime64]
     symbols: tuple[str, ...]

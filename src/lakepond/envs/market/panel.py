@@ -98,9 +98,9 @@ class Panel:
         if not wrong.any():
             return
         row, column = (int(i) for i in np.argwhere(wrong)[0])
-        told = ", ".join(f"{name} {getattr(self, name)[row, column]:g}" for name in PRICES)
+        prices = ", ".join(f"{name} {getattr(self, name)[row, column]:g}" for name in PRICES)
         raise MarketDataError(
-            f"{self.symbols[column]} on {self.dates[row]} {why} ({told}); {int(wrong.sum())} such "
+            f"{self.symbols[column]} on {self.dates[row]} {why} ({prices}); {int(wrong.sum())} such "
             "values in total."
         )
 
@@ -161,7 +161,7 @@ class Panel:
 
 
 def _owned(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
-    """A read-only copy, so that nobody can change a panel after it was checked."""
+    """A read-only copy, so that a panel cannot change after it was checked."""
     try:
         array = np.array(values, dtype=dtype, order="C")
     except (ValueError, TypeError) as error:

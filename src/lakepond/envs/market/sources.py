@@ -33,7 +33,7 @@ DOWNLOAD_SECONDS = 600
 
 
 @dataclass(frozen=True)
-class Source:
+class WheelTable:
     """A table in a wheel, and the size and digest it must have."""
 
     package: str
@@ -50,7 +50,7 @@ class Source:
         return f"{self.package} {self.version}"
 
 
-PSE = Source(
+PSE = WheelTable(
     package="fastquant",
     version="0.1.8.1",
     member="fastquant/data/merged_stock_data.zip",
@@ -58,7 +58,7 @@ PSE = Source(
     sha256="2d0f837e971a4ce7e9450097ae06fe055122e9278f6370433f5f5c2ade68888b",
     shape=(2798, 257),
 )
-SP500 = Source(
+SP500 = WheelTable(
     package="skfolio",
     version="1.12.2",
     member="skfolio/datasets/data/sp500_dataset.csv.gz",
@@ -66,7 +66,7 @@ SP500 = Source(
     sha256="5f769c6d7be57f62a4dfd1f553995855462a17c92b21a4af4245439c6115617f",
     shape=(8313, 20),
 )
-POWER = Source(
+POWER = WheelTable(
     package="ev2gym",
     version="2.0.0",
     member="ev2gym/data/Netherlands_day-ahead-2015-2024.csv",
@@ -82,7 +82,7 @@ class Fetched:
 
     panel: Panel
     path: Path
-    source: Source
+    source: WheelTable
     cleaned: Cleaned
 
 
@@ -138,7 +138,7 @@ def fetch_power(out: str | os.PathLike[str], *, wheel: str | os.PathLike[str] | 
 
 
 def _finish(
-    source: Source,
+    source: WheelTable,
     out: str | os.PathLike[str],
     dates: npt.NDArray[np.datetime64],
     symbols: tuple[str, ...],
@@ -154,7 +154,7 @@ def _finish(
     return Fetched(panel, panel.save(out), source, cleaned)
 
 
-def _table(source: Source, wheel: str | os.PathLike[str] | None) -> bytes:
+def _table(source: WheelTable, wheel: str | os.PathLike[str] | None) -> bytes:
     """The table's bytes, equal to those that were pinned."""
     with tempfile.TemporaryDirectory(prefix="lakepond-") as folder:
         path = Path(wheel) if wheel is not None else _download(source, Path(folder))
@@ -184,7 +184,7 @@ def _unpack(archive: bytes) -> bytes:
         return inner.read(inner.infolist()[0])
 
 
-def _download(source: Source, folder: Path) -> Path:
+def _download(source: WheelTable, folder: Path) -> Path:
     """Download the wheel to `folder` with pip, as pip is configured."""
     options = "--quiet --no-input --disable-pip-version-check --no-deps"
     options += " --only-binary=:all:"  # wheels only: nothing is built or run

@@ -16,7 +16,7 @@ between its open and its close, by
     -signal * s_i * tanh(d / (2.5 * s_i))        (2.5 s_i is how far d usually strays without signal)
 
 so `signal=0.1` moves a typical day by up to a tenth of its volatility. With 0 nothing is planted:
-what then tells one instrument from another today says nothing about tomorrow (the regimes still
+what then distinguishes one instrument from another today predicts nothing about tomorrow (the regimes still
 drift, for all of them together). Each day is made from earlier days and its own draws only; a
 longer panel begins with the prices of the shorter one.
 
@@ -58,7 +58,7 @@ Table: TypeAlias = npt.NDArray[np.float64]
 
 
 class _Streams(NamedTuple):
-    """One random stream a purpose, so that no draw depends on how many another one took."""
+    """One random stream per purpose, so that no draw depends on the number of other draws."""
 
     traits: np.random.Generator
     regime: np.random.Generator
@@ -73,7 +73,7 @@ class _Streams(NamedTuple):
 def synthetic(days: int = 2500, instruments: int = 108, *, seed: int = 0, signal: float = 0.0) -> Panel:
     """A panel of made-up prices: `days` business days from 2010-01-04, `instruments` symbols SYN000 ...
 
-    `signal` from 0 (none) to 1 is the strength of the planted, learnable drift told above.
+    `signal` from 0 (none) to 1 is the strength of the planted, learnable drift described above.
     """
     if days < 1 or instruments < 1:
         raise MarketDataError(
@@ -187,7 +187,7 @@ def _closes(start: Table, shock: Table, usual: Table, signal: float) -> tuple[Ta
 
 
 def _presence(days: int, instruments: int, streams: _Streams) -> npt.NDArray[np.bool_]:
-    """Who trades when: late listings, delistings, and missing days that come in runs."""
+    """Which instruments trade on which days: late listings, delistings, and runs of missing days."""
     kind = streams.listing.random(instruments)
     when = streams.listing.random(instruments)
     first = np.where(kind < LATE_LISTED, (0.5 * when * days).astype(int), 0)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.snapshots import Named, Run, identity
+from lakepond.lake.format.snapshots import Named, StepRun, identity
 from lakepond.types import Array
 
 
@@ -143,14 +143,14 @@ class Arrivals:
                 yield from (start + step - first for step in wanted[low:high])
             first += stop - start
 
-    def named(self) -> Iterator[Run]:
+    def named(self) -> Iterator[StepRun]:
         """The runs, each with the commit to read it from; KeyError with the run if no commit has it."""
         for chain, first, stop, branch in self.runs:
-            parts: list[Run] = []
+            parts: list[StepRun] = []
             for mark in reversed(chain.marks):
                 start = max(first, mark.oldest)
                 if mark.branch == branch and start < stop <= mark.recorded:
-                    parts.append(Run(chain.name, start, stop, mark.named.commit))
+                    parts.append(StepRun(chain.name, start, stop, mark.named.commit))
                     stop = start
             if first < stop:
                 raise KeyError((chain.name, first, stop))

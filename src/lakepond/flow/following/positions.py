@@ -1,4 +1,4 @@
-"""Learners say how far they are, so that collectors can wait for a slow one.
+"""Learners publish how far they are, so that collectors can wait for a slow one.
 
     followers/<16 hex digits>.json    {"count": 17, "sampled": 51200, "inserted": 8000, "ahead": true}
 
@@ -33,7 +33,7 @@ FORGET_SECONDS = 86_400.0
 
 
 class Position:
-    """What one follower says of itself."""
+    """Publishes how far one learner is, every `PUBLISH_SECONDS` at most."""
 
     def __init__(self, store: Store, limits: Limits) -> None:
         self._store, self._limits = store, limits
@@ -78,8 +78,8 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a learner said last."""
+class PublishedPosition:
+    """The last position that a learner has published."""
 
     name: str
     count: int
@@ -90,15 +90,17 @@ class Told:
     """when, by the clock of the server, seconds since 1970"""
 
 
-def positions(store: Store) -> list[Told]:
-    """All that is said in a lake, also by learners that are dead: one LIST, and one GET for each."""
+def positions(store: Store) -> list[PublishedPosition]:
+    """The positions of all learners of a lake, also of dead ones: one LIST, and one GET for each."""
     found = []
     for name, listed in sorted(store.list(FOLDER).items()):
         if _NAME.fullmatch(name):
-            with suppress(CloudError, OSError, ValueError, TypeError, KeyError):  # it has just ended, say
-                said = untrusted.parse_json(store.read(name, 1 << 16))
-                count, sampled, inserted = (int(said[key]) for key in ("count", "sampled", "inserted"))
-                found.append(Told(name, count, sampled, inserted, bool(said["ahead"]), listed.modified))
+            with suppress(CloudError, OSError, ValueError, TypeError, KeyError):  # deleted, or invalid
+                content = untrusted.parse_json(store.read(name, 1 << 16))
+                count, sampled, inserted = (int(content[key]) for key in ("count", "sampled", "inserted"))
+                found.append(
+                    PublishedPosition(name, count, sampled, inserted, bool(content["ahead"]), listed.modified)
+                )
     return found
 
 
@@ -113,11 +115,11 @@ class Learners:
     def are_behind(self) -> bool:
         """Whether there are learners and none of them needs steps now."""
         alive, now = [], time.monotonic()
-        for told in positions(self._store):
-            count, since = self._seen.get(told.name, (-1, now))
-            if count != told.count:
+        for position in positions(self._store):
+            count, since = self._seen.get(position.name, (-1, now))
+            if count != position.count:
                 since = now
-                self._seen[told.name] = (told.count, since)
+                self._seen[position.name] = (position.count, since)
             if now - since < SILENT_SECONDS:
-                alive.append(told.ahead)
+                alive.append(position.ahead)
         return bool(alive) and all(alive)

@@ -23,7 +23,7 @@ from lakepond.lake.format import snapshots
 from lakepond.lake.format.checksum import digest_of
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.link_notes import are_alone
-from lakepond.lake.format.snapshots import Run, Snapshot, identity
+from lakepond.lake.format.snapshots import Snapshot, StepRun, identity
 from lakepond.lake.read.assemble import PART_STEPS
 from lakepond.lake.read.lake import Lake
 from lakepond.lake.read.reader import Head, Part
@@ -152,9 +152,9 @@ def _commits(chains: Chains, snapshot: Snapshot) -> dict[tuple[str, int], Commit
     return {(chain, each.commit): commit for (chain, each), commit in zip(named, found, strict=True)}
 
 
-def _newest(runs: tuple[Run, ...], capacity: int) -> list[Run]:
+def _newest(runs: tuple[StepRun, ...], capacity: int) -> list[StepRun]:
     """The runs with the newest `capacity` steps."""
-    found: list[Run] = []
+    found: list[StepRun] = []
     for run in reversed(runs):
         if capacity <= 0:
             break
@@ -163,7 +163,9 @@ def _newest(runs: tuple[Run, ...], capacity: int) -> list[Run]:
     return found[::-1]
 
 
-def _states(snapshot: Snapshot, runs: list[Run], commits: dict[tuple[str, int], Commit]) -> dict[str, Chain]:
+def _states(
+    snapshot: Snapshot, runs: list[StepRun], commits: dict[tuple[str, int], Commit]
+) -> dict[str, Chain]:
     """The chains as they were, with no step read yet."""
     branches: dict[tuple[str, int], int] = {}
     states: dict[str, Chain] = {}
@@ -185,7 +187,7 @@ def _states(snapshot: Snapshot, runs: list[Run], commits: dict[tuple[str, int], 
     return states
 
 
-def _load_runs(follower: Follower, runs: list[Run], commits: dict[tuple[str, int], Commit]) -> None:
+def _load_runs(follower: Follower, runs: list[StepRun], commits: dict[tuple[str, int], Commit]) -> None:
     """Append runs in their order, many at a time."""
     pond = follower.pond
     layers: list[dict[str, Commit]] = []  # one commit of each chain, then the second ones
@@ -213,10 +215,10 @@ class _Loading:
         self.follower, self.lakes = follower, lakes
         self._heads = [{head.writer: head for head in lake.reader.heads} for lake in lakes]
         self._firsts = [[head.first for head in lake.reader.heads] for lake in lakes]
-        self._layer, self._waiting, self._steps = 0, list[Run](), 0
+        self._layer, self._waiting, self._steps = 0, list[StepRun](), 0
         self._stops: dict[str, int] = {}  # of the last run of each chain
 
-    def add(self, layer: int, run: Run, most: int) -> None:
+    def add(self, layer: int, run: StepRun, most: int) -> None:
         """Append a run, at the latest with `append`; at most `most` steps wait, and of one lake."""
         last = self._stops.get(run.chain, run.first)
         if self._steps + run.stop - run.first > most or layer != self._layer or last != run.first:

@@ -95,18 +95,18 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """All that the file says of its content beside the content; sealed by a checksum in the schema."""
+class StepFileLayout:
+    """The description of the content of a file; sealed by a checksum in the schema."""
 
     columns: tuple[Column, ...]
     steps: int
     batch: int
     """steps a batch, but for the last"""
     notes: tuple[tuple[str, bytes], ...] = ()
-    """what else the writer has to say, in the schema's metadata"""
+    """further entries of the writer, in the schema's metadata"""
 
     @classmethod
-    def of(cls, columns: Mapping[str, Array], notes: Mapping[str, bytes] | None = None) -> Layout:
+    def of(cls, columns: Mapping[str, Array], notes: Mapping[str, bytes] | None = None) -> StepFileLayout:
         """The layout of what is about to be written."""
         for name, column in columns.items():
             if (
@@ -128,15 +128,15 @@ class Layout:
         return _width(self.columns)
 
     @classmethod
-    def from_schema(cls, schema: Any) -> Layout:
+    def from_schema(cls, schema: Any) -> StepFileLayout:
         """The layout of a file; any exception means that the schema is broken."""
         summary = json.loads(schema.metadata[b"lakepond.steps"])
         columns = []
         for field in schema:
             dtype, shape = json.loads(field.metadata[b"lakepond.column"])
             columns.append(_column(field.name, np.dtype(dtype), tuple(shape)))
-        said = {key: value for key, value in schema.metadata.items() if key.startswith(NOTE)}
-        notes = tuple(sorted((key[len(NOTE) :].decode(), value) for key, value in said.items()))
+        noted = {key: value for key, value in schema.metadata.items() if key.startswith(NOTE)}
+        notes = tuple(sorted((key[len(NOTE) :].decode(), value) for key, value in noted.items()))
         layout = cls(tuple(columns), summary["steps"], summary["batch"], notes)
         layout.check()
         if not layout.schema().equals(schema, check_metadata=True):
@@ -144,7 +144,7 @@ class Layout:
         return layout
 
     def check(self) -> None:
-        """ValueError unless batches have a size that `Layout.of` gives them and values are not objects."""
+        """ValueError unless batches have a size that `of` gives them and values are not objects."""
         if type(self.steps) is not int or type(self.batch) is not int or self.steps < 0 or self.batch < 1:
             raise ValueError(f"it says that it has {self.steps!r} steps in batches of {self.batch!r}")
         if any(column.dtype.hasobject for column in self.columns):
@@ -153,7 +153,7 @@ class Layout:
             raise ValueError(f"batches of {self.batch:,} steps of {self.width:,} bytes are too large")
 
     def schema(self) -> Any:
-        """The Arrow schema that says all this."""
+        """The Arrow schema of this layout."""
         import pyarrow as pa
 
         fields = [column.field for column in self.columns]

@@ -1,4 +1,4 @@
-"""Commits: small files that say what a lake holds at one moment.
+"""Commits: small files that list the content of a lake at one moment.
 
     commits/0000000042.json    number, parent, time, note, live steps, files, checksum
     commits/newest             the number of a recent commit: where to look first
@@ -282,7 +282,7 @@ def next_number(folder: Path, quarantine: Path) -> int:
     last = newest(folder)
     taken = [int(entry.name[:-5]) for entry in entries(quarantine, COMMIT)]
     number = max(-1 if last is None else last, *taken, -1) + 1
-    while (folder / file_name(number)).exists():  # a folder, say
+    while (folder / file_name(number)).exists():  # for example, a folder
         number += 1
     if last is None or number > last + 1:
         (folder / NEWEST).unlink(missing_ok=True)

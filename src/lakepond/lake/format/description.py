@@ -81,7 +81,7 @@ def format_of(data: bytes) -> int:
 
 
 def upgrade(path: Path) -> None:
-    """Have `lake.json` say the version of the commits that are written from now on."""
+    """Set the version in `lake.json` to that of the commits that are written from now on."""
     data = (path / NAME).read_bytes()
     content = unseal(data)
     if check_version(content, str(path / NAME)) < FORMAT:

@@ -99,14 +99,14 @@ def kept(manifest: Manifest) -> Entries | None:
     return _kept.get(manifest.digest)
 
 
-def read(source: Source, manifest: Manifest, leaf: int | None, leaves: int) -> Entries:
+def read(source: ManifestSource, manifest: Manifest, leaf: int | None, leaves: int) -> Entries:
     """The entries of a manifest, from its file; from now on in memory."""
     entries = decode(manifest, source.data(manifest.name, MOST_BYTES), leaf, leaves)
     _kept.put(manifest.digest, entries)
     return entries
 
 
-class Source(Protocol):
+class ManifestSource(Protocol):
     """Where manifests are: a folder of segments, or a bucket."""
 
     def data(self, name: str, most: int) -> bytes:

@@ -6,8 +6,8 @@
 
 A block is one zstd frame (`codec="zstd"`) or the bytes themselves (`codec="none"`). A sum is the xxh3-64 of
 the block as it is stored and is checked before decoding, so a broken block never reaches the decoder. Zarr
-readers find the blocks through the index alone and step over the sums. What the file does not say (how many
-rows, how long a row is, its name by content) is in its `ShardInfo`, which the commit keeps.
+readers find the blocks through the index alone and step over the sums. What the file does not contain
+(how many rows, how long a row is, its name by content) is in its `ShardInfo`, which the commit keeps.
 
 With `codec="none"` blocks lie end to end, so any range of rows is one array in the mapped file.
 """
@@ -152,8 +152,8 @@ class Shard:
         if out.dtype != np.uint8 or out.shape != wanted or not out.flags.c_contiguous:
             raise ValueError(f"out must be contiguous uint8 of {wanted}, not {out.dtype} of {out.shape}.")
         if len(indices) and not (indices.min() >= 0 and indices.max() < len(self)):
-            asked = f"{indices.min()} to {indices.max()}"
-            raise IndexError(f"{self.path} has rows [0, {len(self)}); requested were {asked}.")
+            requested = f"{indices.min()} to {indices.max()}"
+            raise IndexError(f"{self.path} has rows [0, {len(self)}); requested were {requested}.")
         return indices.astype(np.int64, casting="same_kind", copy=False)
 
     def _groups(self, indices: Ints, in_order: bool) -> list[_Group]:

@@ -40,7 +40,7 @@ class Named(NamedTuple):
     """see `identity`"""
 
 
-class Run(NamedTuple):
+class StepRun(NamedTuple):
     """Consecutive steps [first, stop) of one chain, in the order of their arrival."""
 
     chain: str
@@ -66,7 +66,7 @@ class Snapshot:
     """for each chain the commit that was read last; None: one was being read"""
     seen: dict[str, int]
     """for each chain the id of its next step"""
-    runs: tuple[Run, ...] = field(repr=False)
+    runs: tuple[StepRun, ...] = field(repr=False)
     streams: dict[str, dict[int, int]] = field(repr=False)
     """for each chain, the follower's stream for each stream of the chain"""
     sampled: int = 0
@@ -106,7 +106,9 @@ class Snapshot:
             heads = _heads(content)
             chains = list(content["chains"])
             check_counts([number for run in content["runs"] for number in run])
-            runs = tuple(Run(chains[at], first, stop, commit) for at, first, stop, commit in content["runs"])
+            runs = tuple(
+                StepRun(chains[at], first, stop, commit) for at, first, stop, commit in content["runs"]
+            )
             kept = {key: content[key] for key in _PLAIN}
             streams = {
                 chain: {int(own): int(stream) for own, stream in pairs}
@@ -197,6 +199,6 @@ def on_disk(lake: Path) -> list[str]:
 
 
 def identity(commit: Commit) -> str:
-    """A digest that tells two commits with the same number apart: of its time, steps and files."""
+    """A digest that distinguishes two commits with the same number: of its time, steps and files."""
     text = f"{commit.number} {commit.time} {commit.oldest} {commit.recorded} {sorted(commit.named().items())}"
     return digest_of(text.encode())

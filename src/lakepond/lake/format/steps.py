@@ -31,7 +31,7 @@ from lakepond.arrow_sizes import read_batch, read_footer
 from lakepond.errors import LakeCorrupt, SpecError
 from lakepond.lake.format.blocks import MOST_RATIO
 from lakepond.lake.format.checksum import Tally
-from lakepond.lake.format.columns import BATCH_STEPS, Layout
+from lakepond.lake.format.columns import BATCH_STEPS, StepFileLayout
 
 Array = NDArray[Any]
 DENSE, QUICK = 1, -1
@@ -73,7 +73,7 @@ def write_steps(
     lengths = {name: len(column) if column.ndim else None for name, column in columns.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
         raise SpecError(f"steps are one or more columns of equal length, not of {lengths}.")
-    layout = Layout.of(columns, notes)
+    layout = StepFileLayout.of(columns, notes)
     batches = (
         {name: values[start : start + layout.batch] for name, values in columns.items()}
         for start in range(0, max(1, layout.steps), layout.batch)  # no steps: one empty batch
@@ -83,13 +83,13 @@ def write_steps(
 
 def write_batches(
     file: BinaryIO,
-    layout: Layout,
+    layout: StepFileLayout,
     batches: Iterable[Mapping[str, Array]],
     *,
     sync: bool = False,
     level: int | None = DENSE,
 ) -> StepsInfo:
-    """`write_steps` for columns that come a batch at a time, each as long as the layout says."""
+    """`write_steps` for columns that come a batch at a time, each as long as the layout requires."""
     import pyarrow as pa
 
     schema = layout.schema()
@@ -130,7 +130,7 @@ def read_steps(
     start: int | None = None,
     stop: int | None = None,
     *,
-    layout: Layout | None = None,
+    layout: StepFileLayout | None = None,
 ) -> dict[str, Array]:
     """Steps [start, stop) of these columns, or of all, as new arrays; every batch that is read is checked.
 
@@ -144,7 +144,7 @@ def read_steps(
     with pa.OSFile(what) if isinstance(source, str | os.PathLike) else pa.BufferReader(source) as file:
         if layout is None:
             with _blaming(what):
-                layout = Layout.from_schema(pa.ipc.open_file(file).schema)
+                layout = StepFileLayout.from_schema(pa.ipc.open_file(file).schema)
         known = [column.name for column in layout.columns]
         wanted = known if columns is None else list(columns)
         begin, end = 0 if start is None else start, layout.steps if stop is None else stop
@@ -164,18 +164,18 @@ def read_notes(source: str | os.PathLike[str] | bytes | memoryview) -> dict[str,
     return dict(read_layout(source).notes)
 
 
-def read_layout(source: str | os.PathLike[str] | bytes | memoryview) -> Layout:
-    """What a file of steps says of itself, checked."""
+def read_layout(source: str | os.PathLike[str] | bytes | memoryview) -> StepFileLayout:
+    """The layout in the schema of a file of steps, checked."""
     import pyarrow as pa
 
     what = os.fspath(source) if isinstance(source, str | os.PathLike) else "this buffer"
     opened = pa.OSFile(what) if isinstance(source, str | os.PathLike) else pa.BufferReader(source)
     with opened as file, _blaming(what):
-        return Layout.from_schema(pa.ipc.open_file(file).schema)
+        return StepFileLayout.from_schema(pa.ipc.open_file(file).schema)
 
 
-def _check_sizes(file: Any, layout: Layout, begin: int, end: int) -> None:
-    """ValueError unless the batches of [begin, end) declare what the layout says and the file can hold."""
+def _check_sizes(file: Any, layout: StepFileLayout, begin: int, end: int) -> None:
+    """ValueError unless the batches of [begin, end) declare the sizes of the layout and fit in the file."""
     batches = read_footer(file.read_at, file.size()).batches
     if len(batches) != -(-max(1, layout.steps) // layout.batch):
         raise ValueError(f"{len(batches)} batches cannot hold {layout.steps} steps")
@@ -190,7 +190,7 @@ def _check_sizes(file: Any, layout: Layout, begin: int, end: int) -> None:
             )
 
 
-def _read_into(out: dict[str, Array], file: Any, layout: Layout, begin: int, end: int) -> None:
+def _read_into(out: dict[str, Array], file: Any, layout: StepFileLayout, begin: int, end: int) -> None:
     import pyarrow as pa
 
     places = [place for place, column in enumerate(layout.columns) if column.name in out]

@@ -1,6 +1,6 @@
 """The version of the format, in `lake.json`, every commit and every manifest.
 
-A file says which version it was written in (`format`) and which features a reader must know to read it
+A file names the version it was written in (`format`) and which features a reader must know to read it
 correctly (`requires`). Unknown keys are ignored. A later version or an unknown feature is refused by name,
 and is not damage: nothing moves or deletes such a file.
 """

@@ -9,7 +9,7 @@ import numpy as np
 from lakepond.lake.read.reader import LakeReader, LeafPart, Part
 from lakepond.lake.read.step_files import column_fields
 from lakepond.rows.layouts import from_rows_first
-from lakepond.sampling.links import Chain
+from lakepond.sampling.links import NextSteps
 from lakepond.types import Array, Batch, Field, Spec, Tree, leaves, rebuild
 
 PART_STEPS = 8192
@@ -21,7 +21,7 @@ def batch_of(
     spec: Spec,
     ids: Array,
     *,
-    links: Chain | None = None,
+    links: NextSteps | None = None,
     n_step: int = 1,
     gamma: float = 1.0,
     excluded: Collection[str] = (),

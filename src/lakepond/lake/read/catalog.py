@@ -26,7 +26,7 @@ class Found(NamedTuple):
 class Catalog:
     """The files of one commit. Thread-safe. Memory: bounded, whatever the number of files."""
 
-    def __init__(self, commit: Commit, source: manifests.Source) -> None:
+    def __init__(self, commit: Commit, source: manifests.ManifestSource) -> None:
         """`source`: where the manifests are, usually `Segments`."""
         self.commit, self._source = commit, source
 

@@ -18,18 +18,18 @@ from lakepond.lake.format.link_notes import are_alone
 from lakepond.lake.read.reader import LakeReader, Stored
 from lakepond.lake.read.step_files import FOLLOWS
 from lakepond.lake.read.weights import read_weights
-from lakepond.sampling.links import Chain, previous_steps
+from lakepond.sampling.links import NextSteps, previous_steps
 from lakepond.sampling.priorities import Priorities
 from lakepond.types import Array
 
 
-class LakeSteps(NamedTuple):
+class IndexedSteps(NamedTuple):
     """The steps of a lake that can be drawn, [oldest, recorded); see `lakepond.sampling`."""
 
     oldest: int
     recorded: int
     ring: int
-    links: Chain
+    links: NextSteps
     priorities: Priorities | None
 
 
@@ -38,8 +38,8 @@ class Index:
 
     def __init__(self, reader: LakeReader) -> None:
         self._reader = reader
-        self._links: Chain | None = None
-        self._weighted: LakeSteps | None = None
+        self._links: NextSteps | None = None
+        self._weighted: IndexedSteps | None = None
         self.restart_in_child()
         forks.register(self)
 
@@ -47,19 +47,19 @@ class Index:
         """In a forked child: another thread of the parent may have held the lock."""
         self.lock = threading.RLock()
 
-    def steps(self, *, linked: bool, weighted: bool) -> LakeSteps:
+    def steps(self, *, linked: bool, weighted: bool) -> IndexedSteps:
         """The steps to draw from. `linked`: with links; `weighted`: with priorities, those that have one."""
         if weighted:
             steps = self._with_priorities()
         else:
             oldest, recorded = self._reader.oldest, self._reader.recorded
             ring = max(1, recorded - oldest)
-            steps = LakeSteps(oldest, recorded, ring, Chain(np.zeros(0, np.int32)), None)
+            steps = IndexedSteps(oldest, recorded, ring, NextSteps(np.zeros(0, np.int32)), None)
         return steps._replace(links=self._chain()) if linked else steps
 
-    def _chain(self) -> Chain:
+    def _chain(self) -> NextSteps:
         if self._links is None:
-            self._links = Chain(self._read_links())
+            self._links = NextSteps(self._read_links())
         return self._links
 
     def _read_links(self) -> Array:
@@ -84,7 +84,7 @@ class Index:
             newest.update(last)
         return ahead
 
-    def _with_priorities(self) -> LakeSteps:
+    def _with_priorities(self) -> IndexedSteps:
         if self._weighted is None:
             reader, head = self._reader, self._reader.heads[0]
             commit = head.commit
@@ -102,7 +102,9 @@ class Index:
             priorities.restore(ids % ring, weights, commit.largest_priority)
             if not (priorities.held[np.arange(first, commit.recorded) % ring] > 0).all():
                 raise LakeCorrupt(f"commit {commit.number} of {reader.path} lacks priorities of some steps.")
-            self._weighted = LakeSteps(first, commit.recorded, ring, Chain(np.zeros(0, np.int32)), priorities)
+            self._weighted = IndexedSteps(
+                first, commit.recorded, ring, NextSteps(np.zeros(0, np.int32)), priorities
+            )
         return self._weighted
 
 

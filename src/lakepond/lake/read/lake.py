@@ -289,7 +289,7 @@ class Lake(Sampled, Exports):
                     newest = newest_intact(self.path, name)
                     if newest is None:
                         raise LakeNotFound(f"{self.path} has no intact commit; run `lakepond repair`.")
-                    writer.go_on_from(newest)
+                    writer.continue_from(newest)
                     heads[name] = writer.compact() or newest
                 finally:
                     writer.close()

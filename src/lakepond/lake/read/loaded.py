@@ -49,7 +49,7 @@ class Place(NamedTuple):
         return from_rows_first(flat.reshape(*first, -1), rest, self.axis, self.lead)
 
 
-class Windows(NamedTuple):
+class LoadedWindows(NamedTuple):
     """The windows of one leaf: rows, the sequence in which windows refer to them, and where each starts."""
 
     rows: Array
@@ -121,7 +121,7 @@ class LoadedSteps:
         if not isinstance(value, Observation):
             return Place(offset, value.dtype.str, value.shape)
         field, leaf = self._fields[value.leaf], self._leaves[value.leaf]
-        axis = leaf.axis if isinstance(leaf, Windows) else None
+        axis = leaf.axis if isinstance(leaf, LoadedWindows) else None
         return Place(offset, np.dtype(field.dtype).str, (*at.shape, *field.shape), axis, at.ndim)
 
     def _values(self, at: Array, weight: Array | None) -> list[Array | Observation]:
@@ -146,7 +146,7 @@ class LoadedSteps:
     def _gather(self, value: Observation, at: Array, target: Array) -> None:
         """Copy the observations of one leaf to an array of bytes."""
         leaf, which = self._leaves[value.leaf], value.which
-        if isinstance(leaf, Windows):
+        if isinstance(leaf, LoadedWindows):
             rows = leaf.track[leaf.starts[at, which][:, None] + np.arange(leaf.length)].reshape(-1)
             out = target.reshape(len(rows), leaf.rows.shape[1])
             np.take(leaf.rows, rows, axis=0, out=out, mode="clip")  # "raise" would copy
@@ -166,7 +166,7 @@ def views(form: Tree, data: Array, places: Sequence[Place]) -> Batch:
     return Batch(*rebuild(form, lambda: next(found)))
 
 
-def _leaf(lake: Lake, i: int, parts: list[Part]) -> Windows | Array:
+def _leaf(lake: Lake, i: int, parts: list[Part]) -> LoadedWindows | Array:
     """The observations of one leaf: windows, or values (steps, 2, *shape) where it is stored so."""
     found = [part.leaves[i] for part in parts]
     windows = [leaf for leaf in found if isinstance(leaf, LeafPart)]
@@ -183,4 +183,4 @@ def _leaf(lake: Lake, i: int, parts: list[Part]) -> Windows | Array:
         offset += len(positions)
     known, track = distinct(np.concatenate(numbers))
     rows = lake.reader.rows(i, known, layout.row_bytes)
-    return Windows(rows, track, np.concatenate(starts), layout.length, layout.axis)
+    return LoadedWindows(rows, track, np.concatenate(starts), layout.length, layout.axis)

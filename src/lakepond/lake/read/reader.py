@@ -141,7 +141,7 @@ class LakeReader:
         self._firsts = np.array([head.first for head in self.heads], np.int64)
         self._shifts = [np.array([head.shift[i] for head in self.heads], np.int64) for i in range(leaves)]
         self._steps = StepsFiles(spec)
-        self._shards: OrderedDict[str, _Open] = OrderedDict()
+        self._shards: OrderedDict[str, _OpenShard] = OrderedDict()
         self._open_blocks = 0
         self.pool = forks.ThreadPool(2, "lakepond-read")
         self._unpins = [
@@ -264,7 +264,7 @@ class LakeReader:
             scratch = np.empty(size, np.uint8)
         out = scratch[:size].reshape(len(numbers), row_bytes)
         jobs: list[Job] = []
-        opened: list[_Open] = []
+        opened: list[_OpenShard] = []
         try:
             for head, file, at, to in self._row_files(leaf, numbers, row_bytes):
                 if self._is_full(file) or head.segments.open_bytes is not None:
@@ -346,21 +346,21 @@ class LakeReader:
         finally:
             self._done([opened])
 
-    def _open(self, head: Head, file: RowsFile) -> _Open:
+    def _open(self, head: Head, file: RowsFile) -> _OpenShard:
         """A file of rows, which is not closed until it is `_done`."""
         with self._lock:
             opened = self._shards.pop(file.name, None)
             if opened is None:
                 self._make_room(file)
                 with head.segments.using(file.name) as there:
-                    opened = _Open(head.segments, Shard(there, file.shard, held=self._hold(file)))
+                    opened = _OpenShard(head.segments, Shard(there, file.shard, held=self._hold(file)))
                     head.segments.hold(file.name)  # until it is closed
                 self._open_blocks += _blocks(file.shard)
             opened.users += 1
             self._shards[file.name] = opened
             return opened
 
-    def _done(self, opened: list[_Open]) -> None:
+    def _done(self, opened: list[_OpenShard]) -> None:
         with self._lock:
             for each in opened:
                 each.users -= 1
@@ -408,7 +408,7 @@ class LakeReader:
             unpin(UNPIN_SECONDS)
 
 
-class _Open:
+class _OpenShard:
     """An open file of rows."""
 
     def __init__(self, segments: Segments, shard: Shard) -> None:

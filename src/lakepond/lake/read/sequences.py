@@ -32,7 +32,7 @@ class EpisodeIds(NamedTuple):
         return np.diff(np.append(self.starts, len(self.ids)))
 
 
-class Sequences:
+class LakeSequences:
     """All sequences of a lake, in the order of their first steps. Memory: 8 bytes per step of the lake."""
 
     def __init__(self, lake: Lake, length: int, burn_in: int = 0) -> None:

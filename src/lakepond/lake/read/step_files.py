@@ -33,9 +33,9 @@ OPEN_FILES = 256
 
 
 class Known(NamedTuple):
-    """What a file of steps says of itself, checked against the spec and the commit."""
+    """The layout of a file of steps, checked against the spec and the commit."""
 
-    file: arrow.Layout
+    file: arrow.StepFileLayout
     layouts: tuple[Layout | None, ...]
     """for each leaf; None if its values are stored without deduplication"""
     tracks: tuple[Track | None, ...]
@@ -71,7 +71,7 @@ class StepsFiles:
         self._lock = threading.RLock()
 
     def know(self, segment: Stored) -> Known:
-        """What a segment's file says of itself; `LakeCorrupt` if that is not what the lake holds."""
+        """The layout of a segment's file; `LakeCorrupt` if it does not match the lake."""
         with self._lock:
             key = segment.name, segment.head.shift
             known = self._known.get(key)
@@ -131,7 +131,7 @@ class StepsFiles:
         while len(self._known) > 1 and (self._held > KEPT_BYTES or len(self._known) > OPEN_FILES):
             self._held -= self._known.popitem(last=False)[1].nbytes
 
-    def _check(self, layout: arrow.Layout, segment: Stored) -> Known:
+    def _check(self, layout: arrow.StepFileLayout, segment: Stored) -> Known:
         if layout.steps != segment.segment.steps.steps:
             raise ValueError(
                 f"it has {layout.steps} steps where {segment.segment.steps.steps} were committed"

@@ -28,7 +28,7 @@ log = logging.getLogger("lakepond")
 
 
 @dataclass
-class Job:
+class CommitJob:
     """One commit to be made."""
 
     new: HandOver
@@ -52,7 +52,7 @@ class Background:
         """failed tries so far"""
         self.submitted = 0
         """jobs submitted so far, or one more if a `submit` was interrupted"""
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[CommitJob] = deque()
         self._lock = threading.Lock()
         self._wake: SimpleQueue[None] = SimpleQueue()  # unlike a condition, usable by the garbage collector
         self.stopped = False
@@ -109,7 +109,7 @@ class Background:
         self.check()
         done: Future[Commit] = Future()
         done.set_running_or_notify_cancel()  # a job cannot be cancelled
-        job = Job(new, note, done)
+        job = CommitJob(new, note, done)
         with self._lock:
             self.check()  # a thread that has ended would never take it
             self.submitted += 1
@@ -190,7 +190,7 @@ class Background:
         self._release(left)
         self._guarded(self.writer.close)
 
-    def _release(self, left: list[Job]) -> None:
+    def _release(self, left: list[CommitJob]) -> None:
         for job in left:
             if job.done is not None:
                 job.done.set_exception(
@@ -199,11 +199,11 @@ class Background:
             self._guarded(job.new.release)
         left.clear()
 
-    def _write(self, job: Job) -> None:
+    def _write(self, job: CommitJob) -> None:
         before = self.writer.last
         try:
             self.writer.commit(job.new, job.note)
-        except BaseException as error:  # ENOSPC, say
+        except BaseException as error:  # for example, ENOSPC
             if self.writer.last is before:
                 del job  # the exception refers to this frame
                 self._fail(error)

@@ -51,7 +51,7 @@ class HandOver:
     priorities: Array | None
     """the priority of each live step, to the power of alpha; or of those in `changed`"""
     changed: Array | None
-    """the ids of the steps whose priorities are not what the last hand-over said; None: all are given"""
+    """the ids of the steps whose priorities have changed since the last hand-over; None: all are given"""
     largest_priority: float
     alpha: float | None
     release: Callable[[], None]

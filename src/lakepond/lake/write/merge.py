@@ -20,7 +20,7 @@ import numpy as np
 
 from lakepond.lake.files import write_whole
 from lakepond.lake.format.blocks import ShardInfo
-from lakepond.lake.format.columns import Layout
+from lakepond.lake.format.columns import StepFileLayout
 from lakepond.lake.format.entries import File, RowsFile, Segment
 from lakepond.lake.format.ranges import joined_needs
 from lakepond.lake.format.shard import Shard
@@ -45,7 +45,7 @@ PIECE_BYTES = 8 << 20
 
 
 class Stopped(Exception):
-    """Merging was asked to stop; nothing has changed."""
+    """Merging was stopped; nothing has changed."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,9 @@ def merge(
 ) -> Merged | None:
     """Write the file that replaces a group, or its newest files, to `folder`; None if no two can be joined.
 
-    paths: where the files of the group are. `stop` is asked now and then; `Stopped` is raised if it says so.
-    `claim` is called with the name of the new file before it gets it. The folder is not synced.
+    paths: where the files of the group are. `stop` is called now and then; `Stopped` is raised if
+    it returns True. `claim` is called with the name of the new file before it gets it. The folder is not
+    synced.
     """
     if isinstance(group[0], RowsFile):
         rows = [file for file in group if isinstance(file, RowsFile)]
@@ -175,7 +176,7 @@ def _write_rows(
 # --- steps -----------------------------------------------------------------------------------------
 
 
-def _joinable(layouts: Sequence[Layout]) -> int:
+def _joinable(layouts: Sequence[StepFileLayout]) -> int:
     """How many of these, from the last one backwards, can be in one file: alike, and with short tracks."""
     last = _alike(layouts[-1])
     rows: dict[str, int] = {}
@@ -188,13 +189,13 @@ def _joinable(layouts: Sequence[Layout]) -> int:
     return len(layouts)
 
 
-def _alike(layout: Layout) -> tuple[object, ...]:
+def _alike(layout: StepFileLayout) -> tuple[object, ...]:
     """What must be the same in two files that are joined: columns, and notes but for the tracks."""
     notes = {name: None if name.startswith("track[") else value for name, value in layout.notes}
     return layout.columns, sorted(notes.items())
 
 
-def _joined(layouts: Sequence[Layout]) -> Layout:
+def _joined(layouts: Sequence[StepFileLayout]) -> StepFileLayout:
     """The layout of all of them in one file."""
     first = layouts[0]
     notes = [dict(layout.notes) for layout in layouts]
@@ -202,11 +203,11 @@ def _joined(layouts: Sequence[Layout]) -> Layout:
         (name, b"".join(note[name] for note in notes) if name.startswith("track[") else value)
         for name, value in first.notes
     )
-    return Layout(first.columns, sum(layout.steps for layout in layouts), first.batch, joined)
+    return StepFileLayout(first.columns, sum(layout.steps for layout in layouts), first.batch, joined)
 
 
 def _batches(
-    paths: Sequence[Path], layouts: Sequence[Layout], whole: Layout, stop: Callable[[], bool]
+    paths: Sequence[Path], layouts: Sequence[StepFileLayout], whole: StepFileLayout, stop: Callable[[], bool]
 ) -> Iterator[dict[str, Array]]:
     """The steps of all segments, one batch of the new file at a time; windows moved to the joined track."""
     starts = np.cumsum([0, *(layout.steps for layout in layouts)]).tolist()

@@ -98,7 +98,7 @@ class LakeWriter:
         for folder in (path, self._commits, self._folder):
             delete_temporary(folder)
 
-    def go_on_from(self, commit: Commit) -> None:
+    def continue_from(self, commit: Commit) -> None:
         """Continue after that commit, under a number that no commit has had."""
         self.last = commit
 
