@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from lakepond.errors import LakeReadOnly, SpecError
 from lakepond.flow.following import snapshots
-from lakepond.flow.following.chains import Chains, chains_at
+from lakepond.flow.following.chains import chains_at
 from lakepond.flow.following.follower import Follower
 from lakepond.flow.following.lag import Lag, WriterLag
 from lakepond.flow.following.limits import Limits
@@ -67,32 +67,23 @@ class FollowedReplay(Replay):
             found = None if snapshot is None else snapshots.read(chains, snapshot)
             alpha = found.alpha if alpha is None and found is not None else alpha
             replay = cls(chains.spec, capacity, alpha=alpha, threads=threads, seed=seed)
-            replay._begin(chains, Limits(min_steps, samples_per_insert), *every, found, seed)
+            replay._place = str(chains)
+            replay._refused = (
+                LakeReadOnly,
+                f"this replay follows {chains} and can be sampled; record with "
+                "Replay.open(..., writer='name').",
+            )
+            replay._direct = None
+            follower = Follower(chains, replay._pond, Limits(min_steps, samples_per_insert), *every)
+            if found is not None:
+                snapshots.load(follower, found, replay._rng if seed is None else None)
+            follower.start()
         except BaseException:
             chains.close()
             raise
+        replay._follower = follower
+        weakref.finalize(replay, follower.stop).atexit = False  # if it is dropped without `close`
         return replay
-
-    def _begin(
-        self,
-        chains: Chains,
-        limits: Limits,
-        poll_every: float,
-        discover_every: float,
-        snapshot: Snapshot | None,
-        seed: int | None,
-    ) -> None:
-        self._place = str(chains)
-        self._refused = (
-            LakeReadOnly,
-            f"this replay follows {chains} and can be sampled; record with Replay.open(..., writer='name').",
-        )
-        self._direct = None
-        self._follower = Follower(chains, self._pond, limits, poll_every, discover_every)
-        if snapshot is not None:
-            snapshots.load(self._follower, snapshot, self._rng if seed is None else None)
-        self._follower.start()
-        weakref.finalize(self, self._follower.stop).atexit = False  # if it is dropped without `close`
 
     # --- sampling ----------------------------------------------------------------------------------
 

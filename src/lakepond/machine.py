@@ -13,12 +13,7 @@ from pathlib import Path
 
 _CGROUPS = (
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
-    (
-        Path("/sys/fs/cgroup/memory"),
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 """control groups of both versions: folder, limit, usage, and the page cache in `memory.stat`"""
 SHARED = ("nfs", "cifs", "smb", "fuse", "9p", "lustre", "beegfs", "ceph")

@@ -210,9 +210,26 @@ def test_a_lake_goes_on_as_it_was_measured(market):
     assert (
         0.5 * step < measured.bytes_per_step < 1.5 * step
     )  # all rows are known by then: only columns are new
-    low, high = measured.size()(4_000)
+    low, high = measured.size(4_000)
     assert low == pytest.approx(measured.bytes + 2_000 * measured.bytes_per_step)
     assert high > low
+
+
+def test_growth_is_measured_over_the_newer_half_of_the_steps(tmp_path):
+    with lp.Replay.open(tmp_path / "lake", lp.Spec(lp.Field((4,)))) as replay:
+        for steps in (10, 50, 20, 20):
+            obs, none = np.zeros((steps, 4), np.float32), np.zeros(steps, bool)
+            replay.record(
+                obs=obs,
+                action=np.zeros(steps, np.int64),
+                reward=np.zeros(steps, np.float32),
+                next_obs=obs,
+                terminated=none,
+                truncated=none,
+                stream=0,
+            )
+            replay.commit()
+    assert written(tmp_path / "lake").per_commit == 20
 
 
 def test_an_environment_is_measured_by_playing_it():

@@ -84,7 +84,7 @@ def finished(index, commit):
     while not index.progress()["done"]:
         assert time.monotonic() < until, index.progress()
         time.sleep(0.005)
-    return [float(total) for total in index.page(None, "oldest", 0, 500).rows["total"]]
+    return [float(total) for total in index.page(None, "oldest", 0, 500)[0]["total"]]
 
 
 def test_episodes_are_read_once_although_files_are_merged_and_again_after_a_fork(lake, monkeypatch):

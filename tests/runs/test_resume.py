@@ -387,17 +387,6 @@ def test_settings_that_an_older_run_does_not_have_take_their_defaults_and_unknow
         Run.create(tmp_path, "mine", Settings(noise=0.7, part=Part(depth=6)))
 
 
-def test_a_new_setting_that_was_otherwise_before_takes_what_it_was(tmp_path, monkeypatch):
-    Run.create(tmp_path, "mine", Settings()).close()
-    edit_config(tmp_path, older)
-    monkeypatch.setitem(settings.DEFAULTS_BEFORE, "mine.noise", 0.0)
-    monkeypatch.setitem(settings.DEFAULTS_BEFORE, "mine.part.depth", 1)
-    found = settings.from_json(Settings, Run.open(tmp_path).config, "mine", tmp_path, warn=False)
-    assert found == Settings(noise=0.0, part=Part(depth=1))
-    with pytest.raises(RunMismatch, match=r"noise 0\.0 there, 0\.5 here"):
-        Run.create(tmp_path, "mine", Settings())
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

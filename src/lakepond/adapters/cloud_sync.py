@@ -13,6 +13,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -25,20 +26,13 @@ from lakepond.cloud.store import LARGE, Store, md5_of_file
 from lakepond.cloud.uploader import Upload, Uploader
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakepondError, SpecError
 from lakepond.flow.cloud_to_lake import pull
+from lakepond.lake.files import write_path
 from lakepond.lake.links import target_in
 
 log = logging.getLogger("lakepond")
 TEMPORARY = (
-    "*.tmp",
-    "*.tmp.*",
-    "*.temp",
-    "*.part",
-    "*.partial",
-    "*.aside",
-    "*.swp",
-    "*~",
-    ".*",
-    "__pycache__",
+    *("*.tmp", "*.tmp.*", "*.temp", "*.part", "*.partial", "*.aside", "*.swp", "*~"),
+    *(".*", "__pycache__"),
 )
 """names that are never sent"""
 WAIT_SECONDS = 600.0
@@ -169,16 +163,15 @@ class CloudSync:
             return False
         target = Path(local_path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f"{os.getpid()}-{os.urandom(4).hex()}.aside")
-        try:
-            self._ask(lambda store: _download(store, cloud_path, info.size, aside))
-            if not self._came_whole(aside, cloud_path, info):
+
+        def fetch(temporary: Path) -> None:
+            self._ask(lambda store: _download(store, cloud_path, info.size, temporary))
+            if not self._came_whole(temporary, cloud_path, info):
                 raise CloudCorrupt(
                     f"checksum mismatch after downloading {cloud_path} from {self.cloud}; try again."
                 )
-            aside.replace(target)
-        finally:
-            aside.unlink(missing_ok=True)
+
+        write_path(target, fetch)
         return True
 
     def download_directory(self, cloud_prefix: str, local_dir: str | Path) -> bool:
@@ -252,8 +245,7 @@ class CloudSync:
 
     def _place(self, cloud_path: str) -> Cloud:
         assert self.cloud is not None
-        url = f"{self.cloud.url.rstrip('/')}/{cloud_path.strip('/')}"
-        return Cloud(**{**vars(self.cloud), "url": url})
+        return replace(self.cloud, url=f"{self.cloud.url.rstrip('/')}/{cloud_path.strip('/')}")
 
     # --- how far it is ---------------------------------------------------------------------------
 
@@ -384,12 +376,10 @@ def _send_changed(store: Store, path: Path, name: str) -> int:
     return len(data)
 
 
-def _download(store: Store, name: str, size: int, aside: Path) -> None:
-    with aside.open("wb" if aside.exists() else "xb") as file:  # a retry writes the same file
+def _download(store: Store, name: str, size: int, path: Path) -> None:
+    with path.open("wb") as file:  # a retry writes the same file
         for piece in store.stream(name, size):
             file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _together(parts: list[UploadStatus], saving: int, failed: int) -> UploadStatus:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,18 +111,19 @@ class LakeDataset(IterableDataset):
         self._position = EpochPosition(epoch)
 
     def _plan(self, epoch: int) -> Epoch:
-        return Epoch(
-            units=self._units,
-            batch_size=self.batch_size,
-            block=self._block,
-            group=self._group,
-            seed=self.seed,
-            number=epoch,
-            rank=self.rank,
-            world_size=self.world_size,
-            replace=self._replace,
-            drop_last=self._drop_last,
-        )
+        order = self._order()
+        return Epoch(number=epoch, block=self._block, group=self._group, rank=self.rank, **order)
+
+    def _order(self) -> dict[str, Any]:
+        """What determines the order of the steps on all ranks, besides the epoch."""
+        return {
+            "units": self._units,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "world_size": self.world_size,
+            "replace": self._replace,
+            "drop_last": self._drop_last,
+        }
 
     # --- iteration ---------------------------------------------------------------------------------
 
@@ -166,7 +168,7 @@ class LakeDataset(IterableDataset):
                 _, places = loaded.batch(at[part], memory.allocate, some)
                 yield _Sent(memory.tensor, loaded.form, places)  # type: ignore[misc]
             else:
-                data, places = loaded.batch(at[part], _aligned, some)
+                data, places = loaded.batch(at[part], partial(np.empty, dtype=np.uint8), some)
                 yield to_torch(views(loaded.form, data, places))
 
     # --- position ----------------------------------------------------------------------------------
@@ -201,16 +203,8 @@ class LakeDataset(IterableDataset):
         self._position = position
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "units": self._units,
-            "batch_size": self.batch_size,
-            "seed": self.seed,
-            "world_size": self.world_size,
-            "replace": self._replace,
-            "drop_last": self._drop_last,
-            "sequence": None if self._sequence is None else list(self._sequence),
-            "buffer_bytes": self._buffer_bytes,
-        }
+        sequence = None if self._sequence is None else list(self._sequence)
+        return {**self._order(), "sequence": sequence, "buffer_bytes": self._buffer_bytes}
 
     def _commits(self) -> dict[str, int]:
         return {name: head.number for name, head in self.lake.heads.items()}
@@ -337,10 +331,6 @@ def _received(tensor: Any, form: Tree, places: tuple[Place, ...]) -> Batch:
 
 def _unchanged(item: Any) -> Any:
     return item
-
-
-def _aligned(size: int) -> Array:
-    return np.empty(size, np.uint8)
 
 
 def _step(batch: Batch, i: int) -> Batch:

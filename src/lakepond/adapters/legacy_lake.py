@@ -71,11 +71,7 @@ def import_legacy(path: str | Path, lake: str | Path, *, progress: Progress | No
 
 
 def export_legacy(
-    lake: Lake,
-    path: str | Path,
-    *,
-    compress: bool = True,
-    progress: Progress | None = None,
+    lake: Lake, path: str | Path, *, compress: bool = True, progress: Progress | None = None
 ) -> Written:
     """The live steps of a lake as a file that `pickle.load` in the old project reads; counts steps.
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from lakepond.adapters.episodes import Episode, Imported, Progress, import_episo
 from lakepond.adapters.staging import refuse_existing
 from lakepond.arrow_sizes import check_parquet
 from lakepond.errors import SpecError
-from lakepond.lake.files import write_path
+from lakepond.lake.files import write_bytes, write_path
 from lakepond.lake.format import description
 from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, Field, Spec, leaves, rebuild
@@ -203,13 +202,8 @@ def _write_meta(path: Path, spec: Spec, rows: list[dict[str, Any]], steps: int, 
     write_path(episodes, lambda file: pq.write_table(pa.Table.from_pylist(rows), file))
     tasks = pa.table({"task_index": [0], "task": ["default"]}).replace_schema_metadata(_PANDAS)
     write_path(path / "meta/tasks.parquet", lambda file: pq.write_table(tasks, file))
-    card = CARD.format(steps=steps, episodes=len(rows))
-    for name, text in (("README.md", card), ("meta/info.json", json.dumps(info, indent=1))):
-        write_path(path / name, partial(_write_text, text))
-
-
-def _write_text(text: str, file: Path) -> None:
-    file.write_text(text)
+    write_bytes(path, "README.md", CARD.format(steps=steps, episodes=len(rows)).encode())
+    write_bytes(path / "meta", "info.json", json.dumps(info, indent=1).encode())
 
 
 def _feature(field: Field) -> dict[str, Any]:
@@ -217,25 +211,11 @@ def _feature(field: Field) -> dict[str, Any]:
     return feature if field.space is None else {**feature, "space": dict(field.space)}
 
 
-_COLUMN = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
-_PANDAS = {
-    "pandas": json.dumps(
-        {
-            "index_columns": ["task"],
-            "column_indexes": [],
-            "columns": [
-                {**_COLUMN, "metadata": None},
-                {
-                    "name": "task",
-                    "field_name": "task",
-                    "pandas_type": "unicode",
-                    "numpy_type": "object",
-                    "metadata": None,
-                },
-            ],
-        }
-    )
-}
+_COLUMNS = [
+    {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": dtype, "metadata": None}
+    for name, kind, dtype in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
+]
+_PANDAS = {"pandas": json.dumps({"index_columns": ["task"], "column_indexes": [], "columns": _COLUMNS})}
 """pandas reads the tasks as the index, as LeRobot expects"""
 
 

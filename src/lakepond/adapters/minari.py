@@ -39,11 +39,7 @@ IMAGE_SIDE = 32
 
 
 def export_minari(
-    lake: Lake,
-    path: str | Path,
-    *,
-    dataset_id: str = "lakepond/lake-v0",
-    progress: Progress | None = None,
+    lake: Lake, path: str | Path, *, dataset_id: str = "lakepond/lake-v0", progress: Progress | None = None
 ) -> int:
     """Write the episodes one by one and the dataset metadata last; return the number of episodes.
 

@@ -23,7 +23,7 @@ MOST_DEPTH = 16
 
 
 def read_hdf5(data: Path) -> Iterator[dict[str, Any]]:
-    """Yield the episodes of `main_data.hdf5`: dicts of arrays; images stay a sequence of encoded frames."""
+    """Yield the episodes of `main_data.hdf5`: dicts of arrays; images stay a dataset of encoded frames."""
     try:
         import h5py
     except ImportError:
@@ -72,7 +72,7 @@ class _Reader:
             return None
         self._check(node)
         if h5py.check_vlen_dtype(node.dtype) == "uint8":
-            return _Frames(node)
+            return node  # images are read one at a time
         return node[()] if node.dtype.kind in "biufc" else None  # texts and the like are not imported
 
     def _check(self, dataset: Any) -> None:
@@ -98,17 +98,3 @@ class _Reader:
 
     def _refuse(self, name: str, why: str) -> None:
         raise SpecError(f"{name} of {self._path} {why}; only data stored in this file is imported.")
-
-
-class _Frames:
-    """Encoded images, read one at a time."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __iter__(self) -> Iterator[Any]:
-        for i in range(len(self._dataset)):
-            yield self._dataset[i]

@@ -86,36 +86,30 @@ def _files(folder: Path) -> list[Path]:
 def _episode(file: Path, arrays: dict[str, Array]) -> Episode:
     if "terminated" not in arrays and "done" in arrays:
         arrays["terminated"] = arrays["done"]
-    lacking = [name for name in ("reward", "terminated") if name not in arrays]
     trees = {
         kind: {n: a for n, a in arrays.items() if re.match(rf"{kind}(\[|$)", n)} for kind in ("obs", "action")
     }
+    lacking = [name for name in ("reward", "terminated") if name not in arrays]
     lacking += [kind for kind, found in trees.items() if not found]
     if lacking:
         raise SpecError(f"{file} has no {' and no '.join(lacking)}; it has {sorted(arrays)}.")
     steps = len(arrays["reward"])
-    truncated = arrays.get("truncated", np.zeros(steps, bool))
-    used = {*OTHER, *trees["obs"], *trees["action"]}
-    extras = {name: a for name, a in arrays.items() if name not in used}
-    lengths = {
-        name: len(a) for name, a in {**trees["action"], **extras, "terminated": arrays["terminated"]}.items()
-    }
-    lengths |= {name: len(a) - 1 for name, a in trees["obs"].items()} | {"truncated": len(truncated)}
+    columns = {name: arrays[name] for name in ("reward", "terminated")}
+    columns["truncated"] = arrays.get("truncated", np.zeros(steps, bool))
+    extras = {n: a for n, a in arrays.items() if n not in {*OTHER, *trees["obs"], *trees["action"]}}
+    lengths = {name: len(a) for name, a in {**trees["action"], **extras, **columns}.items()}
+    lengths |= {name: len(a) - 1 for name, a in trees["obs"].items()}
     if set(lengths.values()) != {steps}:
         raise SpecError(f"{file} has {steps} rewards, but {lengths} steps (obs: one more); correct it.")
-    for name, flags in {
-        "reward": arrays["reward"],
-        "terminated": arrays["terminated"],
-        "truncated": truncated,
-    }.items():
-        if flags.dtype.kind not in "biuf":
-            raise SpecError(f"{file} has {name} of dtype {flags.dtype}; it needs numbers or bools.")
+    for name, values in columns.items():
+        if values.dtype.kind not in "biuf":
+            raise SpecError(f"{file} has {name} of dtype {values.dtype}; it needs numbers or bools.")
     return Episode(
         obs=_tree(trees["obs"], "obs"),
         action=_tree(trees["action"], "action"),
-        reward=arrays["reward"],
-        terminated=arrays["terminated"].astype(bool),
-        truncated=truncated.astype(bool),
+        reward=columns["reward"],
+        terminated=columns["terminated"].astype(bool),
+        truncated=columns["truncated"].astype(bool),
         extras=extras,
         stream=int(arrays["stream"]) if "stream" in arrays else 0,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ def new_lake(target: Path) -> Iterator[Path]:
     """
     refuse_existing(target)
     make_folders(target.parent)
-    for left in target.parent.glob(f".{_escaped(target.name)}.*{ASIDE}"):
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*{ASIDE}"):
         _delete_if_dead(left)
     folder, descriptor = _make_locked(target)
     try:
@@ -80,8 +81,3 @@ def _delete_if_dead(folder: Path) -> None:
             shutil.rmtree(folder)
         finally:
             os.close(descriptor)
-
-
-def _escaped(name: str) -> str:
-    """A name as a pattern of `glob` that matches only itself."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -24,13 +24,7 @@ from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import Array, Batch, Field, Spec
 
-__all__ = [
-    "CloudSync",
-    "PrioritizedReplayBuffer",
-    "ReplayBuffer",
-    "SavedBuffer",
-    "get_cloud_sync_from_env",
-]
+__all__ = ["CloudSync", "PrioritizedReplayBuffer", "ReplayBuffer", "SavedBuffer", "get_cloud_sync_from_env"]
 log = logging.getLogger("lakepond")
 
 
@@ -66,12 +60,7 @@ class ReplayBuffer:
     """A replay buffer with the interface of eigen2's class, shared by a population of agents."""
 
     def __init__(
-        self,
-        capacity: int = 50_000,
-        *,
-        device: Any = None,
-        min_size: int = 10_000,
-        seed: int | None = None,
+        self, capacity: int = 50_000, *, device: Any = None, min_size: int = 10_000, seed: int | None = None
     ) -> None:
         """`device`: where `sample` puts its tensors; None: NumPy arrays. `min_size`: see `is_ready`.
 
@@ -171,12 +160,7 @@ class ReplayBuffer:
 
     @classmethod
     def load(
-        cls,
-        file_path: str | Path,
-        *,
-        device: Any = None,
-        min_size: int = 10_000,
-        seed: int | None = None,
+        cls, file_path: str | Path, *, device: Any = None, min_size: int = 10_000, seed: int | None = None
     ) -> Self:
         """Load a buffer from a save, or from a pickle, uncompressed or gzip.
 

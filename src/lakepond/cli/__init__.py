@@ -29,14 +29,7 @@ from typing import Any, NoReturn, Protocol, cast
 from lakepond._version import __version__
 from lakepond.cli.commands import COMMANDS, KEEP, LOOK, MOVE, PLAN, SHELL, SUBCOMMANDS, TRAIN, Entry, runnable
 from lakepond.cli.words import printable
-from lakepond.errors import (
-    CloudCorrupt,
-    ConfigError,
-    LakeCorrupt,
-    LakepondError,
-    RunCorrupt,
-    SpecError,
-)
+from lakepond.errors import CloudCorrupt, ConfigError, LakeCorrupt, LakepondError, RunCorrupt, SpecError
 from lakepond.stopping import Terminated, terminate_as_interrupt
 
 DONE, NO, USAGE, DAMAGED, BUSY, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 130, 141
@@ -125,17 +118,14 @@ def _old_names(words: list[str]) -> list[str]:
         elif new != name:
             word = f"{new}{equals}{value}"
         if new != name:
-            _warn(f"{old} is now called {new}; the old name works until the next release.")
+            note = f"{old} is now called {new}; the old name works until the next release."
+            print(f"lakepond: warning: {note}", file=sys.stderr)
         found.append(word)
     return found
 
 
 def _starts(words: list[str], name: list[str]) -> bool:
     return words[: len(name)] == name
-
-
-def _warn(sentence: str) -> None:
-    print(f"lakepond: warning: {sentence}", file=sys.stderr)
 
 
 def _answer(words: list[str], debug: bool) -> int:

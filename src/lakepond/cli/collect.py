@@ -10,7 +10,7 @@ from tyro.conf import arg
 
 from lakepond import formats
 from lakepond.cli import words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Flag, optional
 from lakepond.cli.limits import at_least
 
 if TYPE_CHECKING:
@@ -42,19 +42,18 @@ class Collect:
     """a class or function that makes the policy: a callable from observations to actions"""
     envs: int = 1
     """environments of this collector"""
-    weights: Annotated[str | None, arg(metavar="PATH|URL", help_behavior_hint="(default: none)")] = None
+    weights: Annotated[str | None, optional("PATH|URL", "none")] = None
     """where the learner saves weights (lakepond.distributed.save_weights)"""
-    folder: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="(default: a temporary one)")] = None
+    folder: Annotated[str | None, optional("PATH", "a temporary one")] = None
     """where files are kept until they are in the bucket; best on a disk that outlives the process"""
     every: str = "1s"
     """how often steps are committed and pushed"""
-    steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: no end)")] = None
+    steps: Annotated[int | None, optional("N", "no end")] = None
     """stop after this many steps"""
     json: Flag = False
     """print JSON instead of a line at the end"""
 
     def run(self) -> None:
-        """Collect until the end, then print how many steps were recorded."""
         at_least(1, envs=self.envs, steps=1 if self.steps is None else self.steps)
         from lakepond.distributed.collector import Collector
 
@@ -103,7 +102,6 @@ class Collect:
                 return
 
     def interrupted(self) -> str:
-        """What to know after Ctrl-C."""
         return "What was recorded is in the lake; start it again with the same --writer to continue."
 
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from lakepond import formats
 from lakepond.cli import where, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Json, optional
 from lakepond.cli.limits import retention
 
-NONE = arg(metavar="N", help_behavior_hint="(default: keep all)")
+NONE = optional("N", "keep all")
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,9 @@ class Compact:
     """number of newest commits to keep; older commits and the files only they use are deleted"""
     keep_every: Annotated[int | None, NONE] = None
     """also keep each commit whose number is a multiple of this"""
-    json: Flag = False
-    """print JSON instead of a line"""
+    json: Json = False
 
     def run(self) -> None:
-        """Merge, then print the sizes before and after."""
         retention(self.keep_last, self.keep_every)
         from lakepond.lake.read.lake import Lake
 
@@ -67,7 +65,6 @@ class Compact:
             words.talk("Older commits still use their own files; --keep-last deletes those.")
 
     def interrupted(self) -> str:
-        """What to know after Ctrl-C."""
         return "The lake is unchanged; run `lakepond compact` again to finish."
 
 

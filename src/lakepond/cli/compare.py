@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import arg
 
 from lakepond.cli import words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Flag, Json, optional
 from lakepond.cli.limits import at_least
 from lakepond.cli.settings import GpuShare, Log, Ray, options_of, with_options
 from lakepond.trainers.compare import PRESETS, CompareConfig
@@ -39,9 +39,7 @@ class Compare:
     """folder of all runs; existing runs are resumed"""
     preset: Literal["minatar", "tiny"] = "minatar"
     """minatar: hours; tiny: seconds per run, checks for NaN"""
-    report: Annotated[
-        Path | None, arg(metavar="PATH", help_behavior_hint="(default: <folder>/report.md)")
-    ] = None
+    report: Annotated[Path | None, optional("PATH", "<folder>/report.md")] = None
     """page to write, with its figures next to it"""
     only_report: Flag = False
     """do not train; report the runs that are finished"""
@@ -51,16 +49,14 @@ class Compare:
     """Ray workers, each of which does one run at a time on one CPU"""
     gpus_per_worker: GpuShare = 0.0
     """share of a GPU that each Ray worker gets; without one it uses its CPU"""
-    cloud: Annotated[str | None, arg(metavar="URL", help_behavior_hint="(default: none)")] = None
+    cloud: Annotated[str | None, optional("URL", "none")] = None
     """with --ray, keep the runs in a bucket, and in --folder only their results"""
     log: Log = ()
     """also log each run to these; wandb stays offline without an API key"""
-    json: Flag = False
-    """print JSON instead of a table"""
+    json: Json = False
     settings: Annotated[Options, arg(name="")] = NOTHING_GIVEN
 
     def run(self) -> None:
-        """Train the runs that are not finished, then write the report."""
         from contextlib import nullcontext
 
         import jax
@@ -114,7 +110,6 @@ class Compare:
         )
 
     def interrupted(self) -> str:
-        """How to continue after an interrupt."""
         return "Finished runs are kept, the others continue from their checkpoints with the same command."
 
 

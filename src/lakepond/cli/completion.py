@@ -30,5 +30,4 @@ class Completion:
     """the shell"""
 
     def run(self) -> None:
-        """Write the script to stdout."""
         print((SCRIPTS / f"lakepond.{self.shell}").read_text(), end="")

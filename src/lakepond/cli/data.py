@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from lakepond import formats
 from lakepond.cli import words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Json, optional
 from lakepond.cli.limits import at_least, between
 
 if TYPE_CHECKING:
@@ -28,17 +28,13 @@ class DataFetch:
     source: Positional[Literal["pse", "sp500", "power"]]
     """pse: Philippine Stock Exchange, 257 symbols, 2010-2021; sp500: 20 names, closes only, 1990-2022; power:
     Dutch day-ahead prices by hour, 2015-2024"""
-    out: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: data/<source>.npz)")] = None
+    out: Annotated[Path | None, optional("PATH", "data/<source>.npz")] = None
     """file to write"""
-    wheel: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: download with pip)")] = (
-        None
-    )
+    wheel: Annotated[Path | None, optional("PATH", "download with pip")] = None
     """a wheel that is on this machine already, for machines without a network"""
-    json: Flag = False
-    """print JSON instead of a table"""
+    json: Json = False
 
     def run(self) -> None:
-        """Download, clean, save, print a summary."""
         from lakepond.envs.market import fetch_power, fetch_pse, fetch_sp500
 
         fetch = {"pse": fetch_pse, "sp500": fetch_sp500, "power": fetch_power}[self.source]
@@ -67,11 +63,9 @@ class DataSynthetic:
     """strength of the mean reversion in the prices, 0 (none) to 1 (as large as the noise)"""
     out: Path = Path("data/synthetic.npz")
     """file to write"""
-    json: Flag = False
-    """print JSON instead of a table"""
+    json: Json = False
 
     def run(self) -> None:
-        """Generate, save, print a summary."""
         at_least(1, days=self.days, instruments=self.instruments)
         at_least(0, seed=self.seed)
         between(0, 1, signal=self.signal)
@@ -90,11 +84,9 @@ class DataShow:
 
     file: Positional[Path]
     """a panel saved by `lakepond data fetch` or `lakepond data synthetic`"""
-    json: Flag = False
-    """print JSON instead of a table"""
+    json: Json = False
 
     def run(self) -> None:
-        """Load, compute the features, print a summary."""
         from lakepond.envs.market import Panel
 
         _print(_summary(self.file, Panel.load(self.file)), as_json=self.json)
@@ -113,11 +105,9 @@ class DataCheck:
     """number of days an agent observes"""
     trading_days: int = 125
     """number of days of an episode on which it trades"""
-    json: Flag = False
-    """print JSON instead of lines"""
+    json: Json = False
 
     def run(self) -> int:
-        """Read and check; exit code 1 if there is an error."""
         at_least(1, context=self.context, trading_days=self.trading_days)
         from lakepond.envs.market.files import inspect
         from lakepond.envs.market.history import split

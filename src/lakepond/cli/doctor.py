@@ -7,10 +7,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import arg
-
 from lakepond.cli import DONE, NO, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Flag, Json, optional
 
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -24,17 +22,13 @@ class Doctor:
 
     path: Path = Path()
     """folder for the runs; its disk is tested"""
-    cloud: Annotated[str | None, arg(metavar="URL", help_behavior_hint="(default: no bucket is tested)")] = (
-        None
-    )
+    cloud: Annotated[str | None, optional("URL", "no bucket is tested")] = None
     """a bucket to test by writing, reading and deleting a small object"""
     warm_up: Flag = False
     """compile the functions that the first replay on this machine would compile, about ten seconds"""
-    json: Flag = False
-    """print JSON instead of lines"""
+    json: Json = False
 
     def run(self) -> int:
-        """Print the result of each check as it finishes."""
         from lakepond.doctor import examine
         from lakepond.doctor.warm_up import warm_up
 

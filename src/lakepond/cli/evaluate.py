@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from lakepond.cli import words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Flag, Json, optional
 from lakepond.cli.limits import at_least
 
 if TYPE_CHECKING:
@@ -49,19 +49,15 @@ class Evaluate:
     """folder of the run"""
     holdout: Flag = False
     """the holdout instead of the validation days; if it was evaluated before, show the recorded result"""
-    checkpoint: Annotated[
-        int | None, arg(metavar="GENERATION", help_behavior_hint="(default: the newest)")
-    ] = None
+    checkpoint: Annotated[int | None, optional("GENERATION", "the newest")] = None
     """checkpoint whose champion is evaluated"""
     random_agents: int = 100
     """number of random agents to compare with"""
     sweep: Flag = False
     """also at costs of 0 to 1 % and slippage of 0.25 and 1 %"""
-    json: Flag = False
-    """print JSON instead of a table"""
+    json: Json = False
 
     def run(self) -> None:
-        """Evaluate or read the record, print the tables."""
         at_least(1, random_agents=self.random_agents)
         from lakepond.trainers import evaluate_market
 

@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import where, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Json, optional
 from lakepond.errors import SpecError
 
 if TYPE_CHECKING:
@@ -42,24 +42,18 @@ class Export:
     target: Annotated[Positional[Path], arg(metavar="TARGET")]
     """a new file, or a new folder for npz, minari and lerobot"""
     form: Annotated[
-        Form | None,
-        arg(
-            metavar="parquet|arrow|npz|minari|lerobot|pickle",
-            help_behavior_hint="(default: by the target's extension)",
-        ),
+        Form | None, optional("parquet|arrow|npz|minari|lerobot|pickle", "by the target's extension")
     ] = None
     """what to write"""
-    commit: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the newest)")] = None
+    commit: Annotated[int | None, optional("N", "the newest")] = None
     """which commit"""
     next_obs: Literal["yes", "no"] = "yes"
     """parquet and arrow: whether each row also has the observation that followed"""
     compress: Literal["yes", "no"] = "yes"
     """pickle: whether to compress it with gzip"""
-    json: Flag = False
-    """print JSON instead of a line"""
+    json: Json = False
 
     def run(self) -> None:
-        """Write in pieces and print the result."""
         from lakepond.lake.read.lake import Lake
 
         form = self.form or FORMS.get(self.target.suffix)
@@ -99,5 +93,4 @@ class Export:
             export_legacy(lake, self.target, compress=self.compress == "yes", progress=progress)
 
     def interrupted(self) -> str:
-        """How to continue after an interrupt."""
         return f"{self.target} is incomplete: delete it and export again."

@@ -9,10 +9,10 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from lakepond.cli import where, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Flag, Json, optional
 from lakepond.cli.limits import at_least, retention
 
-NONE = arg(metavar="N", help_behavior_hint="(default: keep all)")
+NONE = optional("N", "keep all")
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,13 @@ class Gc:
     """number of newest snapshots to keep"""
     older_than: float = 24.0
     """hours; younger files are kept, because a push may be in progress"""
-    lake: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: none)")] = None
+    lake: Annotated[Path | None, optional("PATH", "none")] = None
     """a lake on this disk; files that its commits use are kept, too"""
     delete: Flag = False
     """mark and delete the files; without it they are only counted"""
-    json: Flag = False
-    """print JSON instead of a line"""
+    json: Json = False
 
     def run(self) -> None:
-        """Find unused files, and delete them if --delete is given."""
         retention(self.keep_last, self.keep_every)
         at_least(0, older_than=self.older_than, snapshots=self.snapshots or 0)
         from lakepond.cloud.garbage import gc
@@ -75,5 +73,4 @@ class Gc:
             words.talk(f"Run it again after {self.older_than:g} hours to delete what is marked.")
 
     def interrupted(self) -> str:
-        """What to know after Ctrl-C."""
         return "No commit that is kept was changed; run it again to finish."

@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Json, optional
 from lakepond.errors import SpecError
 
 if TYPE_CHECKING:
@@ -36,16 +36,11 @@ class Import:
     (state, action, reward, next_state, done), uncompressed or gzip"""
     lake: Annotated[Positional[Path], arg(metavar="LAKE")]
     """a new folder for the lake"""
-    form: Annotated[
-        Form | None,
-        arg(metavar="parquet|arrow|npz|minari|lerobot|pickle", help_behavior_hint="(default: detected)"),
-    ] = None
+    form: Annotated[Form | None, optional("parquet|arrow|npz|minari|lerobot|pickle", "detected")] = None
     """what the source is"""
-    json: Flag = False
-    """print JSON instead of a line"""
+    json: Json = False
 
     def run(self) -> None:
-        """Import in pieces and print the result."""
         from lakepond.adapters.arrow import import_arrow
         from lakepond.adapters.legacy_lake import import_legacy
         from lakepond.adapters.lerobot import import_lerobot
@@ -75,7 +70,6 @@ class Import:
         )
 
     def interrupted(self) -> str:
-        """How to continue after an interrupt."""
         return f"Nothing was written to {self.lake}; import again."
 
 

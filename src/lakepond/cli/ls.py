@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import where, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Json
 from lakepond.cli.limits import at_least
 from lakepond.errors import LakeNotFound
 
@@ -38,11 +38,9 @@ class Ls:
     """a folder to search for runs and lakes; or a run or a lake, here or in a bucket, to list its commits"""
     limit: int = 20
     """number of commits to show of each writer, newest last; 0 shows all"""
-    json: Flag = False
-    """print JSON instead of a table"""
+    json: Json = False
 
     def run(self) -> None:
-        """Find and print them."""
         at_least(0, limit=self.limit)
         path = Path(self.path)
         if not where.is_url(self.path):

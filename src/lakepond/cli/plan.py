@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import arg
 
 from lakepond.cli import DONE, NO, where, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Json, optional
 from lakepond.cli.limits import at_least
 from lakepond.errors import SpecError
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 OPTIONS = ("per_generation", "generations", "capacity", "rows", "pool", "population", "upload_every")
 """options that replace a value of the preset or of the measurement"""
 ONE = "(give one of --preset, --obs, --env, --from)"
-AS_ROWS = arg(metavar="first|last|whole", help_behavior_hint="(default: first, or measured)")
-AS_PRESET = arg(metavar="N", help_behavior_hint="(default: of the preset, or measured)")
+AS_ROWS = optional("first|last|whole", "first, or measured")
+AS_PRESET = optional("N", "of the preset, or measured")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class PlanRun:
     """eigen2, gpu: 16 trading agents, windows of 504 days x 108 instruments; gravitar: 1M steps of Atari"""
     obs: Annotated[str | None, arg(metavar="SHAPE:DTYPE", help_behavior_hint=ONE)] = None
     """shape and dtype of one observation, like 504,108,9:float32"""
-    action: Annotated[str | None, arg(metavar="SHAPE:DTYPE", help_behavior_hint="(default: :int64)")] = None
+    action: Annotated[str | None, optional("SHAPE:DTYPE", ":int64")] = None
     """shape and dtype of one action, like 108,2 (float32) or :int64 (a scalar)"""
     env: Annotated[str | None, arg(metavar="ID", help_behavior_hint=ONE)] = None
     """a Gymnasium environment, like ALE/Gravitar-v5; random steps of it are measured"""
@@ -62,9 +62,7 @@ class PlanRun:
     """number of distinct rows that exist, like the days of a market history"""
     population: Annotated[int | None, AS_PRESET] = None
     """number of agents"""
-    agent_size: Annotated[
-        str | None, arg(metavar="SIZE", help_behavior_hint="(default: 15MB, or measured)")
-    ] = None
+    agent_size: Annotated[str | None, optional("SIZE", "15MB, or measured")] = None
     """size of the weights of one agent, like 15MB"""
     upload_every: Annotated[int | None, AS_PRESET] = None
     """generations between two uploads"""
@@ -73,19 +71,13 @@ class PlanRun:
     """how the replay is stored; the verdict is about this one"""
     path: Path = Path()
     """folder of the run; the verdict is about its disk"""
-    disk: Annotated[str | None, arg(metavar="SIZE", help_behavior_hint="(default: free on this machine)")] = (
-        None
-    )
+    disk: Annotated[str | None, optional("SIZE", "free on this machine")] = None
     """disk of a machine to rent, like 50GB; the verdict is then about that machine"""
-    ram: Annotated[str | None, arg(metavar="SIZE", help_behavior_hint="(default: free on this machine)")] = (
-        None
-    )
+    ram: Annotated[str | None, optional("SIZE", "free on this machine")] = None
     """memory of a machine to rent, like 64GB"""
-    json: Flag = False
-    """print JSON instead of tables"""
+    json: Json = False
 
     def run(self) -> int:
-        """Make the plan, print it, and compare it with the machine."""
         at_least(0, play=self.play)
         from lakepond.cli import plan_tables
         from lakepond.lake.write.disk_guard import parse_bytes
@@ -133,10 +125,10 @@ class PlanRun:
         if so_far is None:
             return None
         if run is None:
-            return Measured(so_far.size(), so_far.rows, (), None, 0)
+            return Measured(so_far.size, so_far.rows, (), None, 0)
         if self.population is not None or self.agent_size is not None:
-            return Measured(so_far.size(), so_far.rows, None, run.process)
-        return Measured(so_far.size(), so_far.rows, run.parts(), run.process, run.checkpoint)
+            return Measured(so_far.size, so_far.rows, None, run.process)
+        return Measured(so_far.size, so_far.rows, run.parts(), run.process, run.checkpoint)
 
     def _workload(self, so_far: LakeSize | None, run: RunSize | None) -> Workload:
         from lakepond.lake.write.disk_guard import parse_bytes

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Json, optional
 from lakepond.cli.limits import at_least, between
 
 
@@ -23,23 +23,19 @@ class Play:
 
     folder: Annotated[Positional[Path], arg(metavar="RUN")]
     """folder of a run of single, mixture or live"""
-    video: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: none)")] = None
+    video: Annotated[Path | None, optional("PATH", "none")] = None
     """GIF file to write"""
-    checkpoint: Annotated[int | None, arg(metavar="NUMBER", help_behavior_hint="(default: the newest)")] = (
-        None
-    )
+    checkpoint: Annotated[int | None, optional("NUMBER", "the newest")] = None
     """checkpoint whose policy plays"""
     seed: int = 0
     """random seed of the game"""
     epsilon: float = 0.001
     """probability of a random action, 0 to 1"""
-    trust_module: Annotated[str | None, arg(metavar="MODULE", help_behavior_hint="(default: none)")] = None
+    trust_module: Annotated[str | None, optional("MODULE", "none")] = None
     """Python module that may be imported if the run's game is MODULE:ID"""
-    json: Flag = False
-    """print JSON instead of a table"""
+    json: Json = False
 
     def run(self) -> None:
-        """Play, write the video, print the score."""
         between(0, 1, epsilon=self.epsilon)
         at_least(0, seed=self.seed)
         from lakepond.trainers import programs

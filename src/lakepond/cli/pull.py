@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Flag, Json, optional
 from lakepond.errors import SpecError
 
 
@@ -25,17 +25,13 @@ class Pull:
     """the URL it was pushed to"""
     path: Positional[Path]
     """folder to write; a pull that was interrupted continues there"""
-    commit: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the newest intact one)")] = (
-        None
-    )
+    commit: Annotated[int | None, optional("N", "the newest intact one")] = None
     """number of the commit to download; only for a lake"""
     lazy: Flag = False
     """download only the commit; data follow when a replay opened with cloud=URL needs them"""
-    json: Flag = False
-    """print JSON instead of a line"""
+    json: Json = False
 
     def run(self) -> None:
-        """Download, then print a summary."""
         from lakepond.cloud.place import Cloud
         from lakepond.flow.cloud_to_lake import pull
         from lakepond.lake.format.commits import Commit
@@ -73,5 +69,4 @@ class Pull:
         print(f"{self.path} is {what}{held}{size_text}.")
 
     def interrupted(self) -> str:
-        """How to continue after an interrupt."""
         return f"Downloaded files are kept; `lakepond pull {self.url} {self.path}` downloads the rest."

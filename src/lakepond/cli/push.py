@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from lakepond import formats
 from lakepond.cli import DONE, NO, where, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Json, optional
 from lakepond.cli.limits import at_least
 
 if TYPE_CHECKING:
@@ -26,18 +26,13 @@ class Push:
 
     path: Positional[Path]
     """a lake or a run; another process may be writing it"""
-    url: Annotated[
-        Positional[str | None],
-        arg(metavar="[URL]", help_behavior_hint="(default: the bucket in CLOUD_BUCKET)"),
-    ] = None
+    url: Annotated[Positional[str | None], optional("[URL]", "the bucket in CLOUD_BUCKET")] = None
     """gs://bucket/prefix, s3://, az:// or file:///folder; the lake of a run goes to lake/ below it"""
     timeout: float = 3600.0
     """seconds after which the upload stops; the next push continues it"""
-    json: Flag = False
-    """print JSON instead of a line"""
+    json: Json = False
 
     def run(self) -> int:
-        """Upload; exit code 1 if a file is missing at the end."""
         at_least(1, timeout=self.timeout)
         from lakepond.flow.lake_to_cloud import push
         from lakepond.runs.copies import push_run
@@ -59,7 +54,6 @@ class Push:
         return DONE if done else NO
 
     def interrupted(self) -> str:
-        """How to continue after an interrupt."""
         return f"Uploaded files are kept; `lakepond push {self.path} {self.url or ''}` uploads the rest."
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from lakepond.cli import NO, where, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Json
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,9 @@ class Repair:
 
     path: Positional[Path]
     """a lake, or a run; no process may be writing it"""
-    json: Flag = False
-    """print JSON instead of lines"""
+    json: Json = False
 
     def run(self) -> int | None:
-        """Check every byte of every commit, move damaged files; exit code 1 if no commit is intact."""
         from lakepond.lake.repair import repair
 
         folder = where.lake_folder(self.path)
@@ -42,5 +40,4 @@ class Repair:
         return NO if found.newest is None else None
 
     def interrupted(self) -> str:
-        """What to know after Ctrl-C."""
         return "Nothing was deleted; run `lakepond repair` again to finish."

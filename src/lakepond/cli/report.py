@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from lakepond.cli import words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Flag, optional
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,14 @@ class Report:
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...", help_behavior_hint="")]
     """folders of runs; finished, running or stopped"""
-    out: Annotated[
-        Path | None,
-        arg(metavar="FILE", help_behavior_hint="(default: RUN/report.html; report.html for several)"),
-    ] = None
+    out: Annotated[Path | None, optional("FILE", "RUN/report.html; report.html for several")] = None
     """file to write; it needs no other file and no network"""
-    figures: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: none)")] = None
+    figures: Annotated[Path | None, optional("FOLDER", "none")] = None
     """folder to write each figure to, as SVG and PNG"""
     json: Flag = False
     """print the names of the written files as JSON"""
 
     def run(self) -> None:
-        """Write the page and print its name."""
         from lakepond.errors import ConfigError
         from lakepond.report.page import write_report
 

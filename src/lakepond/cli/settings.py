@@ -11,23 +11,22 @@ import inspect
 import itertools
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from tyro.conf import arg
 
+from lakepond.cli.flag import optional
+
 Config = TypeVar("Config")
-HINTS: dict[type[Any], dict[str, Any]] = {}
-"""evaluated once: that takes most of the time of `--help`"""
-Ray = Annotated[str | None, arg(metavar="local|auto|HOST:PORT", help_behavior_hint="(default: none)")]
+Ray = Annotated[str | None, optional("local|auto|HOST:PORT", "none")]
 """option --ray: where Ray runs"""
 GpuShare = Annotated[float, arg(metavar="FLOAT")]
-Log = Annotated[
-    tuple[Literal["tensorboard", "wandb"], ...],
-    arg(metavar="tensorboard|wandb ...", help_behavior_hint="(default: none)"),
-]
+Log = Annotated[tuple[Literal["tensorboard", "wandb"], ...], optional("tensorboard|wandb ...", "none")]
+_hints: Callable[..., dict[str, Any]] = cache(typing.get_type_hints)
+"""cached: that takes most of the time of `--help`"""
 NAMES = {int: "INT", float: "FLOAT", str: "TEXT", bool: "True|False", Path: "PATH"}
 
 
@@ -120,12 +119,6 @@ def _parts(kind: type[Any]) -> list[type[Any]]:
     hints = _hints(kind)
     inner = [hints[f.name] for f in dataclasses.fields(kind) if dataclasses.is_dataclass(hints[f.name])]
     return [kind, *(part for each in inner for part in _parts(typing.cast(type[Any], each)))]
-
-
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    if kind not in HINTS:
-        HINTS[kind] = typing.get_type_hints(kind)
-    return HINTS[kind]
 
 
 def _settings(kind: type[Any]) -> list[str]:

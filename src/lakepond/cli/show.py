@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import where, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Json, optional
 from lakepond.cli.ls import note_text
 
 if TYPE_CHECKING:
@@ -29,62 +29,43 @@ class Show:
 
     path: Annotated[Positional[str], arg(metavar="PATH|URL")]
     """a lake or a run, here or in a bucket"""
-    commit: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the newest)")] = None
+    commit: Annotated[int | None, optional("N", "the newest")] = None
     """number of the commit to show"""
-    writer: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: all together)")] = None
+    writer: Annotated[str | None, optional("NAME", "all together")] = None
     """one of the writers of the lake"""
-    json: Flag = False
-    """print JSON instead of a table"""
+    json: Json = False
 
     def run(self) -> None:
-        """Open the lake and print its summary."""
         chains = where.open_lake(self.path)
         try:
             with chains.lake(where.heads(chains, self.writer, self.commit)) as lake:
-                summary = _summary(lake) | {"lake": str(chains)}
+                found = _summary(lake) | {"lake": str(chains)}
         finally:
             chains.close()
         if self.json:
-            words.print_json(summary)
+            words.print_json(found)
             return
-        moment = datetime.fromisoformat(summary["time"]).timestamp()
-        writers = {f"writer {name}": held for name, held in summary["bytes_by_writer"].items() if name}
+        size, age = formats.size, formats.age(datetime.fromisoformat(found["time"]).timestamp(), time.time())
+        shared = f"{size(found['bytes_shared'])} of them in sources, " if found["bytes_shared"] else ""
+        other = size(found["bytes_on_disk"] - found["bytes_of_rows"])
         rows = [
-            ("lake", summary["lake"]),
-            (
-                "commit",
-                f"{summary['commit']} of {summary['commits_kept']} kept, {formats.age(moment, time.time())}",
-            ),
-            ("note", note_text(summary["note"])),
-            ("steps", f"{summary['steps']:,} live: [{summary['oldest']:,}, {summary['recorded']:,})"),
+            ("lake", found["lake"]),
+            ("commit", f"{found['commit']} of {found['commits_kept']} kept, {age}"),
+            ("note", note_text(found["note"])),
+            ("steps", f"{found['steps']:,} live: [{found['oldest']:,}, {found['recorded']:,})"),
             (
                 "rows",
-                f"{summary['rows']:,} distinct" if summary["rows"] else "none; stored without deduplication",
+                f"{found['rows']:,} distinct" if found["rows"] else "none; stored without deduplication",
             ),
-            (
-                "on disk",
-                f"{formats.size(summary['bytes_on_disk'])} in {formats.counted(summary['files'], 'file')}",
-            ),
-            (
-                "of which",
-                f"rows {formats.size(summary['bytes_of_rows'])}, "
-                + (
-                    f"{formats.size(summary['bytes_shared'])} of them in sources, "
-                    if summary["bytes_shared"]
-                    else ""
-                )
-                + f"other columns {formats.size(summary['bytes_on_disk'] - summary['bytes_of_rows'])}",
-            ),
+            ("on disk", f"{size(found['bytes_on_disk'])} in {formats.counted(found['files'], 'file')}"),
+            ("of which", f"rows {size(found['bytes_of_rows'])}, {shared}other columns {other}"),
             (
                 "without deduplication",
-                f"{formats.size(summary['bytes_plain'])}, {formats.ratio(summary['ratio'])} as much",
+                f"{size(found['bytes_plain'])}, {formats.ratio(found['ratio'])} as much",
             ),
-            (
-                "this commit",
-                f"{formats.size(summary['bytes_written'])} in {formats.duration(summary['seconds'])}",
-            ),
-            *((name, formats.size(held)) for name, held in writers.items()),
-            *summary["spec"].items(),
+            ("this commit", f"{size(found['bytes_written'])} in {formats.duration(found['seconds'])}"),
+            *((f"writer {name}", size(held)) for name, held in found["bytes_by_writer"].items() if name),
+            *found["spec"].items(),
         ]
         words.console().print(words.facts(rows))
 

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import where, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,11 +37,9 @@ class Status:
 
     path: Annotated[Positional[str], arg(metavar="PATH|URL")]
     """a run, a lake, or the URL of a copy in a bucket"""
-    json: Flag = False
-    """print JSON instead of lines"""
+    json: Json = False
 
     def run(self) -> None:
-        """Read the status and print it."""
         show(looking_at(self.path)(), as_json=self.json)
 
 

@@ -15,9 +15,9 @@ from tyro.conf import arg
 
 from lakepond import formats
 from lakepond.cli import where, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Flag, Json, optional
 from lakepond.cli.limits import at_least
-from lakepond.cli.settings import GpuShare, Ray, given, options_of, with_options
+from lakepond.cli.settings import GpuShare, Log, Ray, given, options_of, with_options
 from lakepond.envs.market_rules import Rules
 from lakepond.trainers.erl import PRESETS, Config
 
@@ -58,22 +58,15 @@ class TrainErl:
 
     preset: Literal["demo", "eigen2", "gpu"] = "demo"
     """demo: about a minute; eigen2: 16 agents, windows of 504 days x 108 instruments; gpu: larger networks"""
-    out: Annotated[
-        Path | None, arg(metavar="PATH", help_behavior_hint="(default: the next runs/erl-<preset>-<n>)")
-    ] = None
+    out: Annotated[Path | None, optional("PATH", "the next runs/erl-<preset>-<n>")] = None
     """folder of the run; a run in it is continued from its newest intact checkpoint"""
     resume: Flag = False
     """there must be a run in --out: continue it with its settings, which need not be given again"""
-    resume_from: Annotated[
-        int | None, arg(metavar="GENERATION", help_behavior_hint="(default: the newest)")
-    ] = None
+    resume_from: Annotated[int | None, optional("GENERATION", "the newest")] = None
     """continue from this checkpoint of --out; later checkpoints are renamed to *.dropped"""
     start_over: Flag = False
     """move the contents of --out to a folder old-<time> in it and start a new run; nothing is deleted"""
-    log: Annotated[
-        tuple[Literal["tensorboard", "wandb"], ...],
-        arg(metavar="tensorboard|wandb ...", help_behavior_hint="(default: none)"),
-    ] = ()
+    log: Log = ()
     """also log to these; wandb stays offline without an API key"""
     ray: Ray = None
     """play the population on workers of a Ray cluster: started on this machine, the one here, or that one"""
@@ -81,16 +74,14 @@ class TrainErl:
     """Ray workers; the result does not depend on their number"""
     gpus_per_worker: GpuShare = 0.0
     """share of a GPU that each Ray worker gets; without one it uses its CPU"""
-    cloud: Annotated[str | None, arg(metavar="URL", help_behavior_hint="(default: none)")] = None
+    cloud: Annotated[str | None, optional("URL", "none")] = None
     """push the run there after every generation; with --resume, fetch it from there if --out is empty"""
     evaluate: Literal["validation", "nothing"] = "validation"
     """days on which the champion is compared with buy-and-hold and random agents at the end"""
-    json: Flag = False
-    """print JSON instead of tables"""
+    json: Json = False
     settings: Annotated[ErlOptions, arg(name="")] = NOTHING_GIVEN
 
     def run(self) -> None:
-        """Train, evaluate, print the result."""
         from lakepond.errors import ConfigError
         from lakepond.trainers import erl, programs
 
@@ -136,7 +127,6 @@ class TrainErl:
         _print_result(folder, last, seconds, self.evaluate, as_json=self.json)
 
     def interrupted(self) -> str:
-        """How to continue after an interrupt."""
         resume = f"lakepond train erl --resume --out {self.folder}"
         return where.nothing_saved(self.folder) or f"Everything up to the last checkpoint is saved: {resume}"
 

@@ -13,16 +13,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from tyro.conf import arg
 
 from lakepond.cli import where, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Flag, Json, optional
 from lakepond.cli.limits import at_least
 from lakepond.cli.settings import GpuShare, Log, Ray, given, options_of, with_options
 from lakepond.errors import ConfigError
 from lakepond.trainers import live, mixture, single
 
 Preset = Literal["minatar", "published", "atari", "tiny"]
-Out = Annotated[
-    Path | None, arg(metavar="PATH", help_behavior_hint="(default: the next runs/<trainer>-<game>-<n>)")
-]
+Out = Annotated[Path | None, optional("PATH", "the next runs/<trainer>-<game>-<n>")]
 
 HEADINGS: dict[str, tuple[str, ...]] = {
     heading: tuple(names.split())
@@ -59,20 +57,16 @@ class _Game:
     """folder of the run; a run in it is continued from its newest intact checkpoint"""
     resume: Flag = False
     """there must be a run in --out: continue it with its settings, which need not be given again"""
-    resume_from: Annotated[
-        int | None, arg(metavar="CHECKPOINT", help_behavior_hint="(default: the newest)")
-    ] = None
+    resume_from: Annotated[int | None, optional("CHECKPOINT", "the newest")] = None
     """continue from this checkpoint of --out; later checkpoints are renamed to *.dropped"""
     start_over: Flag = False
     """move the contents of --out to a folder old-<time> in it and start a new run; nothing is deleted"""
     log: Log = ()
     """also log to these; wandb stays offline without an API key"""
-    json: Flag = False
-    """print JSON instead of a table"""
+    json: Json = False
     settings: Any = None
 
     def run(self) -> None:
-        """Train and print the result."""
         import jax
 
         from lakepond.trainers import programs
@@ -107,7 +101,6 @@ class _Game:
         return {}
 
     def interrupted(self) -> str:
-        """How to continue after an interrupt."""
         same = "the same command" if self.out else f"the same command with --out {self.folder}"
         return where.nothing_saved(self.folder) or (
             f"Everything up to the last checkpoint is saved; {same} resumes the run."

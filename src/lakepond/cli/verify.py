@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import DAMAGED, DONE, where, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Flag, Json, optional
 
 if TYPE_CHECKING:
     from lakepond.flow.following.chains import Chains
@@ -30,17 +30,15 @@ class Verify:
 
     path: Annotated[Positional[str], arg(metavar="PATH|URL")]
     """a lake or a run, here or in a bucket"""
-    commit: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the newest)")] = None
+    commit: Annotated[int | None, optional("N", "the newest")] = None
     """number of the commit to check"""
-    writer: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: each)")] = None
+    writer: Annotated[str | None, optional("NAME", "each")] = None
     """one of the writers of the lake"""
     all: Flag = False
     """check every commit that is kept"""
-    json: Flag = False
-    """print JSON instead of a line"""
+    json: Json = False
 
     def run(self) -> int:
-        """Check all chosen commits, also after a damaged one."""
         chains = where.open_lake(self.path)
         try:
             chosen = self._chosen(chains)

@@ -12,7 +12,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from lakepond.cli import where, words
-from lakepond.cli.flag import Flag
+from lakepond.cli.flag import Flag, optional
 from lakepond.cli.limits import between
 
 PORT = 8917
@@ -29,19 +29,16 @@ class ViewLake:
 
     path: Annotated[Positional[str], arg(metavar="PATH|URL")]
     """a run or a lake, here or in a bucket; it is only read, and may be in use by a training"""
-    port: Annotated[
-        int | None, arg(metavar="N", help_behavior_hint=f"(default: {PORT}, or any free one)")
-    ] = None
+    port: Annotated[int | None, optional("N", f"{PORT}, or any free one")] = None
     """port to listen on; 0 takes any free one"""
     host: Annotated[str, arg(metavar="ADDRESS")] = "127.0.0.1"
     """address to listen on; 0.0.0.0 serves other machines over plain HTTP, an SSH tunnel is safer"""
-    allow_host: Annotated[tuple[str, ...], arg(metavar="NAME...", help_behavior_hint="(default: none)")] = ()
+    allow_host: Annotated[tuple[str, ...], optional("NAME...", "none")] = ()
     """further names for the page, as behind a proxy; localhost and IP addresses always work"""
     open: Flag = False
     """open the page in the browser of this machine"""
 
     def run(self) -> None:
-        """Serve until interrupted."""
         from lakepond.report.view import ViewServer
         from lakepond.report.view.server import ADDRESS
 
@@ -49,10 +46,7 @@ class ViewLake:
         folder = where.lake_at(self.path)
         try:
             server = ViewServer(
-                folder,
-                PORT if self.port is None else self.port,
-                host=self.host,
-                allow_hosts=self.allow_host,
+                folder, PORT if self.port is None else self.port, host=self.host, allow_hosts=self.allow_host
             )
         except OSError:
             if self.port is not None:

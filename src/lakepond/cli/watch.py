@@ -41,7 +41,6 @@ class Watch:
     """print one line of JSON per update"""
 
     def run(self) -> int:
-        """Print the status again and again; Ctrl-C is the usual end."""
         at_least(0.1, every=self.every)
         try:
             look = looking_at(self.path)

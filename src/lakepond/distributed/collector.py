@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,7 +31,7 @@ from lakepond.errors import ConfigError, LakeLocked, LakepondError, UnknownStrea
 from lakepond.lake.format.commits import Commit
 from lakepond.replay import Replay
 from lakepond.runs.status import COLLECTOR_NOTE
-from lakepond.types import Array, Field, Spec, Tree, leaves, rebuild
+from lakepond.types import Field, Spec, Tree, leaves, map_leaves, rebuild
 
 log = logging.getLogger("lakepond")
 STEPS_IN_MEMORY, STEPS_PER_ENV = 4_096, 1_024
@@ -251,7 +252,7 @@ class Collector:
             self._take_weights()
             seen = _stack(obs)
             actions = _as_action(self._policy(seen), replay.spec)
-            results = [env.step(_item(actions, i)) for i, env in enumerate(envs)]
+            results = [env.step(map_leaves(itemgetter(i), actions)) for i, env in enumerate(envs)]
             obs = [result[0] for result in results]
             terminated, truncated = (np.array([bool(result[at]) for result in results]) for at in (2, 3))
             replay.record(
@@ -296,7 +297,8 @@ class Collector:
                 if self._replay.recorded > self._committed or idle > IDLE_SECONDS:
                     self._commit()
                     if self._has_cloud:
-                        self._note_upload_error(self._replay.push().last_error)
+                        error = self._replay.push().last_error
+                        self._set(error=error or self.status.error)
             except Exception as error:  # the disk is full, say: it is tried again
                 self.note_error(error)
 
@@ -310,10 +312,6 @@ class Collector:
         self._committed, self._committed_at = commit.recorded, now
         self._unpushed.append((commit.number, commit.recorded))
         return commit
-
-    def _note_upload_error(self, error: str | None) -> None:
-        if error is not None:
-            self._set(error=error)
 
     def _set(self, **changes: Any) -> None:
         with self._lock:
@@ -366,19 +364,11 @@ def _close(envs: Sequence[GymEnvironment]) -> None:
 def _stack(trees: Sequence[Tree]) -> Tree:
     """One tree of arrays with a leading axis, from a tree for each environment."""
     columns = zip(*([leaf for _, leaf in leaves(tree)] for tree in trees), strict=True)
-    stacked = iter([np.stack([np.asarray(each) for each in column]) for column in columns])
-    return rebuild(trees[0], lambda: next(stacked))
-
-
-def _item(actions: Tree, i: int) -> Any:
-    found = iter([leaf[i] for _, leaf in leaves(actions)])
-    return rebuild(actions, lambda: next(found))
+    return rebuild(trees[0], map(np.stack, columns).__next__)
 
 
 def _as_action(actions: Any, spec: Spec) -> Tree:
     """The actions of a policy as NumPy arrays of the dtype that the spec has."""
     if isinstance(spec.action, Field):
-        found: Array = np.asarray(actions)
-        return found.astype(spec.action.dtype, copy=False)
-    arrays = iter([np.asarray(leaf) for _, leaf in leaves(actions)])
-    return rebuild(actions, lambda: next(arrays))
+        return np.asarray(actions).astype(spec.action.dtype, copy=False)
+    return map_leaves(np.asarray, actions)

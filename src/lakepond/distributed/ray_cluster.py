@@ -17,9 +17,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,11 +54,7 @@ class Cluster:
 
     def options(self) -> dict[str, Any]:
         """Options of an actor that is one worker: its share of resources; restarted if it dies."""
-        return {
-            "num_cpus": self.cpus_per_worker,
-            "num_gpus": self.gpus_per_worker,
-            "max_restarts": -1,
-        }
+        return {"num_cpus": self.cpus_per_worker, "num_gpus": self.gpus_per_worker, "max_restarts": -1}
 
 
 class ClusterHead:
@@ -248,36 +245,18 @@ def _signals_kept() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextmanager
-def _loopback_kept() -> Iterator[None]:
+def _loopback_kept() -> AbstractContextManager[None]:
     """Have `ray.init` use 127.0.0.1 as it is given; it replaces it by the outer address of this machine.
 
-    Then its servers would listen to the network. There is no option for that.
+    Then its servers would listen to the network. There is no option for that; `_start` checks the result.
     """
-    from ray._private import services
-
-    before = getattr(services, "resolve_ip_for_localhost", None)
-    if before is None:  # another version of Ray; `_start` checks the result
-        yield
-        return
-    services.resolve_ip_for_localhost = lambda host: host if host == LOCALHOST else before(host)
-    try:
-        yield
-    finally:
-        services.resolve_ip_for_localhost = before
+    return _replaced("resolve_ip_for_localhost", lambda ask, host: host if host == LOCALHOST else ask(host))
 
 
-@contextmanager
-def patient_start() -> Iterator[None]:
+def patient_start() -> AbstractContextManager[None]:
     """Give a node that starts `START_SECONDS`; Ray gives up after 30 s, and has no option for that."""
-    from ray._private import services
 
-    ask = getattr(services, "get_node", None)
-    if ask is None:  # another version of Ray
-        yield
-        return
-
-    def get_node(*args: Any) -> Any:
+    def get_node(ask: Callable[..., Any], *args: Any) -> Any:
         until = time.monotonic() + START_SECONDS
         while True:
             try:
@@ -287,11 +266,23 @@ def patient_start() -> Iterator[None]:
                     raise
             time.sleep(0.1)
 
-    services.get_node = get_node
+    return _replaced("get_node", get_node)
+
+
+@contextmanager
+def _replaced(name: str, by: Callable[..., Any]) -> Iterator[None]:
+    """During a block, call `by` with a private function of Ray in place of that function, if Ray has it."""
+    from ray._private import services
+
+    before = getattr(services, name, None)
+    if before is None:  # another version of Ray
+        yield
+        return
+    setattr(services, name, partial(by, before))
     try:
         yield
     finally:
-        services.get_node = ask
+        setattr(services, name, before)
 
 
 # --- checking ---------------------------------------------------------------------------------------

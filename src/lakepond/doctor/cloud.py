@@ -41,14 +41,14 @@ def bucket(url: str) -> Finding:
     from lakepond.cloud.place import Cloud
     from lakepond.cloud.store import Store
 
-    name = f"lakepond-doctor-{os.urandom(8).hex()}"
-    data = os.urandom(1024)
+    def failed(result: object, step: str) -> Finding:
+        return Finding("bucket", "fail", str(result), step)
+
+    name, data = f"lakepond-doctor-{os.urandom(8).hex()}", os.urandom(1024)
     try:
         store = Store(Cloud.of(url))
     except (CloudError, SpecError) as error:
-        return Finding(
-            "bucket", "fail", str(error), "give the URL of an existing bucket, and set its credentials."
-        )
+        return failed(error, "give the URL of an existing bucket, and set its credentials.")
     began = time.perf_counter()
     try:
         store.replace(name, data)
@@ -59,22 +59,13 @@ def bucket(url: str) -> Finding:
             store.delete(name)
         gone = store.head(name) is None
     except CloudError as error:
-        return Finding(
-            "bucket",
-            "fail",
-            str(error),
-            "check that the bucket exists and that the credentials allow writing.",
-        )
+        return failed(error, "check that the bucket exists and that the credentials allow writing.")
     took = time.perf_counter() - began
     if not same or not gone or listed is None:
         step = "this store does not return the bytes that were written; do not use it."
-        return Finding(
-            "bucket", "fail", f"{store.cloud} lost an object, changed it, or did not delete it", step
-        )
+        return failed(f"{store.cloud} lost an object, changed it, or did not delete it", step)
     skew = listed.modified - time.time()
     if abs(skew) > SKEW_FAIL:
-        step = "set this machine's clock (timedatectl set-ntp true)."
-        return Finding(
-            "bucket", "fail", f"{store.cloud}: its clock differs from this machine's by {skew:+,.0f} s", step
-        )
+        result = f"{store.cloud}: its clock differs from this machine's by {skew:+,.0f} s"
+        return failed(result, "set this machine's clock (timedatectl set-ntp true).")
     return Finding("bucket", "pass", f"{store.cloud}: wrote, read and deleted an object in {duration(took)}")

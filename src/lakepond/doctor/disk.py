@@ -56,9 +56,8 @@ def memory() -> Finding:
     has = machine.memory()
     result = f"{size(has.available)} of {size(has.total)} available"
     if has.available < MEMORY_WARN:
-        return Finding(
-            "memory", "warn", result, "stop other programs, or see `lakepond plan` for how much a run needs."
-        )
+        step = "stop other programs, or see `lakepond plan` for how much a run needs."
+        return Finding("memory", "warn", result, step)
     return Finding("memory", "pass", result)
 
 
@@ -128,9 +127,8 @@ def lock(folder: Path) -> Finding:
             other.kill()
     kind = machine.file_system(folder)
     if kind.startswith(machine.SHARED):
-        return Finding(
-            "locks", "warn", f"work on this machine; {kind} may not support them between machines", step
-        )
+        result = f"work on this machine; {kind} may not support them between machines"
+        return Finding("locks", "warn", result, step)
     return Finding("locks", "pass", "work, and are released when their process ends")
 
 

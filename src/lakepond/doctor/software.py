@@ -26,9 +26,8 @@ def python() -> Finding:
     system = f"{platform.system()} {platform.machine()}"
     result = f"Python {platform.python_version()} on {system}, lakepond {__version__}"
     if platform.system() != "Linux":
-        return Finding(
-            "python", "fail", result, "lakepond runs on Linux only; use a Linux machine or container."
-        )
+        step = "lakepond runs on Linux only; use a Linux machine or container."
+        return Finding("python", "fail", result, step)
     return Finding("python", "pass", result)
 
 
@@ -69,24 +68,16 @@ def accelerator() -> Finding:
             [sys.executable, "-c", ask], capture_output=True, text=True, timeout=90, check=False
         )
     except subprocess.TimeoutExpired:
-        return Finding(
-            "accelerator", "fail", "JAX did not answer in 90 s", "run nvidia-smi; restart the machine."
-        )
+        step = "run nvidia-smi; restart the machine."
+        return Finding("accelerator", "fail", "JAX did not answer in 90 s", step)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         return Finding("accelerator", "warn", f"JAX cannot be used: {why}", "pip install 'lakepond[train]'")
     kind, count, name = done.stdout.strip().splitlines()[-1].split("|")
+    if kind == "cpu" and any(Path("/dev").glob("nvidia[0-9]*")):
+        result = "none; JAX uses the CPU, although there is a GPU"
+        return Finding("accelerator", "warn", result, "pip install 'jax[cuda12]'")
     if kind == "cpu":
-        seen = any(Path("/dev").glob("nvidia[0-9]*"))
-        step = (
-            "pip install 'jax[cuda12]'"
-            if seen
-            else "fine for small runs; use a machine with a GPU for large ones."
-        )
-        return Finding(
-            "accelerator",
-            "warn",
-            "none; JAX uses the CPU" + (", although there is a GPU" if seen else ""),
-            step,
-        )
+        step = "fine for small runs; use a machine with a GPU for large ones."
+        return Finding("accelerator", "warn", "none; JAX uses the CPU", step)
     return Finding("accelerator", "pass", f"{count} x {name}")

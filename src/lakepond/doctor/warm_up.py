@@ -35,6 +35,5 @@ def warm_up() -> Finding:
             obs = np.zeros(shape, dtype)
             pixels.record(obs=obs, next_obs=obs, **step)
             pixels.sample(1)
-    return Finding(
-        "compiled", "pass", f"in {duration(time.perf_counter() - began)}; later starts load it from disk"
-    )
+    took = duration(time.perf_counter() - began)
+    return Finding("compiled", "pass", f"in {took}; later starts load it from disk")

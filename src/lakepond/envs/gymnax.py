@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ class Gymnax:
     game: str
     sticky: float = 0.0
     """probability that the last action is repeated instead of the chosen one"""
+    resumes: ClassVar[bool] = True
+    """all of it is arrays"""
 
     def __post_init__(self) -> None:
         from gymnax import registered_envs
@@ -30,11 +32,6 @@ class Gymnax:
         object.__setattr__(self, "game", find_game(self.game, list(registered_envs), "gymnax"))
         if not hasattr(self._rules.action_space(self._rules.default_params), "n"):
             raise ConfigError(f"{self.game} has continuous actions; these agents need discrete ones.")
-
-    @property
-    def resumes(self) -> bool:
-        """All of it is arrays."""
-        return True
 
     @property
     def name(self) -> str:

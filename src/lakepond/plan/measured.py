@@ -6,7 +6,7 @@ import gzip
 import math
 import os
 import pickle
-from collections.abc import Callable
+from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,14 +135,10 @@ class LakeSize:
     row_bytes_per_step: float
     """over the newer half of its steps"""
 
-    def size(self) -> Callable[[int], Range]:
-        """The lake's size after a number of steps: if it grows as measured, to 1.5 times as fast."""
-
-        def at(steps: int) -> Range:
-            more = max(0, steps - self.steps) * self.bytes_per_step
-            return self.bytes + more, self.bytes + 1.5 * more
-
-        return at
+    def size(self, steps: int) -> Range:
+        """The lake's size after `steps` steps: if it grows as measured, to 1.5 times as fast."""
+        more = max(0, steps - self.steps) * self.bytes_per_step
+        return self.bytes + more, self.bytes + 1.5 * more
 
     def rows(self, steps: int) -> float:
         """Bytes of the distinct rows among the newest `steps` steps, if the lake grows as measured."""
@@ -247,7 +243,6 @@ def _bytes_below(path: Path) -> int:
 
 def written(folder: Path) -> LakeSize:
     """Measure a lake from its commits; no step and no row is read."""
-    from lakepond.lake.format import commits
     from lakepond.lake.read.lake import Lake
 
     with Lake.open(folder) as lake:
@@ -260,23 +255,11 @@ def written(folder: Path) -> LakeSize:
         rows = sum(size * lake.reader.rows_count(leaf) for leaf, size in enumerate(sizes))
     if not newest.recorded:
         raise TooFewSteps(f"{folder} has no step yet; record some before planning from it.")
-    earlier: Commit | None = None
-    known = [number for number in commits.numbers(folder / "commits") if number < newest.number]
-    if heads > 1:  # the commits of one writer do not show the growth of a lake with several
-        known = []
-    low, high = 0, len(known)
-    while low < high:  # the first commit that has half of the steps
-        middle = (low + high) // 2
-        earlier = commits.read(folder / "commits", known[middle])
-        if 2 * earlier.recorded < newest.recorded:
-            low = middle + 1
-        else:
-            high = middle
-    if earlier is None or earlier.recorded >= newest.recorded:
-        earlier = None
-    new = newest.recorded - (0 if earlier is None else earlier.recorded)
-    grown, rows_grown = held, rows
-    if earlier is not None:
+    earlier = None if heads > 1 else _half_way(folder / "commits", newest)
+    if earlier is None:  # the commits of one writer do not show the growth of a lake with several
+        new, since, grown, rows_grown = newest.recorded, newest.number - 1, held, rows
+    else:
+        new, since = newest.recorded - earlier.recorded, earlier.number
         grown = newest.totals.bytes - earlier.totals.bytes
         rows_grown = _row_bytes(newest, sizes) - _row_bytes(earlier, sizes)
     return LakeSize(
@@ -285,10 +268,22 @@ def written(folder: Path) -> LakeSize:
         newest.recorded,
         held,
         max(0.0, grown / new),
-        new if earlier is None else round(new / (newest.number - earlier.number)),
+        round(new / (newest.number - since)),
         rows,
         max(0.0, rows_grown / new),
     )
+
+
+def _half_way(folder: Path, newest: Commit) -> Commit | None:
+    """The first commit that has half of the steps, or the one before the newest; None if there is none."""
+    from lakepond.lake.format import commits
+
+    known = [number for number in commits.numbers(folder) if number < newest.number]
+    if not known:
+        return None
+    at = bisect_left(known, newest.recorded, key=lambda number: 2 * commits.read(folder, number).recorded)
+    found = commits.read(folder, known[min(at, len(known) - 1)])
+    return found if found.recorded < newest.recorded else None
 
 
 def _row_bytes(commit: Commit, sizes: list[int]) -> int:

@@ -24,9 +24,7 @@ def caption(drawing: Drawing) -> str:
         describe = {"typical": _typical, "growth": _growth}.get(drawing.reads, _level)
         several = len(named) > 1
         phrases = [
-            f"{one.name}: {describe(drawing, one, points)}"
-            if several and one.name
-            else describe(drawing, one, points)
+            (f"{one.name}: " if several and one.name else "") + describe(drawing, one, points)
             for one, points in named[:MOST_LINES]
         ]
         if len(named) > MOST_LINES:

@@ -5,7 +5,7 @@ Reads the `result.json` of every finished run. What was written by hand above th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,9 @@ COLOURS = {
     "single-resets": "#4ea5d9",
     "single-epochs": "#7a5230",
 }
+
+NONE = [float("nan")] * 3
+"""an interval of nothing"""
 
 Results = dict[str, dict[str, dict[int, dict[str, Any]]]]
 """by arm, game and seed"""
@@ -117,7 +120,7 @@ def figures(results: Results) -> dict[str, Any]:
             summary["iqm"] = _known(interval(scores / scale), len(scores))
             summary["beats"] = _known(interval(scores, theirs, figure=chance_of_improvement), len(scores))
         else:
-            summary["mean"] = summary["iqm"] = summary["beats"] = [float("nan")] * 3
+            summary["mean"] = summary["iqm"] = summary["beats"] = NONE
         arms[arm] = summary
     return {"arms": arms, "baseline": baseline, "left_out": sorted(best.keys() - learned)}
 
@@ -129,7 +132,7 @@ def _mean(scores: Array) -> float:
 def _difference(results: Results, arm: str, baseline: str, game: str) -> list[float]:
     """Mean score of an arm on a game minus that of the baseline, of the seeds that both have."""
     ours, theirs = _paired(results, arm, baseline, [game])
-    return _known(interval(ours - theirs, figure=_mean), len(ours)) if ours.size else [float("nan")] * 3
+    return _known(interval(ours - theirs, figure=_mean), len(ours)) if ours.size else NONE
 
 
 def _known(found: Interval, seeds: int) -> list[float]:
@@ -153,44 +156,38 @@ def _paired(results: Results, arm: str, baseline: str, games: list[str]) -> tupl
 
 def draw_curves(results: Results, path: Path) -> None:
     """One panel a game: the mean over seeds of each arm, with the range of the seeds; resets dotted."""
-    plt = _pyplot()
     games = sorted({game for arm in results.values() for game in arm})
     columns = min(2, len(games))
     rows = -(-len(games) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(5.5 * columns, 3.4 * rows), squeeze=False)
-    for panel, game in zip(axes.flat, games, strict=False):
+    figure = _figure(5.5 * columns, 3.4 * rows)
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel, game in zip(panels, games, strict=False):
         resets: set[int] = set()
         for arm, by_game in results.items():
             runs = list(by_game.get(game, {}).values())
             if not runs:
                 continue
             frames, scores = _common(runs)
-            panel.plot(frames / 1e3, scores.mean(0), color=COLOURS.get(arm), label=arm, linewidth=1.6)
-            panel.fill_between(
-                frames / 1e3, scores.min(0), scores.max(0), color=COLOURS.get(arm), alpha=0.08, linewidth=0
-            )
+            _band(panel, arm, frames / 1e3, scores.mean(0), (scores.min(0), scores.max(0)), arm)
             resets |= {reset["frames"] for run in runs for reset in run["resets"]}
         for at in resets:
             panel.axvline(at / 1e3, color="black", linestyle=":", linewidth=0.7)
-        panel.set_title(game)
-        panel.set_xlabel("thousand environment steps, all agents")
-        panel.set_ylabel("evaluation")
-    for panel in list(axes.flat)[len(games) :]:
+        panel.set(title=game, xlabel="thousand environment steps, all agents", ylabel="evaluation")
+    for panel in panels[len(games) :]:
         panel.set_visible(False)
-    known = [panel.get_legend_handles_labels() for panel in axes.flat]
+    known = [panel.get_legend_handles_labels() for panel in panels]
     by_arm = {arm: line for lines, arms in known for line, arm in zip(lines, arms, strict=True)}
     figure.legend(by_arm.values(), by_arm.keys(), loc="lower center", ncols=len(by_arm), frameon=False)
     figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def draw_scores(summary: dict[str, Any], path: Path) -> None:
     """The interquartile mean of each arm, with its interval."""
-    plt = _pyplot()
-    arms = [arm for arm, each in summary["arms"].items() if np.isfinite(each["iqm"][0])]
-    figure, axis = plt.subplots(figsize=(7, 0.5 * len(arms) + 1.2))
-    for i, arm in enumerate(reversed(arms)):
+    arms = [arm for arm, each in summary["arms"].items() if np.isfinite(each["iqm"][0])][::-1]
+    figure = _figure(7, 0.5 * len(arms) + 1.2)
+    axis = figure.subplots()
+    for i, arm in enumerate(arms):
         value, low, high = summary["arms"][arm]["iqm"]
         if np.isfinite(low):
             axis.barh(i, high - low, left=low, height=0.5, color=COLOURS.get(arm), alpha=0.35)
@@ -198,61 +195,55 @@ def draw_scores(summary: dict[str, Any], path: Path) -> None:
     axis.axvline(1.0, color="black", linestyle=":", linewidth=0.8)
     axis.margins(x=0.08)
     axis.set_xlim(left=0)
-    axis.set_yticks(range(len(arms)), list(reversed(arms)))
+    axis.set_yticks(range(len(arms)), arms)
     axis.set_xlabel("score over the best arm's mean; IQM and 95 % interval")
     figure.tight_layout()
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def draw_recovery(results: Results, path: Path) -> dict[str, list[dict[str, Any]]]:
     """Evaluation right after a reset, and then, over that right before it; returns the resets by arm."""
-    plt = _pyplot()
-    figure, axis = plt.subplots(figsize=(7, 3.6))
+    figure = _figure(7, 3.6)
+    axis = figure.subplots()
     found: dict[str, list[dict[str, Any]]] = {}
     for arm, games in results.items():
         lines = []
         for run in (run for seeds in games.values() for run in seeds.values()):
-            for number, reset in enumerate(run["resets"]):
+            stops = [reset["frames"] for reset in run["resets"][1:]] + [run["frames"]]
+            for reset, stop in zip(run["resets"], stops, strict=False):
                 found.setdefault(arm, []).append({**reset, "total": run["frames"], "game": run["game"]})
                 if reset["before"] <= 0:
                     continue
-                stop = (
-                    run["resets"][number + 1]["frames"] if number + 1 < len(run["resets"]) else run["frames"]
-                )
                 later = [
                     ((at - reset["frames"]) / run["frames"], score / reset["before"])
                     for at, score in run["curve"]
                     if reset["frames"] < at <= stop
                 ]
                 lines.append([(0.0, reset["after"] / reset["before"]), *later])
-        if not lines:
-            continue
-        grid = np.linspace(0, min(line[-1][0] for line in lines), 20)
-        values = np.array([np.interp(grid, *np.transpose(line)) for line in lines])
-        axis.plot(
-            100 * grid, np.median(values, 0), color=COLOURS.get(arm), label=f"{arm} ({len(lines)} resets)"
-        )
-        low, high = np.percentile(values, [25, 75], axis=0)
-        axis.fill_between(100 * grid, low, high, color=COLOURS.get(arm), alpha=0.12, linewidth=0)
+        if lines:
+            grid = np.linspace(0, min(line[-1][0] for line in lines), 20)
+            values = np.array([np.interp(grid, *np.transpose(line)) for line in lines])
+            low, middle, high = np.percentile(values, [25, 50, 75], axis=0)
+            _band(axis, arm, 100 * grid, middle, (low, high), f"{arm} ({len(lines)} resets)")
     axis.axhline(1.0, color="black", linestyle=":", linewidth=0.8)
-    axis.set_xlabel("steps since the reset, % of all steps")
-    axis.set_ylabel("evaluation over that before the reset")
+    axis.set(xlabel="steps since the reset, % of all steps", ylabel="evaluation over that before the reset")
     if found:
         axis.legend(frameon=False)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
-    plt.close(figure)
     return found
 
 
-def _pyplot() -> Any:
-    import matplotlib
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    return Figure(figsize=(width, height))
 
-    return pyplot
+
+def _band(axis: Any, arm: str, x: Array, y: Array, band: tuple[Array, Array], label: str) -> None:
+    """A curve of an arm, with a shaded range."""
+    axis.plot(x, y, color=COLOURS.get(arm), label=label, linewidth=1.6)
+    axis.fill_between(x, *band, color=COLOURS.get(arm), alpha=0.1, linewidth=0)
 
 
 def _common(runs: list[dict[str, Any]]) -> tuple[Array, Array]:
@@ -268,31 +259,35 @@ def _body(
     folder: Path, results: Results, summary: dict[str, Any], pictures: str, recovered: dict[str, list[Any]]
 ) -> str:
     games = sorted({game for arm in results.values() for game in arm})
-    runs, baseline = sum(each["runs"] for each in summary["arms"].values()), summary["baseline"]
+    arms, baseline = summary["arms"], summary["baseline"]
+    differences = [
+        [arm, *(_interval(each["differences"].get(game, NONE)) for game in games)]
+        for arm, each in arms.items()
+        if arm != baseline
+    ]
+    scores = [[arm, *(_spread(each["games"].get(game, [])) for game in games)] for arm, each in arms.items()]
+    totals = [
+        [
+            arm,
+            str(each["runs"]),
+            _interval(each["mean"]),
+            _interval(each["iqm"]),
+            "" if arm == baseline else _interval(each["beats"]),
+            f"{each['frames'] / 1e6:.2f}M",
+            f"{each['samples'] / 1e6:.1f}M",
+            f"{each['gradient_steps'] / 1e3:.0f}k" if np.isfinite(each["gradient_steps"]) else "",
+        ]
+        for arm, each in arms.items()
+    ]
     lines = [
-        f"{runs} runs so far. A run's score is that of the policy it ends with, the same for all arms.",
+        f"{sum(each['runs'] for each in arms.values())} runs so far. A run's score is that of the policy it "
+        "ends with, the same for all arms.",
         "",
         f"Difference from `{baseline}` on each game: the mean over the seeds that both have, with the 95 %",
         "interval of a bootstrap over these seeds.",
-        "",
-        _row(["arm", *games]),
-        _row(["---", *["---:"] * len(games)]),
-    ]
-    for arm, each in summary["arms"].items():
-        if arm != baseline:
-            cells = (each["differences"].get(game, [float("nan")] * 3) for game in games)
-            lines.append(_row([arm, *map(_interval, cells)]))
-    lines += [
-        "",
+        *_table(["arm", *games], differences),
         "Scores: the mean over seeds, and their range in brackets.",
-        "",
-        _row(["arm", *games]),
-        _row(["---", *["---:"] * len(games)]),
-    ]
-    for arm, each in summary["arms"].items():
-        lines.append(_row([arm, *(_spread(each["games"].get(game, [])) for game in games)]))
-    lines += [
-        "",
+        *_table(["arm", *games], scores),
         "All games together, as a fraction of the best arm's mean on each game: the plain mean and the",
         "interquartile mean, each with the 95 % interval of a stratified bootstrap, and the chance that one",
         f"run beats one of `{baseline}` on a game at random. The interquartile mean of a few games leaves",
@@ -302,69 +297,47 @@ def _body(
             f"Left out of this, for no arm scores {LEARNED} there yet: {game}."
             for game in summary["left_out"]
         ),
+        *_table(
+            ["arm", "runs", "mean", "IQM", f"beats `{baseline}`", "steps", "samples", "gradient steps"],
+            totals,
+        ),
+        f"![scores]({pictures}/scores.png)",
         "",
-        _row(["arm", "runs", "mean", "IQM", f"beats `{baseline}`", "steps", "samples", "gradient steps"]),
-        _row(["---", *["---:"] * 7]),
+        f"![learning curves]({pictures}/curves.png)",
+        "",
+        "The range of the seeds is shaded; dotted lines are resets.",
+        "",
+        *_recovery(recovered),
+        f"![recovery]({pictures}/recovery.png)",
+        "",
+        *_commands(folder),
     ]
-    for arm, each in summary["arms"].items():
-        lines.append(
-            _row(
-                [
-                    arm,
-                    str(each["runs"]),
-                    _interval(each["mean"]),
-                    _interval(each["iqm"]),
-                    "" if arm == baseline else _interval(each["beats"]),
-                    f"{each['frames'] / 1e6:.2f}M",
-                    f"{each['samples'] / 1e6:.1f}M",
-                    f"{each['gradient_steps'] / 1e3:.0f}k" if np.isfinite(each["gradient_steps"]) else "",
-                ]
-            )
-        )
-    lines += ["", f"![scores]({pictures}/scores.png)", "", f"![learning curves]({pictures}/curves.png)", ""]
-    lines += ["The range of the seeds is shaded; dotted lines are resets.", "", *_recovery_table(recovered)]
-    lines += [f"![recovery]({pictures}/recovery.png)", "", *_commands(folder)]
     return "\n".join(lines) + "\n"
 
 
-def _recovery_table(recovered: dict[str, list[Any]]) -> list[str]:
-    lines = [
+def _recovery(recovered: dict[str, list[Any]]) -> list[str]:
+    heads = ["resets", "at once", "within 4 %", "not before the end", "median", "median, 95 % of the level"]
+    rows = []
+    for arm, resets in recovered.items():
+        share, near = (
+            [None if r[name] is None else 100 * r[name] / r["total"] for r in resets]
+            for name in ("recovery", "recovery_95")
+        )
+        counts = [
+            sum(s == 0 for s in share),
+            sum(s is not None and s <= 4.5 for s in share),
+            sum(s is None for s in share),
+        ]
+        shares = (f"{100 * count / len(resets):.0f} %" for count in counts)
+        rows.append([arm, str(len(resets)), *shares, _median(share), _median(near)])
+    return [
         "## Recovery after a reset",
         "",
         "Steps until the evaluation is again at least what it was before the reset, in % of all steps;",
         "0: the clones are at once as good. The last column allows 5 % less, for an evaluation is noisy. The",
         "agents of `clone-best` learn nothing at a reset, so what they show is noise: the null of this.",
-        "",
-        _row(
-            [
-                "arm",
-                "resets",
-                "at once",
-                "within 4 %",
-                "not before the end",
-                "median",
-                "median, 95 % of the level",
-            ]
-        ),
-        _row(["---", *["---:"] * 6]),
+        *_table(["arm", *heads], rows),
     ]
-    for arm, resets in recovered.items():
-        share = [None if r["recovery"] is None else 100 * r["recovery"] / r["total"] for r in resets]
-        near = [None if r["recovery_95"] is None else 100 * r["recovery_95"] / r["total"] for r in resets]
-        lines.append(
-            _row(
-                [
-                    arm,
-                    str(len(resets)),
-                    _percent(sum(s == 0 for s in share), len(share)),
-                    _percent(sum(s is not None and s <= 4.5 for s in share), len(share)),
-                    _percent(sum(s is None for s in share), len(share)),
-                    _median(share),
-                    _median(near),
-                ]
-            )
-        )
-    return [*lines, ""]
 
 
 def _commands(folder: Path) -> list[str]:
@@ -379,8 +352,10 @@ def _commands(folder: Path) -> list[str]:
     ]
 
 
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown, between two empty lines; all columns but the first are right-aligned."""
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return ["", *(f"| {' | '.join(cells)} |" for cells in lines), ""]
 
 
 def _spread(scores: list[float]) -> str:
@@ -393,10 +368,6 @@ def _interval(three: list[float]) -> str:
     return f"{three[0]:.2f} [{three[1]:.2f}, {three[2]:.2f}]" if np.isfinite(three[1]) else f"{three[0]:.2f}"
 
 
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.0f} %" if whole else ""
-
-
 def _median(values: list[float | None]) -> str:
-    found = float(np.median([np.inf if value is None else value for value in values])) if values else np.inf
+    found = float(np.median([np.inf if value is None else value for value in values]))
     return f"{found:.0f} %" if np.isfinite(found) else "not reached"

@@ -80,33 +80,21 @@ def what_was_run(run: RunFolder) -> list[tuple[str, str]]:
     """Trainer, command, machine and versions."""
     about, machine = run.about, _object(run.about, "machine")
     libraries = ", ".join(f"{name} {version}" for name, version in _object(about, "libraries").items())
-    memory, command = machine.get("memory_bytes"), about.get("command")
-    kept = (
-        f"{len(run.checkpoints)} kept, {size(sum(b for _, b in run.checkpoints))}"
-        if run.checkpoints
-        else "none"
-    )
-    rows = [
-        ("trainer", run.trainer),
-        ("command", " ".join(map(str, command)) if isinstance(command, list) else ""),
-        ("created", str(about.get("created", ""))),
-        (
-            "machine",
-            f"{machine.get('system', '')}, {machine.get('cores', '?')} cores"
-            + (f", {size(memory)}" if is_number(memory) and memory else ""),
-        ),
-        (
-            "versions",
-            f"lakepond {about.get('lakepond', '?')}, Python {about.get('python', '?')}, {libraries}".rstrip(
-                ", "
-            ),
-        ),
-        ("starts", _sessions(about)),
-        ("checkpoints", kept),
-        ("commits", _commits(run)),
-        ("folder", str(run.folder)),
-    ]
-    return [(name, value) for name, value in rows if value]
+    memory, command, saved = machine.get("memory_bytes"), about.get("command"), run.checkpoints
+    total = f", {size(memory)}" if is_number(memory) and memory else ""
+    versions = f"lakepond {about.get('lakepond', '?')}, Python {about.get('python', '?')}, {libraries}"
+    rows = {
+        "trainer": run.trainer,
+        "command": " ".join(map(str, command)) if isinstance(command, list) else "",
+        "created": str(about.get("created", "")),
+        "machine": f"{machine.get('system', '')}, {machine.get('cores', '?')} cores{total}",
+        "versions": versions.rstrip(", "),
+        "starts": _sessions(about),
+        "checkpoints": f"{len(saved)} kept, {size(sum(b for _, b in saved))}" if saved else "none",
+        "commits": _commits(run),
+        "folder": str(run.folder),
+    }
+    return [(name, value) for name, value in rows.items() if value]
 
 
 def _sessions(about: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from lakepond.formats import percent
 from lakepond.report.chart import Bars, Chart, Drawing, Line, histogram, line, spike_limit
 from lakepond.report.gathered import RunFolder, Series
-from lakepond.report.panels import PANELS, SKIPPED, ChartSpec, Curve, Group, title_of, unit_of
+from lakepond.report.panels import PANELS, SKIPPED, SPREADS, ChartSpec, Group, title_of, unit_of
 from lakepond.report.seeds import NOTE, Points, sides
 
 Figures = dict[Group | str, list[Drawing]]
@@ -41,10 +41,10 @@ def _clipped(drawing: Drawing) -> Drawing:
 def _one(panel: ChartSpec, run: RunFolder) -> Chart | None:
     """All curves of a panel, for one run."""
     lines: list[Line] = []
-    for colour, curve in enumerate(panel.curves):
-        series = run.metrics.get(curve.metric)
+    for colour, (metric, name) in enumerate(panel.curves.items()):
+        series = run.metrics.get(metric)
         if series is not None and len(series.x):
-            lines.append(_curve(curve, series, run, colour))
+            lines.append(_curve(name, series, run.metrics.get(SPREADS.get(metric, "")), colour))
     if not lines:
         return None
     if len(lines) == 1:
@@ -54,19 +54,22 @@ def _one(panel: ChartSpec, run: RunFolder) -> Chart | None:
     if panel.key == "phases":  # those that take the most are drawn, and named, first
         lines.sort(key=lambda each: -each.y[-1])
     marks = tuple(reset.step for reset in run.resets) if panel.group == "learning" else ()
-    return _chart(panel, panel.title, lines, run.x_name, marks)
+    chart = Chart(
+        panel.key, panel.title, tuple(lines), run.x_name, panel.unit, marks, "reset" if marks else ""
+    )
+    return replace(chart, log=panel.log and len(lines) > 1, reads=panel.reads, note=panel.note)
 
 
 def _many(panel: ChartSpec, runs: Sequence[RunFolder]) -> list[Chart | None]:
     """A chart for each curve of a panel, with a line for each side that has it."""
     charts: list[Chart | None] = []
-    for curve in panel.curves:
+    for metric, name in panel.curves.items():
         for x_name in dict.fromkeys(run.x_name for run in runs):
-            lines = _lines(runs, lambda run, m=curve.metric, x=x_name: _points(run, m, x))  # type: ignore[misc]
+            lines = _lines(runs, lambda run, m=metric, x=x_name: _points(run, m, x))  # type: ignore[misc]
             if lines:
-                title = panel.title if len(panel.curves) == 1 else f"{panel.title}: {curve.name}"
+                title = panel.title if len(panel.curves) == 1 else f"{panel.title}: {name}"
                 log = panel.log and len(lines) > 1 and all(min(one.y) > 0 for one in lines)
-                key = f"{panel.key}-{curve.metric}-{x_name}"
+                key = f"{panel.key}-{metric}-{x_name}"
                 chart = Chart(key, title, lines, x_name, panel.unit, log=log, note=_note(runs))
                 charts.append(replace(chart, reads="level" if panel.reads == "ratio" else panel.reads))
     return charts
@@ -88,36 +91,21 @@ def _note(runs: Sequence[RunFolder]) -> str:
     return NOTE if any(len(side.runs) > 1 for side in sides(runs)) else ""
 
 
-def _chart(panel: ChartSpec, title: str, lines: list[Line], x_name: str, marks: tuple[float, ...]) -> Chart:
-    return Chart(
-        panel.key,
-        title,
-        tuple(lines),
-        x_name,
-        panel.unit,
-        marks,
-        "reset" if marks else "",
-        log=panel.log and len(lines) > 1,
-        reads=panel.reads,
-        note=panel.note,
-    )
-
-
-def _curve(curve: Curve, series: Series, run: RunFolder, colour: int) -> Line:
-    spread = run.metrics.get(curve.spread)
-    drawn = line(curve.name, series.x, series.y, colour)
+def _curve(name: str, series: Series, spread: Series | None, colour: int) -> Line:
+    """A line, with a band of one standard deviation if `spread` has that."""
+    drawn = line(name, series.x, series.y, colour)
     if spread is None or len(spread.y) != len(series.y) or drawn.low is not None:
         return drawn
     low = [y - s for y, s in zip(series.y, spread.y, strict=True)]
     high = [y + s for y, s in zip(series.y, spread.y, strict=True)]
-    return Line(curve.name, drawn.x, drawn.y, low, high, colour=colour)
+    return Line(name, drawn.x, drawn.y, low, high, colour=colour)
 
 
 def _growth(runs: Sequence[RunFolder]) -> list[Drawing]:
     """The size of the lake, read from its commits, where the trainer did not log it."""
-    if not any(len(run.growth) > 1 for run in runs):
+    if not any(len(run.growth) > 1 for run in runs) or (len(runs) == 1 and "lake_bytes" in runs[0].metrics):
         return []
-    if len(runs) == 1 and "lake_bytes" not in runs[0].metrics:
+    if len(runs) == 1:
         steps = [one.steps for one in runs[0].growth]
         lines = (
             line("without deduplication", steps, [one.plain for one in runs[0].growth], 0),
@@ -125,24 +113,18 @@ def _growth(runs: Sequence[RunFolder]) -> list[Drawing]:
         )
         note = "Read from the commits of the lake. Logarithmic scale."
         return [Chart("lake", "Lake size", lines, "steps", "bytes", log=True, reads="ratio", note=note)]
-    if len(runs) == 1:
-        return []
-    grown = _lines(
-        runs,
-        lambda run: (
-            ([g.steps for g in run.growth], [g.bytes for g in run.growth]) if len(run.growth) > 1 else None
-        ),
-    )
+    grown = _lines(runs, lambda run: _of_commits(run, "steps", "bytes"))
     return [Chart("lake", "Lake size on disk", grown, "steps", "bytes", note=_note(runs))]
 
 
+def _of_commits(run: RunFolder, x: str, y: str) -> Points | None:
+    """Two attributes of each commit that was read, if there are several."""
+    points = [getattr(one, x) for one in run.growth], [getattr(one, y) for one in run.growth]
+    return points if len(run.growth) > 1 else None
+
+
 def _commits(runs: Sequence[RunFolder]) -> list[Drawing]:
-    lines = _lines(
-        runs,
-        lambda run: (
-            ([g.number for g in run.growth], [g.seconds for g in run.growth]) if len(run.growth) > 1 else None
-        ),
-    )
+    lines = _lines(runs, lambda run: _of_commits(run, "number", "seconds"))
     note = f"From the call to durable on disk, in the background. {_note(runs)}".strip()
     chart = Chart("commits", "Time per commit", lines, "commit", "seconds", reads="typical", note=note)
     return [chart] if lines else []
@@ -195,7 +177,7 @@ def _equity(runs: Sequence[RunFolder], part: str) -> tuple[Line, ...]:
 
 def _rest(runs: Sequence[RunFolder]) -> list[Drawing]:
     """A chart for each metric that no panel shows."""
-    shown = {curve.metric for panel in PANELS for curve in panel.curves} | SKIPPED
+    shown = {metric for panel in PANELS for metric in panel.curves} | SKIPPED
     drawn: list[Drawing] = []
     for metric in dict.fromkeys(name for run in runs for name in run.metrics):
         if metric in shown:

@@ -57,7 +57,6 @@ class CommitSize:
     steps: int
     bytes: int
     plain: int
-    written: int
     seconds: float
 
 
@@ -219,7 +218,7 @@ def _read_lake(found: RunFolder, lake: Path) -> None:
         steps = commit.recorded - commit.oldest
         size = commit.totals.bytes
         plain = steps * spec.step_nbytes
-        found.growth.append(CommitSize(number, steps, size, plain, commit.bytes_written, commit.seconds))
+        found.growth.append(CommitSize(number, steps, size, plain, commit.seconds))
     there = known(lake)
     if newest is not None and there:
         files = dict(Catalog(newest, Segments(lake)).files())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,23 +12,14 @@ Group = Literal["learning", "storage", "time", "memory", "uploads", "inside"]
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A metric as one line of a panel."""
-
-    metric: str
-    name: str
-    spread: str = ""
-    """the metric that is its standard deviation"""
-
-
-@dataclass(frozen=True)
 class ChartSpec:
     """One chart for one run; for several runs, one chart per curve."""
 
     key: str
     title: str
     group: Group
-    curves: tuple[Curve, ...]
+    curves: Mapping[str, str]
+    """metric and name of each line"""
     unit: Unit = ""
     log: bool = False
     reads: Reads = "level"
@@ -41,37 +33,31 @@ PANELS = (
         "fitness",
         "Fitness of the population",
         "learning",
-        (
-            Curve("fitness_best", "best agent"),
-            Curve("fitness_mean", "mean", spread="fitness_std"),
-            Curve("validation_best", "champion, validation days"),
-        ),
+        {
+            "fitness_best": "best agent",
+            "fitness_mean": "mean",
+            "validation_best": "champion, validation days",
+        },
         note="The band is one standard deviation of the population.",
     ),
     ChartSpec(
         "evaluation",
         "Evaluation",
         "learning",
-        (
-            Curve("evaluation", "the policy of the run"),
-            Curve("evaluation_best", "best agent"),
-            Curve("evaluation_greedy", "without random actions"),
-        ),
+        {
+            "evaluation": "the policy of the run",
+            "evaluation_best": "best agent",
+            "evaluation_greedy": "without random actions",
+        },
         members="evaluation_agents",
         note="Played in separate environments with a small epsilon.",
     ),
-    ChartSpec(
-        "score", "Score while training", "learning", (Curve("score", "score"),), members="score_agents"
-    ),
+    ChartSpec("score", "Score while training", "learning", {"score": "score"}, members="score_agents"),
     ChartSpec(
         "bytes",
         "Replay size",
         "learning",
-        (
-            Curve("bytes_plain", "without deduplication"),
-            Curve("bytes_held", "in memory"),
-            Curve("lake_bytes", "on disk (lake)"),
-        ),
+        {"bytes_plain": "without deduplication", "bytes_held": "in memory", "lake_bytes": "on disk (lake)"},
         unit="bytes",
         log=True,
         reads="ratio",
@@ -81,14 +67,14 @@ PANELS = (
         "validation",
         "Validation days",
         "learning",
-        (Curve("validation", "best agent"), Curve("validation_learner", "learner")),
+        {"validation": "best agent", "validation_learner": "learner"},
     ),
-    ChartSpec("rows", "Distinct rows", "storage", (Curve("distinct_rows", "rows"),)),
+    ChartSpec("rows", "Distinct rows", "storage", {"distinct_rows": "rows"}),
     ChartSpec(
         "held",
         "Time blocked on saving",
         "time",
-        (Curve("held_seconds", "blocked"),),
+        {"held_seconds": "blocked"},
         unit="seconds",
         reads="typical",
         note="How long a commit kept the training thread waiting; the data is written in the background.",
@@ -97,7 +83,7 @@ PANELS = (
         "seconds",
         "Time per generation",
         "time",
-        (Curve("seconds", "time"),),
+        {"seconds": "time"},
         unit="seconds",
         reads="typical",
         note="The first generation after a start includes compilation.",
@@ -106,35 +92,30 @@ PANELS = (
         "phases",
         "Cumulative time by phase",
         "time",
-        (
-            Curve("seconds_train", "training"),
-            Curve("seconds_learn", "BigAgent"),
-            Curve("seconds_evaluate", "evaluation"),
-            Curve("seconds_fill", "fill from the lake"),
-            Curve("seconds_pour", "pour into the lake"),
-        ),
+        {
+            "seconds_train": "training",
+            "seconds_learn": "BigAgent",
+            "seconds_evaluate": "evaluation",
+            "seconds_fill": "fill from the lake",
+            "seconds_pour": "pour into the lake",
+        },
         unit="seconds",
     ),
     ChartSpec(
         "rate",
         "Environment steps per second",
         "time",
-        (Curve("env_steps_per_second", "steps"), Curve("frames_per_second", "steps, by an earlier name")),
+        {"env_steps_per_second": "steps", "frames_per_second": "steps, by an earlier name"},
         reads="typical",
     ),
     ChartSpec(
-        "memory",
-        "Memory of the process",
-        "memory",
-        (Curve("rss_bytes", "resident"),),
-        unit="bytes",
-        reads="growth",
+        "memory", "Memory of the process", "memory", {"rss_bytes": "resident"}, unit="bytes", reads="growth"
     ),
     ChartSpec(
         "device",
         "Memory of the device",
         "memory",
-        (Curve("device_bytes", "in use"), Curve("device_limit_bytes", "limit")),
+        {"device_bytes": "in use", "device_limit_bytes": "limit"},
         unit="bytes",
         reads="growth",
     ),
@@ -142,43 +123,29 @@ PANELS = (
         "available",
         "Available memory of the machine",
         "memory",
-        (Curve("memory_available_bytes", "available"),),
+        {"memory_available_bytes": "available"},
         unit="bytes",
     ),
     ChartSpec(
         "disk",
         "Free disk space",
         "storage",
-        (Curve("disk_free_bytes", "free"), Curve("disk_floor_bytes", "reserve (min_free)")),
+        {"disk_free_bytes": "free", "disk_floor_bytes": "reserve (min_free)"},
         unit="bytes",
     ),
     ChartSpec(
-        "uploads",
-        "Uploads",
-        "uploads",
-        (Curve("uploaded_bytes", "sent"), Curve("pending_bytes", "waiting")),
-        unit="bytes",
+        "uploads", "Uploads", "uploads", {"uploaded_bytes": "sent", "pending_bytes": "waiting"}, unit="bytes"
     ),
 )
 
-SKIPPED = frozenset(
-    {
-        "generation",
-        "reset",
-        "evaluation_before",
-        "evaluation_after",
-        "evaluation_greedy_after",
-        "fitness_std",
-        "seconds_left",
-        "held_seconds_total",
-        "train_seconds_total",
-        "best_generation",
-        "steps",
-        "recorded",
-        "disk_floor_at",
-        "memory_floor_at",
-    }
-)
+SPREADS = {"fitness_mean": "fitness_std"}
+"""metrics whose standard deviation is another one"""
+
+SKIPPED = {
+    *("generation", "steps", "recorded", "seconds_left", "held_seconds_total", "train_seconds_total"),
+    *("reset", "evaluation_before", "evaluation_after", "evaluation_greedy_after"),
+    *("best_generation", "fitness_std", "disk_floor_at", "memory_floor_at"),
+}
 """metrics that other charts or tables show"""
 
 TITLES = {

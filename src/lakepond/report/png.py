@@ -20,11 +20,9 @@ QUIET, GRID = "#4c5a6b", "#dfe3e8"
 
 def save(drawing: Drawing, files: list[Path]) -> list[Path]:
     """Write the chart in the formats of the files' suffixes, 1520 pixels wide; returns them."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.6, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     if isinstance(drawing, Bars):
         _bars(drawing, axes)

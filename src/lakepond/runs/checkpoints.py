@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from typing import Any
 from lakepond import untrusted
 from lakepond.errors import RunCorrupt, RunMismatch, RunNotFound
 from lakepond.formats import ranges
-from lakepond.lake.files import ASIDE, make_folders, sync_folder
+from lakepond.lake.files import ASIDE, make_folders, sync_folder, write_all_synced
 
 STATE = "state.json"
 RETIRED = frozenset({"pond.span"})
@@ -183,10 +182,8 @@ def _fill(folder: Path, number: int, arrays: Mapping[str, Any], state: Mapping[s
 
 
 def _write(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    with path.open("xb", buffering=0) as file:
+        write_all_synced(file, data)
 
 
 def _named_leaves(tree: Any) -> tuple[list[str], list[Any], Any]:

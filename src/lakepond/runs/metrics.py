@@ -37,13 +37,7 @@ class Metrics:
     """`metrics.jsonl`, appended to by the one process that trains."""
 
     def __init__(
-        self,
-        path: Path,
-        loggers: Sequence[Logger],
-        *,
-        run_name: str,
-        run_id: str,
-        config: Mapping[str, Any],
+        self, path: Path, loggers: Sequence[Logger], *, run_name: str, run_id: str, config: Mapping[str, Any]
     ) -> None:
         self.path = path
         if path.is_symlink():

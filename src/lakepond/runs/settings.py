@@ -33,8 +33,6 @@ RENAMED: dict[str, str] = {
 """`trainer.setting` or `trainer.part.setting` of older runs: the name of that setting now"""
 REMOVED: dict[str, Any] = {"mixture.clone_to": "all"}
 """`trainer.setting` of older runs: the only value that this version can continue with"""
-DEFAULTS_BEFORE: dict[str, Any] = {}
-"""`trainer.setting` or `trainer.part.setting`: what runs did before it was a setting, if not its default"""
 
 
 def as_json(config: Any) -> dict[str, Any]:
@@ -47,7 +45,7 @@ def completed(
 ) -> tuple[dict[str, Any], list[str]]:
     """The settings of a config.json that the dataclass `config` has, and the names of those it does not have.
 
-    `trainer` is the name in `DEFAULTS_BEFORE`, with the parts above. `default` holds the defaults of a part.
+    `trainer`: the name in `RENAMED` and `REMOVED`, with the parts above. `default`: the defaults of a part.
     """
     found: dict[str, Any] = {}
     there = renamed(there, trainer)
@@ -62,7 +60,6 @@ def completed(
         name, value = field.name, getattr(config, field.name)
         usual = getattr(default, name, dataclasses.MISSING) if default is not None else _default(field)
         if name not in there:
-            usual = DEFAULTS_BEFORE.get(f"{trainer}.{name}", usual)
             if usual is not dataclasses.MISSING:
                 found[name] = json.loads(json.dumps(_plain(usual), default=str))
         elif dataclasses.is_dataclass(value) and isinstance(there[name], dict):

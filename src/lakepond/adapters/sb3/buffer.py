@@ -118,7 +118,7 @@ class LakepondReplayBuffer(ReplayBuffer):
         }
         settings = storage.BufferSettings(self.spec, self.buffer_size * self.n_envs, self.alpha, about)
         if self.path is None:
-            opened = storage.in_memory(settings)
+            opened = storage.Storage(Replay(self.spec, settings.capacity, alpha=self.alpha, threads=1), about)
         else:
             opened = storage.over_lake(
                 self.path, settings, cloud=self.cloud, options=self.lake_options, commit=commit
@@ -162,7 +162,7 @@ class LakepondReplayBuffer(ReplayBuffer):
         self._check_open()
         if self.path is None:
             raise ReplayClosed("this buffer is in memory only; pass path='folder' to keep it in a lake.")
-        self._storage.commit() if wait else self._storage.commit_soon()
+        self._storage.commit(wait=wait)
         self._committed = self.replay.recorded
 
     def close(self) -> None:
@@ -352,7 +352,7 @@ class LakepondReplayBuffer(ReplayBuffer):
         self.__dict__.update(state)
         if content is not None:
             replay, about = content
-            self._use(storage.Storage(replay, about, None, None))
+            self._use(storage.Storage(replay, about))
         else:
             try:
                 self._open(commit)
@@ -370,7 +370,7 @@ class LakepondReplayBuffer(ReplayBuffer):
         state = {name: value for name, value in self.__dict__.items() if name not in shared}
         new.__dict__.update(copy.deepcopy(state, memo), path=None, cloud=None, lake_options=None)
         about = dict(self._storage.about)
-        new._use(storage.Storage(copy.deepcopy(self.replay, memo), about, None, None))
+        new._use(storage.Storage(copy.deepcopy(self.replay, memo), about))
         return new
 
 

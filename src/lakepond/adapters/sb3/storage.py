@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lakepond.errors import LakeNotFound, SpecError
-from lakepond.lake.format.commits import Commit
 from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import Spec
@@ -30,24 +29,20 @@ class BufferSettings(NamedTuple):
 class Storage:
     """Owns a replay; commits it to its lake, if it has one, when it is closed or dropped."""
 
-    def __init__(self, replay: Replay, about: dict[str, Any], path: str | None, cloud: str | None) -> None:
+    def __init__(
+        self, replay: Replay, about: dict[str, Any], path: str | None = None, cloud: str | None = None
+    ) -> None:
         """`about`: what is noted with every commit."""
         self.replay, self.about, self.path, self.cloud = replay, about, path, cloud
         self.stopped = ""
         """why the buffer can record no more"""
 
-    def commit(self) -> Commit:
-        """Make all steps durable, and start the upload."""
-        done = self.replay.commit({NOTE: self.about})
+    def commit(self, *, wait: bool = True) -> Any:
+        """Commit all steps and start the upload; returns the commit, without `wait` a future of it."""
+        done = self.replay.commit({NOTE: self.about}, wait=wait)
         if self.cloud is not None:
             self.replay.push()
         return done
-
-    def commit_soon(self) -> None:
-        """Commit and upload in the background."""
-        self.replay.commit({NOTE: self.about}, wait=False)
-        if self.cloud is not None:
-            self.replay.push()
 
     def close(self) -> None:
         """Commit the rest and release the lake. Can be repeated."""
@@ -59,12 +54,6 @@ class Storage:
 
 
 _open_lakes: weakref.WeakValueDictionary[Path, Storage] = weakref.WeakValueDictionary()
-
-
-def in_memory(buffer: BufferSettings) -> Storage:
-    """A replay in memory."""
-    replay = Replay(buffer.spec, buffer.capacity, alpha=buffer.alpha, threads=1)
-    return Storage(replay, buffer.about, None, None)
 
 
 def over_lake(

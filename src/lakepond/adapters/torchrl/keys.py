@@ -66,7 +66,7 @@ class Keys:
             for path, field in fields.items()
             if path[0] != "next" and path not in NOT_OBSERVED and fields.get(("next", *path)) == field
         ]
-        names = {path: _tree_path(path, alone=len(pairs) == 1) for path in pairs}
+        names = {path: "" if len(pairs) == 1 else f"[{_leaf_key(path)!r}]" for path in pairs}
         for path in pairs:
             keys.append(Key(path, f"obs{names[path]}", fields[path].shape))
             keys.append(Key(("next", *path), f"next_obs{names[path]}", fields[path].shape))
@@ -233,10 +233,6 @@ def _path(key: str | tuple[str, ...]) -> Path:
 
 def _leaf_key(path: Path) -> str:
     return ".".join(path)
-
-
-def _tree_path(path: Path, *, alone: bool) -> str:
-    return "" if alone else f"[{_leaf_key(path)!r}]"
 
 
 def _extra_name(path: Path, taken: Iterable[str]) -> str:

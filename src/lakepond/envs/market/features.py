@@ -50,13 +50,7 @@ def features(panel: Panel) -> npt.NDArray[np.float32]:
     listed = np.where(traded.any(axis=0), traded.argmax(axis=0), len(panel.dates))
     aged = _shift(close, listed)
     macd = _ema(aged, 12) - _ema(aged, 26)
-    indicators = (
-        _rsi(aged, 14),
-        macd,
-        _ema(macd, 9, known=25),
-        _trix(aged, 15),
-        _distance_to_mean(aged, 20),
-    )
+    indicators = (_rsi(aged, 14), macd, _ema(macd, 9, known=25), _trix(aged, 15), _distance_to_mean(aged, 20))
     columns = (opened, close, high, low, *(_shift(indicator, -listed) for indicator in indicators))
     return np.stack(columns, axis=-1, dtype=np.float32, casting="same_kind")
 

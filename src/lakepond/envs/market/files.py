@@ -23,15 +23,7 @@ import numpy.typing as npt
 from lakepond import untrusted
 from lakepond.envs.market.features import FEATURES
 from lakepond.envs.market.panel import PRICES, Panel
-from lakepond.envs.market.tables import (
-    MOST_TOLD,
-    Floats,
-    Problem,
-    Table,
-    read_arrow,
-    read_csv,
-    read_parquet,
-)
+from lakepond.envs.market.tables import MOST_TOLD, Floats, Problem, Table, read_arrow, read_csv, read_parquet
 from lakepond.errors import MarketDataError
 
 FIRST_DAY = np.datetime64("2000-01-03")
@@ -62,30 +54,19 @@ def read_market(
             + (f" (and {more} more; `lakepond data check {path}` lists them)" if more else "")
         )
     panel, table = found.panel, found.table
-    if table is None:
-        panel = panel.best_covered(min(instruments or len(panel.symbols), len(panel.symbols)))
-        return panel.last(min(days or len(panel.dates), len(panel.dates))), None
-    if instruments and instruments < len(panel.symbols):
-        kept = panel.best_covered(instruments)
-        table = table[:, [panel.symbols.index(symbol) for symbol in kept.symbols]]
-        panel = kept
-    if days and days < len(panel.dates):
-        panel, table = panel.last(days), table[-days:]
-    return panel, table
+    rows, columns = panel.shape
+    days, instruments = min(days or rows, rows), min(instruments or columns, columns)
+    kept = panel.best_covered(instruments)
+    if table is not None:
+        table = table[-days:, [panel.symbols.index(symbol) for symbol in kept.symbols]]
+    return kept.last(days), table
 
 
 def inspect(path: str | os.PathLike[str]) -> MarketFile:
     """Read a file and list everything that is wrong with it."""
     path = Path(path)
-    reader = {
-        ".csv": _csv,
-        ".parquet": _parquet,
-        ".arrow": _arrow,
-        ".feather": _arrow,
-        ".npy": _npy,
-        ".npz": _npz,
-    }.get(path.suffix.lower())
-    if reader is None:
+    suffix = path.suffix.lower()
+    if suffix not in (*TABLES, *ARRAYS):
         raise MarketDataError(
             f"{path} has an unknown file extension; give prices as .csv, .parquet, .arrow, .feather, "
             ".npy or .npz."
@@ -94,7 +75,7 @@ def inspect(path: str | os.PathLike[str]) -> MarketFile:
         raise MarketDataError(f"{path} does not exist.")
     with untrusted.blaming(path, MarketDataError, f"restore it, or write it again as {path.suffix}"):
         try:
-            return reader(path)
+            return _long(TABLES[suffix](path)) if suffix in TABLES else ARRAYS[suffix](path)
         except MarketDataError as error:
             return MarketFile(None, None, [Problem("", str(error))])
 
@@ -102,24 +83,12 @@ def inspect(path: str | os.PathLike[str]) -> MarketFile:
 # --- tables ----------------------------------------------------------------------------------------
 
 
-def _csv(path: Path) -> MarketFile:
-    return _long(read_csv(path), "line")
-
-
-def _parquet(path: Path) -> MarketFile:
-    return _long(read_parquet(path), "row")
-
-
-def _arrow(path: Path) -> MarketFile:
-    return _long(read_arrow(path), "row")
-
-
-def _long(table: Table, kind: str) -> MarketFile:
+def _long(table: Table) -> MarketFile:
     """The panel of a table with one row per day and symbol."""
     if table.problems:
         return MarketFile(None, None, table.problems)
     problems: list[Problem] = []
-    symbols, dates, column = table.symbols, table.dates, table.codes
+    symbols, dates, column, kind = table.symbols, table.dates, table.codes, table.kind
     days, row = np.unique(dates, return_inverse=True)
     first, again = _repeats(row, column, len(symbols))
     for k, before in zip(again[:MOST_TOLD].tolist(), first[:MOST_TOLD].tolist(), strict=True):
@@ -161,9 +130,7 @@ def _repeats(
 
 
 def _not_sorted(
-    dates: npt.NDArray[np.datetime64],
-    column: npt.NDArray[np.int32],
-    repeats: npt.NDArray[np.int64],
+    dates: npt.NDArray[np.datetime64], column: npt.NDArray[np.int32], repeats: npt.NDArray[np.int64]
 ) -> list[tuple[int, np.datetime64]]:
     """Rows whose day comes before an earlier row's of the same symbol, and that row's day."""
     order = np.argsort(column, kind="stable")
@@ -178,10 +145,6 @@ def _not_sorted(
 
 
 # --- arrays ----------------------------------------------------------------------------------------
-
-
-def _npy(path: Path) -> MarketFile:
-    return _array(untrusted.read_npy(path), None, None)
 
 
 def _npz(path: Path) -> MarketFile:
@@ -199,8 +162,8 @@ def _npz(path: Path) -> MarketFile:
 
 def _array(
     values: npt.NDArray[np.generic],
-    dates: npt.NDArray[np.generic] | None,
-    symbols: npt.NDArray[np.generic] | None,
+    dates: npt.NDArray[np.generic] | None = None,
+    symbols: npt.NDArray[np.generic] | None = None,
     is_features: bool | None = None,
 ) -> MarketFile:
     if values.ndim != 3 or values.shape[-1] < 4 or values.dtype.kind not in "fiu" or 0 in values.shape:
@@ -264,3 +227,8 @@ def _wrong_prices(prices: Floats, symbols: list[str], where: Callable[[int, int]
     for c in np.flatnonzero(absent.all(axis=(0, 1))).tolist():
         problems.append(Problem("", f"{symbols[c]} has no price on any day; leave it out"))
     return problems
+
+
+TABLES = {".csv": read_csv, ".parquet": read_parquet, ".arrow": read_arrow, ".feather": read_arrow}
+ARRAYS = {".npy": lambda path: _array(untrusted.read_npy(path)), ".npz": _npz}
+"""readers by file extension"""

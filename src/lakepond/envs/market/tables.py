@@ -49,7 +49,9 @@ class Problem(NamedTuple):
 class Table:
     """Rows of day, symbol and numbers; `problems` is not empty if some of them are wrong."""
 
-    def __init__(self, heading: Sequence[str]) -> None:
+    def __init__(self, heading: Sequence[str], kind: str) -> None:
+        """`kind`: what a row of the file is called, "row" or "line"."""
+        self.kind = kind
         self.problems: list[Problem] = []
         self.symbols: list[str] = []
         self.names: tuple[str, ...] = FEATURES if set(FEATURES) <= set(heading) else PRICES
@@ -74,14 +76,14 @@ class Table:
         """The columns that are read."""
         return ("date", "symbol", *self.names)
 
-    def take(self, cells: dict[str, list[object]], rows: Sequence[int], kind: str) -> bool:
+    def take(self, cells: dict[str, list[object]], rows: Sequence[int]) -> bool:
         """Add some rows, whose numbers in the file are `rows`; False if reading on is of no use."""
-        dates = np.array([self._date(cell, f"{kind} {rows[k]}") for k, cell in enumerate(cells["date"])])
+        dates = np.array([self._date(cell, rows[k]) for k, cell in enumerate(cells["date"])])
         codes = np.array([self._codes.setdefault(str(cell), len(self._codes)) for cell in cells["symbol"]])
         longest = max(map(len, self._codes), default=0)
         if longest > SYMBOL_LENGTH:
             raise MarketDataError(f"a symbol has {longest:,} characters; the maximum is {SYMBOL_LENGTH}.")
-        numbers = [self._numbers(name, cells[name], rows, kind) for name in self.names]
+        numbers = [self._numbers(name, cells[name], rows) for name in self.names]
         self._pieces.append(
             (dates.astype(np.int64), codes.astype(np.int32), np.array(rows, np.int64), *numbers)
         )
@@ -129,17 +131,17 @@ class Table:
         """The values of a column, NaN where a cell is empty."""
         return self._columns[3 + self.names.index(name)]
 
-    def _date(self, cell: object, where: str) -> int:
+    def _date(self, cell: object, row: int) -> int:
         try:
             day = np.datetime64(str(cell)[:10], "D")
             if not np.isnat(day):
                 return int(day.astype(np.int64))
         except ValueError:
             pass
-        self._complain("date", where, f"{_short(cell)} is not a date; write 2026-01-31")
+        self._complain("date", row, f"{_short(cell)} is not a date; write 2026-01-31")
         return 0
 
-    def _numbers(self, name: str, cells: list[object], rows: Sequence[int], kind: str) -> Floats:
+    def _numbers(self, name: str, cells: list[object], rows: Sequence[int]) -> Floats:
         values = np.full(len(cells), np.nan)
         for k, cell in enumerate(cells):
             if cell is None or cell == "":
@@ -147,13 +149,13 @@ class Table:
             try:
                 values[k] = float(cell)  # type: ignore[arg-type]
             except (TypeError, ValueError, OverflowError):
-                self._complain(name, f"{kind} {rows[k]}", f"{_short(cell)} is not a number")
+                self._complain(name, rows[k], f"{_short(cell)} is not a number")
         return values
 
-    def _complain(self, column: str, where: str, what: str) -> None:
+    def _complain(self, column: str, row: int, what: str) -> None:
         self._wrong[column] += 1
         if self._wrong[column] <= MOST_TOLD:
-            self.problems.append(Problem(f"{where}, column {column}", what))
+            self.problems.append(Problem(f"{self.kind} {row}, column {column}", what))
 
 
 def _short(cell: object) -> str:
@@ -167,10 +169,10 @@ def read_csv(path: Path) -> Table:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             heading = [name.strip().lower() for name in next(reader, [])]
-            table = Table(heading)
+            table = Table(heading, "line")
             if not table.problems:
                 for cells, lines in _csv_pieces(reader, heading, table):
-                    if not table.take(cells, lines, "line"):
+                    if not table.take(cells, lines):
                         break
                 table.finish()
             return table
@@ -254,7 +256,7 @@ def _arrow_heading(schema: Any) -> tuple[dict[str, str], list[str]]:
     heading = {name.strip().lower(): name for name in schema.names}
     if len(heading) < len(schema.names):
         raise MarketDataError("two of its columns have the same name.")
-    wanted = [heading[name] for name in Table(list(heading)).wanted if name in heading]
+    wanted = [heading[name] for name in Table(list(heading), "row").wanted if name in heading]
     for name in wanted:
         if not plain(schema.field(name).type):
             raise MarketDataError(
@@ -264,22 +266,21 @@ def _arrow_heading(schema: Any) -> tuple[dict[str, str], list[str]]:
 
 
 def _arrow_table(heading: dict[str, str], batches: Iterable[Any]) -> Table:
-    table = Table(list(heading))
+    table = Table(list(heading), "row")
     if table.problems:
         return table
-    rows = 0
-    for batch in batches:
-        batch.validate(full=True)  # or offsets in the file may point outside of its buffers
-        for at in range(0, batch.num_rows, PIECE_ROWS):
-            part = batch.slice(at, PIECE_ROWS)
-            cells = {name: _cells(part.column(heading[name])) for name in table.wanted}
-            numbers = range(rows, rows + part.num_rows)
-            rows += part.num_rows
-            if not table.take(cells, numbers, "row"):
-                table.finish()
-                return table
+    for part in _arrow_pieces(batches):
+        cells = {name: _cells(part.column(heading[name])) for name in table.wanted}
+        if not table.take(cells, range(len(table), len(table) + part.num_rows)):
+            break
     table.finish()
     return table
+
+
+def _arrow_pieces(batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        batch.validate(full=True)  # or offsets in the file may point outside of its buffers
+        yield from (batch.slice(at, PIECE_ROWS) for at in range(0, batch.num_rows, PIECE_ROWS))
 
 
 def _cells(column: Any) -> list[object]:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +20,13 @@ from lakepond.cloud.place import Cloud
 from lakepond.flow.following.chains import chains_at
 from lakepond.formats import json_numbers
 from lakepond.lake.read.lake import Lake
-from lakepond.report.view import files, pictures
+from lakepond.report.view import fields, files, pictures, trades
 from lakepond.report.view.distribution import describe_distribution
-from lakepond.report.view.episode import RecentEpisodes, describe_episode, observe, read_columns
+from lakepond.report.view.episode import describe_episode, find_ids, observe, read_columns
 from lakepond.report.view.episodes import ENDS, ORDERS, EpisodeIndex
-from lakepond.report.view.fields import (
-    Kind,
-    columns_of,
-    describe_field,
-    describe_vector,
-    describe_window,
-    is_market,
-    kinds,
-)
 from lakepond.report.view.opened import OpenedLake, summarise
 from lakepond.report.view.query import BadQuery, Busy, Query, commit_number, one_of, real, whole
 from lakepond.report.view.sharing import describe_sharing
-from lakepond.report.view.trades import (
-    MarketRun,
-    describe_prices,
-    describe_trades,
-    find_entries,
-    read_market_run,
-)
 from lakepond.report.view.training import Training
 from lakepond.types import Array, leaves
 
@@ -54,6 +39,8 @@ MOST_FILES = 200
 DISCOVER_SECONDS = 30.0
 """interval between two searches for new writers"""
 ASKED_AT_A_TIME = 16
+EPISODES_KEPT = 16
+"""episodes whose ids are remembered"""
 DEFAULT_THRESHOLD = 0.5
 """coefficient from which an entry is marked, unless the rules of the run or the query have another"""
 
@@ -120,9 +107,9 @@ class WriterApi:
         self._run = None if folder is None else folder.resolve().parent
         self._index = EpisodeIndex(lake)
         self._older: EpisodeIndex | None = None  # of a commit that is not the newest
-        self._ids = RecentEpisodes()
+        self._find_ids = lru_cache(EPISODES_KEPT)(self._read_ids)
         self._training = None if self._run is None else Training(self._run)
-        self._market_of: tuple[tuple[int, ...], MarketRun | None] = ((), None)
+        self._market_of: tuple[tuple[int, ...], trades.MarketRun | None] = ((), None)
         self._checking = threading.Lock()
         self._choosing = threading.Lock()
         newest, _ = self.lake.newest()
@@ -184,15 +171,17 @@ class WriterApi:
             return {
                 "commit": lake.commit.number,
                 "observations": [
-                    {"leaf": i, "path": path, **describe_field(field), **_describe_kind(kind)}
-                    for i, (path, field, kind) in enumerate(kinds(lake))
+                    {"leaf": i, "path": path, **fields.describe_field(field), **_describe_kind(kind)}
+                    for i, (path, field, kind) in enumerate(fields.kinds(lake))
                 ],
-                "actions": [{"path": path, **describe_field(f)} for path, f in leaves(spec.action, "action")],
-                "reward": describe_field(spec.reward),
-                "extras": [{"path": name, **describe_field(f)} for name, f in spec.extras.items()],
-                "columns": list(columns_of(lake)),
+                "actions": [
+                    {"path": path, **fields.describe_field(f)} for path, f in leaves(spec.action, "action")
+                ],
+                "reward": fields.describe_field(spec.reward),
+                "extras": [{"path": name, **fields.describe_field(f)} for name, f in spec.extras.items()],
+                "columns": list(fields.columns_of(lake)),
                 "threshold": self._threshold(),
-                "symbols": [] if run is None or not is_market(lake) else list(run.symbols),
+                "symbols": [] if run is None or not fields.is_market(lake) else list(run.symbols),
             }
 
     def files(self, query: Query) -> dict[str, Any]:
@@ -258,7 +247,7 @@ class WriterApi:
         stream = whole(query, "stream") if "stream" in query else None
         limit = min(500, max(1, whole(query, "limit", 50)))
         index.wait(0.3)
-        found = index.page(stream, order, max(0, whole(query, "offset", 0)), limit)
+        found, known = index.page(stream, order, max(0, whole(query, "offset", 0)), limit)
         episodes = [
             {
                 "stream": int(row["stream"]),
@@ -268,9 +257,9 @@ class WriterApi:
                 "total": json_numbers([row["total"]])[0],
                 "end": ENDS[row["end"]],
             }
-            for row in found.rows
+            for row in found
         ]
-        return {"progress": index.progress(), "episodes": episodes, "of": found.known}
+        return {"progress": index.progress(), "episodes": episodes, "of": known}
 
     def episode(self, query: Query) -> dict[str, Any]:
         """One episode: rewards, returns, actions, and for a market its entries and trades."""
@@ -280,17 +269,22 @@ class WriterApi:
                 "commit": lake.commit.number,
                 "stream": whole(query, "stream"),
             }
-            if is_market(lake):
+            if fields.is_market(lake):
                 threshold = real(query, "threshold", self._threshold())
-                entries = find_entries(read_columns(lake, ids, ["action"])["action"], threshold)
+                entries = trades.find_entries(read_columns(lake, ids, ["action"])["action"], threshold)
                 found |= {"threshold": threshold, "entries": entries}
                 if (run := self._market()) is not None and "threshold" not in query:
-                    found |= {"trades": describe_trades(lake, ids, run)}
+                    found |= {"trades": trades.describe_trades(lake, ids, run)}
             return found
 
     def _steps(self, lake: Lake, query: Query) -> Array:
         """The ids of the episode's steps."""
-        return self._ids.of(lake, whole(query, "stream"), whole(query, "first"), whole(query, "last"))
+        episode = (whole(query, name) for name in ("stream", "first", "last"))
+        return self._find_ids(lake.commit.number, *episode)
+
+    def _read_ids(self, commit: int, stream: int, first: int, last: int) -> Array:
+        with self.lake.reading(commit) as lake:
+            return find_ids(lake, stream, first, last)
 
     def _step(self, lake: Lake, query: Query) -> tuple[int, Array]:
         """Position and id (as an array) of the step `at` of the episode."""
@@ -322,7 +316,9 @@ class WriterApi:
             if not 0 <= column < kind.columns:
                 raise BadQuery(f"column={column} is not one of the {kind.columns} of this window.")
             is_window = kind.name == "window"
-            found = describe_window(values, kind, column) if is_window else describe_vector(values)
+            found = (
+                fields.describe_window(values, kind, column) if is_window else fields.describe_vector(values)
+            )
             return {"at": at, "step": int(step[0]), **found}
 
     def prices(self, query: Query) -> dict[str, Any]:
@@ -330,7 +326,7 @@ class WriterApi:
         with self.lake.reading(commit_number(query)) as lake:
             run, column = self._market(), whole(query, "column", 0)
             ids = self._steps(lake, query)
-            return {"prices": None if run is None else describe_prices(lake, ids, run, column)}
+            return {"prices": None if run is None else trades.describe_prices(lake, ids, run, column)}
 
     def step(self, query: Query) -> dict[str, Any]:
         """The small columns of one step of an episode, in full."""
@@ -338,7 +334,7 @@ class WriterApi:
             at, step = self._step(lake, query)
             names = [*(p for p, _ in leaves(lake.spec.action, "action")), "reward", *lake.spec.extras]
             columns = read_columns(lake, step, [*names, "terminated", "truncated"])
-            found = {name: describe_vector(values[0]) for name, values in columns.items()}
+            found = {name: fields.describe_vector(values[0]) for name, values in columns.items()}
             return {"at": at, "step": int(step[0]), "columns": found}
 
     # --- all steps -------------------------------------------------------------------------------
@@ -359,13 +355,13 @@ class WriterApi:
 
     # --- what an observation is ------------------------------------------------------------------
 
-    def _leaf(self, lake: Lake, query: Query) -> tuple[int, Kind]:
-        known, leaf = kinds(lake), whole(query, "leaf", 0)
+    def _leaf(self, lake: Lake, query: Query) -> tuple[int, fields.Kind]:
+        known, leaf = fields.kinds(lake), whole(query, "leaf", 0)
         if not 0 <= leaf < len(known):
             raise BadQuery(f"leaf={leaf} is not one of the {len(known)} observations of a step.")
         return leaf, known[leaf][2]
 
-    def _market(self) -> MarketRun | None:
+    def _market(self) -> trades.MarketRun | None:
         """The market of the run around the lake, read again when its files change."""
         folder = self._run
         if folder is None:
@@ -374,7 +370,7 @@ class WriterApi:
         stats = [file.stat() for file in files if file.exists()]
         state = tuple(number for one in stats for number in (one.st_mtime_ns, one.st_size))
         if self._market_of[0] != state:
-            self._market_of = (state, read_market_run(folder))
+            self._market_of = (state, trades.read_market_run(folder))
         return self._market_of[1]
 
     def _threshold(self) -> float:
@@ -383,7 +379,7 @@ class WriterApi:
         return DEFAULT_THRESHOLD if run is None else run.rules.threshold
 
 
-def _describe_kind(kind: Kind) -> dict[str, Any]:
+def _describe_kind(kind: fields.Kind) -> dict[str, Any]:
     return {
         "kind": kind.name,
         "height": kind.height,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -16,26 +15,6 @@ PIECE_STEPS = 1 << 16
 """steps of a wide column read at a time"""
 POINTS = 1000
 """points of a curve"""
-KEPT = 16
-"""episodes whose ids are remembered"""
-
-
-class RecentEpisodes:
-    """The step ids of the episodes that were read last."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[tuple[int, int, int, int], Array] = OrderedDict()
-
-    def of(self, lake: Lake, stream: int, first: int, last: int) -> Array:
-        """The steps of a stream from `first` to `last`, both of them its own."""
-        key = (lake.commit.number, stream, first, last)
-        ids = self._known.pop(key, None)
-        if ids is None:
-            ids = find_ids(lake, stream, first, last)
-            if len(self._known) >= KEPT:
-                self._known.popitem(last=False)
-        self._known[key] = ids
-        return ids
 
 
 def find_ids(lake: Lake, stream: int, first: int, last: int) -> Array:

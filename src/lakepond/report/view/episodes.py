@@ -10,7 +10,7 @@ The table grows while it is read; memory is bounded by the newest `MOST_EPISODES
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -35,14 +35,6 @@ ORDERS = ("newest", "oldest", "best", "worst", "longest")
 ROW = np.dtype(
     [("stream", "i4"), ("first", "i8"), ("last", "i8"), ("steps", "i4"), ("total", "f8"), ("end", "u1")]
 )
-
-
-class Page(NamedTuple):
-    """A page of episodes."""
-
-    rows: Array
-    known: int
-    """how many there are in all, as far as is known"""
 
 
 class EpisodeIndex:
@@ -99,8 +91,8 @@ class EpisodeIndex:
                 seconds,
             )
 
-    def page(self, stream: int | None, order: str, offset: int, limit: int) -> Page:
-        """Some episodes, in one of `ORDERS`; open ones are among the newest."""
+    def page(self, stream: int | None, order: str, offset: int, limit: int) -> tuple[Array, int]:
+        """Some episodes, in one of `ORDERS`, and how many are known; open ones are among the newest."""
         rows = self._all()
         if stream is not None:
             rows = rows[rows["stream"] == stream]
@@ -120,7 +112,7 @@ class EpisodeIndex:
             nearest = np.argpartition(key, stop)[: stop + 1] if few else np.arange(len(rows))
             nearest = nearest[np.lexsort((nearest, key[nearest]))]
             picked = rows[nearest[offset:stop]]
-        return Page(picked, len(rows))
+        return picked, len(rows)
 
     def streams(self) -> list[dict[str, Any]]:
         """Each stream with its steps, its finished episodes and their returns."""

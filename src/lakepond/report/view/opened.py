@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from lakepond.errors import CloudError, LakeCorrupt, LakeError, LakeNotFound
@@ -32,7 +33,7 @@ class OpenedLake:
         self._intact: Commit | None = None
         self._problems: list[dict[str, Any]] = []
         self._seen: list[int] = []
-        self._summaries: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._summary = lru_cache(SUMMARIES)(lambda n: summarise(chains.commit(writer, n), chains.spec))
 
     def numbers(self) -> list[int]:
         """The numbers of all commits, oldest first, intact or not."""
@@ -101,20 +102,12 @@ class OpenedLake:
 
     def summary(self, number: int) -> dict[str, Any]:
         """A commit in a few numbers, cached; with `error` if it is damaged."""
-        with self._lock:
-            if number in self._summaries:
-                return self._summaries[number]
         try:
-            summary = summarise(self.chains.commit(self.writer, number), self.spec)
+            return self._summary(number)
         except LakeNotFound:
             return {"number": number, "error": f"commit {number} is no longer kept."}
         except (LakeCorrupt, OSError) as error:
             return {"number": number, "error": str(error)}
-        with self._lock:
-            self._summaries[number] = summary
-            if len(self._summaries) > SUMMARIES:
-                self._summaries.popitem(last=False)
-        return summary
 
     def close(self) -> None:
         """Close all files."""

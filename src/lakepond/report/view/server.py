@@ -20,17 +20,9 @@ from pathlib import Path
 from typing import Any, Self, cast
 from urllib.parse import parse_qsl, urlsplit
 
+from lakepond import errors
 from lakepond._version import __version__
 from lakepond.cloud.place import Cloud
-from lakepond.errors import (
-    CloudCorrupt,
-    CloudError,
-    CloudNotFound,
-    LakeCorrupt,
-    LakeError,
-    LakeNotFound,
-    LakepondError,
-)
 from lakepond.formats import json_ready
 from lakepond.report.view.access import TOKEN, Access
 from lakepond.report.view.api import Api
@@ -210,7 +202,7 @@ def _handler(api: Api, pages: dict[str, tuple[str, bytes]], access: Access) -> t
                     self._send_json(HTTPStatus.OK, answer)
             except (ConnectionError, TimeoutError):
                 self.close_connection = True  # the page was closed
-            except LakepondError as error:
+            except errors.LakepondError as error:
                 self._send_json(_status(error), {"error": str(error)})
             except OSError as error:
                 self._send_json(
@@ -261,16 +253,16 @@ def _handler(api: Api, pages: dict[str, tuple[str, bytes]], access: Access) -> t
     return Handler
 
 
-def _status(error: LakepondError) -> HTTPStatus:
-    if isinstance(error, LakeNotFound | CloudNotFound):
+def _status(error: errors.LakepondError) -> HTTPStatus:
+    if isinstance(error, errors.LakeNotFound | errors.CloudNotFound):
         return HTTPStatus.NOT_FOUND
-    if isinstance(error, LakeCorrupt | CloudCorrupt):
+    if isinstance(error, errors.LakeCorrupt | errors.CloudCorrupt):
         return HTTPStatus.CONFLICT
     if isinstance(error, Busy):
         return HTTPStatus.TOO_MANY_REQUESTS
-    if isinstance(error, CloudError):
+    if isinstance(error, errors.CloudError):
         return HTTPStatus.BAD_GATEWAY
-    return HTTPStatus.INTERNAL_SERVER_ERROR if isinstance(error, LakeError) else HTTPStatus.BAD_REQUEST
+    return HTTPStatus.INTERNAL_SERVER_ERROR if isinstance(error, errors.LakeError) else HTTPStatus.BAD_REQUEST
 
 
 def _json(answer: Any) -> bytes:
