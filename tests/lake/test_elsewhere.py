@@ -10,8 +10,11 @@ import pytest
 from test_lake import agrees, record, spec_of
 
 import lakepond as lp
+from lakepond.errors import LakeLocked
+from lakepond.lake import elsewhere
 from lakepond.lake.elsewhere import Elsewhere, Segments, known
 from lakepond.lake.format.names import segment_files
+from lakepond.lake.lock import FileLock
 
 WORLD = "market window"
 URL = "memory://everything"
@@ -134,3 +137,15 @@ def test_a_pushed_commit_is_read_after_a_torn_line_a_push_and_an_eviction(tmp_pa
         batch = lake.steps(0, 40)
         for i in range(40):
             agrees(batch, i, WORLD)
+
+
+def test_a_process_that_is_stopped_with_the_list_locked_is_named_and_nothing_is_waited_for(lake, monkeypatch):
+    monkeypatch.setattr(elsewhere, "WAIT_SECONDS", 0.05)
+    files = sorted(segment_files(lake / "segments"))
+    Elsewhere(lake, URL).add(files[:1])
+    with FileLock(lake / "elsewhere" / "lock") as stopped:
+        stopped.wait(0.0)
+        with pytest.raises(LakeLocked, match=r"elsewhere/lock locked for 0.05 s; if it is stopped"):
+            Elsewhere(lake, URL).add(files)
+    Elsewhere(lake, URL).add(files)
+    assert known(lake) == dict.fromkeys(files, URL)

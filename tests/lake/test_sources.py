@@ -24,6 +24,7 @@ import lakepond as lp
 from lakepond.flow import known_sources
 from lakepond.lake.format import commits, version
 from lakepond.lake.format.entries import RowsFile
+from lakepond.lake.lock import FileLock
 from lakepond.lake.write import packing, sources
 from lakepond.lake.write.commit_queue import Background
 
@@ -224,6 +225,22 @@ def path(tmp_path, source) -> Path:
                 record(replay, source, writer, 50)
                 replay.commit()
     return tmp_path / "lake"
+
+
+def test_a_process_that_is_stopped_while_it_writes_a_source_is_named_and_the_steps_are_committed_later(
+    tmp_path, source, monkeypatch
+):
+    monkeypatch.setattr(sources, "WAIT_SECONDS", 0.05)
+    with lp.Replay.open(tmp_path, SPEC, capacity=100, writer="a") as replay:
+        (tmp_path / sources.SOURCES).mkdir(exist_ok=True)
+        with FileLock(tmp_path / sources.SOURCES / "lock", create=True) as stopped:
+            stopped.wait(0.0)
+            record(replay, source, 0, 20)
+            with pytest.raises(
+                lp.LakeLocked, match=r"locked for 0.05 s; if it is stopped, continue or end it"
+            ):
+                replay.commit()
+    check_lake(tmp_path, {"a": 20}, history())
 
 
 def test_retention_of_one_writer_never_deletes_a_source(path, source):

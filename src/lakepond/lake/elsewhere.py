@@ -11,7 +11,6 @@ the least recently used first; never a file that is in use, or that the list on 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import threading
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
 
 FOLDER = "elsewhere"
 BROUGHT_AT_A_TIME = 4
+WAIT_SECONDS = 60.0
+"""for another process that changes the list, which takes moments"""
 KEPT_SLOTS = 8
 """commits of a place whose content is noted"""
 GONE = "is missing: if its commit was deleted, open the lake again; otherwise run `lakepond repair`."
@@ -150,7 +151,7 @@ class Elsewhere:
     def _locked(self) -> Iterator[None]:
         make_folders(self._file.parent)
         with FileLock(self._file.parent / "lock", create=True) as lock:
-            lock.lock(fcntl.LOCK_EX)
+            lock.wait(WAIT_SECONDS)
             yield
 
     def _make_intact(self) -> None:

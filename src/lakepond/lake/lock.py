@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,8 @@ from lakepond import forks
 from lakepond.errors import LakeError, LakeLocked, LakeReadOnly
 
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+ASK_SECONDS = 0.01
+"""between two tries to lock a file"""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -35,6 +38,22 @@ class FileLock:
     def lock(self, how: int) -> None:
         """Lock the file as `fcntl.flock` does: LOCK_SH or LOCK_EX, with LOCK_NB to not wait."""
         fcntl.flock(self.descriptor, how)
+
+    def wait(self, seconds: float) -> None:
+        """Lock the file alone; `LakeLocked` if another process, which may be stopped, has it for so long."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                return self.lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in BUSY:
+                    raise
+            if time.monotonic() >= until:
+                raise LakeLocked(
+                    f"another process has had {self.path} locked for {seconds:g} s; if it is stopped, "
+                    "continue or end it, then try again."
+                )
+            time.sleep(ASK_SECONDS)
 
     def close(self) -> None:
         """Unlock and close the file."""

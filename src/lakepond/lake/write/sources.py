@@ -10,7 +10,6 @@ the same files. A process that is killed leaves files that the next one complete
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -29,6 +28,8 @@ from lakepond.lake.lock import FileLock
 from lakepond.lake.write.handover import SourceRows
 from lakepond.types import Array
 
+WAIT_SECONDS = 600.0
+"""for another process that writes a source"""
 FILE_BYTES = 48 << 20
 """rows of a file, uncompressed"""
 
@@ -60,7 +61,7 @@ class Sources:
         if shards is None:
             make_folders(self._folder)
             with FileLock(self._folder / "lock", create=True) as lock:
-                lock.lock(fcntl.LOCK_EX)
+                lock.wait(WAIT_SECONDS)
                 shards = self._read(source)  # another process may have written it in the meantime
                 if shards is None:
                     shards = self._write(source)
