@@ -41,6 +41,16 @@ if os.geteuid() == 0:  # small disks that tests mount are unmounted with the pro
         libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
 
 
+SLOW = ("distributed", "trainers", "agents", "faults")
+"""folders whose tests come first, so that both processes end together"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    home = Path(__file__).parent
+    folders = {item: item.path.relative_to(home).parts[0] for item in items}
+    items.sort(key=lambda item: SLOW.index(folders[item]) if folders[item] in SLOW else len(SLOW))
+
+
 @pytest.fixture(autouse=True)
 def _no_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are as wide as they are without a terminal, whatever the shell that starts the tests exports."""

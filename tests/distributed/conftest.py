@@ -19,8 +19,9 @@ FAST = {
     "health_check_period_ms": 500,
     "health_check_timeout_ms": 1000,
     "health_check_failure_threshold": 3,
+    "prestart_worker_first_driver": False,
 }
-"""a node that is gone is noticed in seconds, not in half a minute"""
+"""a node that is gone is noticed in seconds, not in half a minute; no process is started in advance"""
 NODE = {"num_cpus": 2, "object_store_memory": 80 << 20, "node_ip_address": "127.0.0.1"}
 
 

@@ -150,6 +150,11 @@ def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_
         process.stderr.close()
         cluster.add()
     assert len(list((bucket / "workers" / "writers").iterdir())) >= 4
+    assert main(["status", f"file://{bucket}"]) == 0  # `watch` shows the same again and again
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search(
+        r"workers \d of 4 alive; restarted \d times?; lag .*; [\d.]+ samples per insert", shown
+    ), shown
     wait_until(lambda: worker_folders() <= before)
     shutil.rmtree(here)
     assert main(words(here, *cloud)) == 2  # a new run where another one is

@@ -249,7 +249,7 @@ def read_results(file: Path, key: dict[str, Any]) -> dict[str, dict[str, Any]]:
     lines = file.read_text().splitlines() if file.exists() else []
     found = [json.loads(line) for line in lines if line.endswith("}")]
     return {
-        f"{each['drill']}: {each['case']}": each
+        ": ".join(filter(None, (each["drill"], each["case"]))): each
         for each in found
         if all(each.get(name) == value for name, value in key.items())
     }

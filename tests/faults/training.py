@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 from pathlib import Path
@@ -60,6 +61,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "live": {**GAME, "env-steps": 3_200, "evaluate-every": 640, "envs": 4, "big-envs": 4, "big-pond": 1_000},
 }
 TRAINERS = tuple(SETTINGS)
+FORGET_EVERY = 20
+"""trainings in one process after which its compiled programs are dropped: with the programs of 200, it has as
+many memory mappings as Linux allows"""
+_trainings = itertools.count()
 START_OVER = "--start-over"
 """the option that moves the data of an earlier run out of the way"""
 
@@ -87,6 +92,10 @@ def resuming(trainer: str, folder: Path) -> list[str]:
 def train_here(trainer: str, folder: Path, *given: str, **other: Any) -> None:
     """Train to the end in this process: with the given options, or from where the folder's run stopped."""
     from lakepond.cli import main
+    from lakepond.trainers import programs
+
+    if next(_trainings) % FORGET_EVERY == FORGET_EVERY - 1:
+        programs.forget()
 
     def run(*more: str) -> tuple[int, str]:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as shown:
