@@ -106,8 +106,11 @@ def disturb(
         return hit
     try:
         code = run(again, second())
-    finally:
-        process.send_signal(signal.SIGCONT)
+    except BaseException:
+        process.kill()  # or it would continue to write in the folder of the next round
+        process.communicate()
+        raise
+    process.send_signal(signal.SIGCONT)
     outcome.count(f"SIGSTOP, second process: {code}")
     finish(process, BESIDE_ANOTHER)
     return True
@@ -343,6 +346,8 @@ def drill_trainer(
                 if hit:
                     break
                 outcome.tried -= 1
+        else:
+            outcome.failures.append(f"{name} came too late {TRIES} times")
     with outcome.attempt(f"the end, after {order}"):
         training.train_here(trainer, folder, **other)
         check()

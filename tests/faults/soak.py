@@ -35,6 +35,7 @@ from faults import (
     erl_on_ray,
     forks,
     full_disk,
+    heed_signals,
     many_machines,
     operations,
     page,
@@ -269,6 +270,7 @@ def main() -> int:
     )
     parser.add_argument("--case", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    heed_signals()
     scale = given.minutes / MINUTES
     if given.case:
         print(json.dumps(run_case(given.case, given.seed, scale)))  # noqa: T201
