@@ -37,34 +37,26 @@ if os.geteuid() == 0:  # small disks that tests mount are unmounted with the pro
         libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
 
 
-SLOW = ("distributed", "trainers", "agents", "faults")
-"""folders whose tests come first, so that both processes end together"""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    home = Path(__file__).parent
-    folders = {item: item.path.relative_to(home).parts[0] for item in items}
-    items.sort(key=lambda item: SLOW.index(folders[item]) if folders[item] in SLOW else len(SLOW))
-
-
 @pytest.fixture(autouse=True)
 def _no_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are as wide as they are without a terminal, whatever the shell that starts the tests exports."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
+HANDLERS = {number: signal.getsignal(number) for number in stopping.SIGNALS}
+
+
 @pytest.fixture(autouse=True)
 def _signal_handlers_are_restored() -> Iterator[None]:
-    """Restore the handlers that a test found, and fail it if it left one of lakepond's.
+    """Restore the handlers of the start, and fail a test that left one of lakepond's.
 
-    TorchRL's `LazyMemmapStorage` installs handlers for good that end the process: a later test that sends
-    itself a signal would end its worker.
+    Others install handlers for good: TorchRL's `LazyMemmapStorage`, and Ray when a cluster is started for all
+    tests of a session. A later test that sends itself a signal would fail, or end its worker.
     """
-    before = {number: signal.getsignal(number) for number in stopping.SIGNALS}
     yield
     deferred, stopping._deferred = stopping._deferred, None
-    left = [handler for number in before if (handler := signal.getsignal(number)) != before[number]]
-    for number, handler in before.items():
+    left = [handler for number in HANDLERS if (handler := signal.getsignal(number)) != HANDLERS[number]]
+    for number, handler in HANDLERS.items():
         signal.signal(number, handler)
     assert deferred is None
     assert not [handler for handler in left if getattr(handler, "__module__", "").startswith("lakepond")]
