@@ -39,7 +39,7 @@ lint: $(VENV)/.installed-lint  ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-timing 2>/dev/null || $(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 # The peers bring torch and much else, so they live in a venv of their own.
 .venv-bench/.installed: pyproject.toml benchmarks/constraints.txt
@@ -85,9 +85,10 @@ docs: $(VENV)/.installed-docs  ## build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Changelog section, version, wheel and sdist, each tried in a fresh venv; commits, tags and uploads nothing.
-release: $(VENV)/.installed-test  ## prepare a release; VERSION=0.2.0
+release: | $(BIN)/python  ## prepare a release; VERSION=0.2.0
+	$(PIP) hatchling
 	$(BIN)/python .ci/release.py $(VERSION)
 
 clean:  ## remove everything that was built
-	rm -rf $(VENV) .venv-bench build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-d3rlpy .cache build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

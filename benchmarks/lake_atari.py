@@ -58,7 +58,7 @@ def _game(game: str, steps: int, quick: bool) -> Section:
         section.add("relative to decoding the blocks", ratio, "x", f"at least {bar}", ratio >= bar)
     for share, found in in_child("benchmarks.lake_atari:fills", **sizes, steps=min(steps, FILLED)).items():
         section.add(
-            f"lake.fill, {share} of the transitions", found["steps"] / found["fill"], "steps/s", None, None
+            f"fill_from, {share} of the transitions", found["steps"] / found["fill"], "steps/s", None, None
         )
         for where, label in (("mapped", "as much memory, mapped before"), ("fresh", "fresh memory")):
             ratio = found[where] / found["fill"]
@@ -79,7 +79,7 @@ def _game(game: str, steps: int, quick: bool) -> Section:
         "frames: a uniform fraction of all, sorted, read into an array that is reused; decoding: zstandard "
         "decodes the blocks that are needed, on two threads, eight per call: 100 % "
         "into that array, less into two megabytes",
-        f"lake.fill: of {min(steps, FILLED):,} steps into an empty replay: memory fresh from the system",
+        f"fill_from: of {min(steps, FILLED):,} steps into an empty replay: memory fresh from the system",
         "sample: data compressed in memory and on disk; batches of complete transitions in new arrays",
     ]
     return section

@@ -357,7 +357,7 @@ def scaling(quick: bool) -> Section:
 
 
 def scaled(count: int, seconds: float) -> dict[str, Any]:
-    """Steps per second that arrive at a learner."""
+    """Steps per second that the collectors record, while a learner follows them."""
     import lakepond as lp
     from lakepond.distributed import Collectors
 

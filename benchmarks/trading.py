@@ -15,14 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.market_steps import AGENTS, DAYS, EPISODE, PLAIN, WINDOW, panel
+from lakepond import machine
 from lakepond.adapters.trading import ReplayBuffer, get_cloud_sync_from_env
 
 GENERATIONS = 25
-
-
-def memory() -> int:
-    """Resident memory of this process, in MB."""
-    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) >> 10
 
 
 def main() -> None:
@@ -37,7 +33,7 @@ def run(days: np.ndarray, rng: np.random.Generator, folder: Path) -> None:
     """The run on one machine, and its continuation on another."""
     os.makedirs(folder / "first")
     os.chdir(folder / "first")
-    before = memory()
+    before = machine.resident()
     buffer = ReplayBuffer(50_000, device="cpu", min_size=10_000, seed=0)
     sync = get_cloud_sync_from_env()
     adding = saving = 0.0
@@ -73,7 +69,8 @@ def run(days: np.ndarray, rng: np.random.Generator, folder: Path) -> None:
     print(
         f"{adding / len(buffer) * 1e3:.2f} ms per add, {drawn:.1f} ms per batch of 4, {batch['states'].dtype}"
     )
-    print(f"memory {memory() - before:,} MB; as plain arrays {len(buffer) * PLAIN / 1e9:,.0f} GB")
+    grown = machine.resident() - before >> 20
+    print(f"memory {grown:,} MB; as plain arrays {len(buffer) * PLAIN / 1e9:,.0f} GB")
     sent = sync.upload_status().uploaded_bytes
     disk = sum(f.stat().st_size for f in Path("checkpoints").rglob("*") if f.is_file())
     print(f"disk {disk / 1e6:,.1f} MB, uploaded in all {sent / 1e6:,.1f} MB, all saves {saving:.1f} s")

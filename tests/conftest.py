@@ -22,7 +22,7 @@ settings.load_profile(os.environ.get("LAKEPOND_HYPOTHESIS", "default"))
 # what one test has compiled, another, in this process or the next, need not compile again
 CACHE = Path(__file__).parents[1] / ".cache" / "jax-tests"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 # processes that tests start find `reference` and `faults`, too
 paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]

@@ -6,8 +6,10 @@ from all others, so a row or step in the wrong place is visible at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,16 +39,18 @@ class World:
     """the observation at time t of an episode"""
 
 
+@lru_cache(maxsize=1 << 14)
 def _row(episode: int, t: int, shape: tuple[int, ...], dtype: str) -> Array:
-    """A row that no other (episode, t) has."""
-    size = int(np.prod(shape))
+    """A row that no other (episode, t) has; read-only, for it is made once."""
+    size = math.prod(shape)
     if np.dtype(dtype).kind == "f":
         row = np.arange(size, dtype=dtype) + episode * 1000 + t
         row[0], row[-1] = np.nan, -0.0  # bits that comparing by value would lose
         row[1] = episode * 1000 + t
-        return row.reshape(shape)
-    rng = np.random.default_rng([episode, t])
-    return rng.integers(0, 200, size).astype(dtype).reshape(shape)
+    else:
+        row = np.random.default_rng([episode, t]).integers(0, 200, size).astype(dtype)
+    row.flags.writeable = False
+    return row.reshape(shape)
 
 
 def _padded(length: int, shape: tuple[int, ...], dtype: str) -> Callable[[int, int], Array]:
@@ -104,9 +108,9 @@ WORLDS: dict[str, World] = {
         ),
         World("market window", Field((9, 4, 3), "float32"), _days),
         World("declared window", Field((9, 4, 3), "float32", rows=0), _days),
-        World("image", Field((16, 24), "uint8"), lambda e, t: _row(e, t, (16, 24), "uint8")),
+        World("image", Field((16, 24), "uint8"), lambda e, t: _row(e, t, (16, 24), "uint8").copy()),
         World("whole by choice", Field((4, 6, 5), "uint8", rows=None), _frames),
-        World("vector", Field((5,), "float64"), lambda e, t: _row(e, t, (5,), "float64")),
+        World("vector", Field((5,), "float64"), lambda e, t: _row(e, t, (5,), "float64").copy()),
         World("noise", Field((8, 12), "float32"), _noise((8, 12))),
         World("declared noise", Field((8, 12), "float32", rows=0), _noise((8, 12))),
         World("scalar", Field((), "int32"), lambda e, t: np.int32(1000 * e + t)),

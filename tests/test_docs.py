@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import chart
+from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -123,7 +124,7 @@ def test_versions_agree():
     citation = (ROOT / "CITATION.cff").read_text()
     released = re.search(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert released is not None
-    assert __version__.removesuffix(".dev0") >= released[1]
+    assert Version(__version__) >= Version(released[1])
     assert f"\nversion: {released[1]}\n" in citation
     assert f"\ndate-released: {released[2]}\n" in citation
     assert f"version-{released[1]}-" in (ROOT / "README.md").read_text()

@@ -23,6 +23,7 @@ def test_the_core_needs_no_framework_and_no_cloud_client():
         "pandas",
         "pyarrow",
         "obstore",
+        "ray",
         "tyro",
         "rich",
     ]
@@ -54,3 +55,18 @@ def test_no_two_classes_have_one_name():
         name for file in source.rglob("*.py") for name in re.findall(r"^class (\w+)", file.read_text(), re.M)
     )
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_games_of_gymnax_start_without_plotting_libraries_which_still_work():
+    code = """
+import sys
+from lakepond.envs.minatar import MinAtar
+MinAtar("Breakout").obs
+heavy = ("seaborn", "pandas", "scipy.stats", "matplotlib.pyplot")
+print([name for name in heavy if name in sys.modules])
+from gymnax.environments.misc import pong
+print(len(pong.sns.color_palette("cubehelix", 3)), pong.plt.subplots.__name__)
+import seaborn, matplotlib.pyplot
+print(seaborn.__name__, matplotlib.pyplot.__name__)
+"""
+    assert run(code).splitlines() == ["[]", "3 subplots", "seaborn matplotlib.pyplot"]

@@ -7,10 +7,12 @@ import signal
 import sys
 import threading
 import time
+from typing import ClassVar
 
 import pytest
 
 from lakepond import stopping
+from lakepond.rows import compiling
 from lakepond.stopping import Terminated, check, deferring
 
 
@@ -200,6 +202,38 @@ def test_a_signal_during_an_import_raises_after_it(signum, tmp_path, monkeypatch
         time.sleep(5)
     assert sys.modules[name].finished
     assert isinstance(stopped.value, Terminated) == (signum == signal.SIGTERM)
+
+
+@pytest.mark.parametrize("library", ["numba.core.codegen", "llvmlite.binding.executionengine"])
+def test_a_signal_while_numba_loads_code_raises_after_it(library):
+    names = {"__name__": library}
+    with pytest.raises(KeyboardInterrupt), stopping.terminate_as_interrupt():
+        exec(MODULE.format(name="SIGINT", more=""), names)
+        time.sleep(5)
+    assert names["finished"]
+
+
+def test_a_signal_raises_at_once_in_a_folder_that_is_called_numba():
+    names = {"__name__": "numbers"}
+    code = compile(MODULE.format(name="SIGINT", more=""), "/envs/numba/site-packages/numbers.py", "exec")
+    with pytest.raises(KeyboardInterrupt), stopping.terminate_as_interrupt():
+        exec(code, names)
+    assert "finished" not in names
+
+
+def test_a_program_of_its_own_is_not_interrupted_inside_of_numba():
+    done = []
+
+    class Function:
+        overloads: ClassVar = {}
+
+        def compile(self, types):
+            send(signal.SIGINT)
+            done.append(types)
+
+    with pytest.raises(KeyboardInterrupt):
+        compiling.compiled(Function(), 1.0)
+    assert len(done) == 1
 
 
 def test_a_second_signal_ends_an_import(tmp_path, monkeypatch):

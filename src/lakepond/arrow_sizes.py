@@ -101,15 +101,11 @@ def check_ipc(path: str | os.PathLike[str], ratio: int = MOST_RATIO) -> int:
         def read_at(count: int, offset: int) -> bytes:
             return os.pread(file.fileno(), count, offset)
 
-        footer = read_footer(read_at, size)
-        total = rows = 0
-        for block in footer.dictionaries:
-            total += read_batch(read_at, block).bytes
-        for block in footer.batches:
-            batch = read_batch(read_at, block)
-            total, rows = total + batch.bytes, rows + batch.rows
-    _check_total(total, size, ratio)
-    return rows
+        dictionaries, batches = (
+            [read_batch(read_at, block) for block in blocks] for blocks in read_footer(read_at, size)
+        )
+    _check_total(sum(batch.bytes for batch in (*dictionaries, *batches)), size, ratio)
+    return sum(batch.rows for batch in batches)
 
 
 def check_parquet(path: str | os.PathLike[str], ratio: int = MOST_RATIO) -> int:

@@ -54,7 +54,10 @@ class LakeCorrupt(LakeError, ValueError):
 
 
 class LakeFull(LakeError, OSError):
-    """The disk is full up to `min_free`; the last commit is intact."""
+    """The disk is full, a quota is exceeded, or less than `min_free` is free; the last commit is intact.
+
+    `errno` is ENOSPC or EDQUOT.
+    """
 
 
 class LakeReadOnly(LakeError, PermissionError):

@@ -85,10 +85,8 @@ def check(space: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
             numbers = isinstance(space["n"], int) and isinstance(space["start"], int)
             fits = numbers and shape == () and space["n"] > 0
         elif kind == "MultiDiscrete":
-            fits = all(np.shape(space[name]) == shape for name in ("nvec", "start"))
-            fits = (
-                fits and np.asarray(space["nvec"]).dtype.kind == np.asarray(space["start"]).dtype.kind == "i"
-            )
+            both = [np.asarray(space[name]) for name in ("nvec", "start")]
+            fits = all(each.shape == shape and each.dtype.kind == "i" for each in both)
         else:
             fits = kind == "MultiBinary"
     except (KeyError, TypeError, ValueError, OverflowError) as error:

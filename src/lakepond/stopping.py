@@ -1,7 +1,8 @@
 """Signals that stop a trainer between two pieces of work, never inside one.
 
 An exception that a signal handler raises inside a JAX callback, where environments of the host are stepped,
-is lost or becomes another one. So while a trainer runs, a first signal is only noted::
+is lost or becomes another one; inside a callback of llvmlite it ends the process. So while a trainer runs, or
+numba compiles for a store, a first signal is only noted::
 
     with deferring("generation"):  # or as a decorator
         while ...:
@@ -131,8 +132,9 @@ def sleep(seconds: float) -> None:
 class _Raised:
     """Raises at a signal, and remembers it: its exception may be dropped or become another one.
 
-    During an import the signal is delivered again a moment later, until the import is done: a C extension
-    that is being initialised turns the exception into another one, or ends the process. A second signal
+    During an import, and while numba compiles or loads machine code, the signal is delivered again a moment
+    later, until that is done: a C extension that is being initialised turns the exception into another one,
+    llvmlite drops it in a callback and continues with half an object, which ends the process. A second signal
     raises at once.
     """
 
@@ -144,7 +146,7 @@ class _Raised:
     def receive(self, signum: int, frame: FrameType | None) -> None:
         again, self._again = self._again, False
         first, self.signum = again or self.signum is None, signum
-        if first and _imports(frame):
+        if first and _is_loading(frame):
             self._deliver_later()
             return
         raise _interrupt(signum)
@@ -166,11 +168,14 @@ class _Raised:
             os.kill(os.getpid(), self.signum)
 
 
-def _imports(frame: FrameType | None) -> bool:
-    """Whether a module is being imported on the stack of this frame."""
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+def _is_loading(frame: FrameType | None) -> bool:
+    """Whether a module is being imported, or numba is at work, on the stack of this frame."""
+    while frame is not None:
+        library = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if frame.f_code.co_filename.startswith("<frozen importlib") or library in ("numba", "llvmlite"):
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 
 
 @contextmanager

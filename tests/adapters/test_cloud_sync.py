@@ -147,16 +147,22 @@ def test_large_files_go_in_parts_and_come_back(sync, tmp_path, monkeypatch):
 
 
 def test_without_a_bucket_nothing_is_sent_and_nothing_fails(tmp_path, monkeypatch):
-    monkeypatch.delenv("CLOUD_PROVIDER", raising=False)
-    monkeypatch.delenv("CLOUD_BUCKET", raising=False)
-    sync = trading.CloudSync.from_env()
+    for name in ("CLOUD_PROVIDER", "CLOUD_BUCKET", "CLOUD_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
     (tmp_path / "x").write_bytes(b"1")
-    sync.upload_file(tmp_path / "x", background=True)
-    assert not sync.exists("x")
-    assert not sync.download_file("x", tmp_path / "y")
-    assert not sync.download_directory("x", tmp_path / "z")
-    assert sync.wait_for_uploads(1).done
-    assert sync.get_upload_status() == (0, 0, 0)
+    for sync, project in (
+        (trading.CloudSync.from_env(), "lakepond"),
+        (trading.get_cloud_sync_from_env(), "eigen2"),
+    ):
+        assert (sync.project_name, sync.provider, sync.cloud) == (project, "local", None)
+        sync.upload_file(tmp_path / "x", background=True)
+        assert not sync.exists("x")
+        assert not sync.download_file("x", tmp_path / "y")
+        assert not sync.download_directory("x", tmp_path / "z")
+        assert not sync.download_checkpoints("checkpoints")
+        assert sync.wait_for_uploads(1).done
+        assert sync.get_upload_status() == (0, 0, 0)
+        sync.shutdown()
 
 
 def test_an_environment_that_cannot_be_is_refused(monkeypatch):
@@ -203,12 +209,3 @@ def test_another_machine_downloads_checkpoints_and_continues_with_the_buffer(tmp
         assert sync.get_upload_status().failed == 0
         sync.shutdown(wait=False)
         buffer.close()
-
-
-def test_the_projects_default_name_and_no_bucket(monkeypatch):
-    for name in ("CLOUD_PROVIDER", "CLOUD_BUCKET", "CLOUD_PROJECT"):
-        monkeypatch.delenv(name, raising=False)
-    sync = trading.get_cloud_sync_from_env()
-    assert (sync.project_name, sync.provider, sync.cloud) == ("eigen2", "local", None)
-    assert not sync.download_checkpoints("checkpoints")
-    sync.shutdown()

@@ -456,6 +456,16 @@ class TestHostile:
         with pytest.raises(LegacyPickleError, match="more than the 29 transitions"):
             read(put(tmp_path / "b", data))
 
+    def test_transitions_that_are_never_appended_are_refused_before_they_fill_the_memory(
+        self, tmp_path: Path
+    ) -> None:
+        data = pickle.dumps(buffer_of(1), 4)
+        names = [opcode.name for opcode, _, _ in pickletools.genops(data)]
+        first = names.index("EMPTY_DICT", names.index("EMPTY_DICT") + 1)
+        again = pickle.MARK + pickle.BINGET + bytes([names[:first].count("MEMOIZE")])
+        with pytest.raises(LegacyPickleError, match="a dict outside of the buffer"):
+            read(put(tmp_path / "b", data[:-3] + again * 20_000))
+
     def test_what_is_no_pickle_is_refused(self, tmp_path: Path) -> None:
         for data in (
             b"",

@@ -15,8 +15,7 @@ import pytest
 import lakepond as lp
 from lakepond.adapters import staging
 from lakepond.adapters.episodes import COMMIT_STEPS, Episode, import_episodes
-from lakepond.adapters.legacy import Transition, write_legacy
-from lakepond.adapters.legacy_lake import import_legacy
+from lakepond.adapters.legacy import Transition, import_legacy, write_legacy
 from lakepond.adapters.minari import import_minari
 from lakepond.adapters.npz import import_npz
 from lakepond.cli import main
@@ -157,7 +156,7 @@ def test_a_target_that_appears_during_the_import_is_not_replaced(tmp_path):
     assert left(tmp_path / "lake") == ["mine.txt"]
 
 
-def test_an_import_to_a_full_disk_leaves_nothing(tmp_path):
+def test_an_import_to_a_full_disk_leaves_nothing_and_its_writer_is_closed(tmp_path, caplog):
     disk = tmp_path / "disk"
     disk.mkdir()
     if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk]).returncode:
@@ -172,6 +171,8 @@ def test_an_import_to_a_full_disk_leaves_nothing(tmp_path):
         with pytest.raises(OSError, match="space"):
             import_episodes(noise(), disk / "lake")
         assert left(disk) == []
+        assert "they were discarded" in caplog.text
+        assert "dropped without close" not in caplog.text
         assert import_episodes(map(episode, range(2)), disk / "lake").steps == 20
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)  # a file may still be open

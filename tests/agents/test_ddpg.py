@@ -34,11 +34,7 @@ def test_a_target_moves_by_tau_of_the_way():
 
 def test_only_the_highest_coefficient_above_the_threshold_is_chosen():
     assert network.chosen(jnp.array([0.6, 0.9, 0.7]), RULES).tolist() == [0, 1, 0]
-    assert network.chosen(jnp.array([0.3, 0.5, 0.1]), RULES).tolist() == [
-        0,
-        0,
-        0,
-    ]  # at the threshold: nothing
+    assert network.chosen(jnp.array([0.3, 0.5, 0.1]), RULES).tolist() == [0] * 3  # at the threshold: nothing
 
 
 def test_its_gradient_is_that_of_a_softmax_with_nothing_as_one_more_choice():

@@ -66,17 +66,6 @@ def test_agents_under_vmap_see_and_learn_what_they_do_one_by_one(game, monkeypat
     assert_close((state.params, metrics), (other_state.params, other_metrics))
 
 
-def test_a_convolution_is_a_real_one_on_an_accelerator(accelerated):
-    def program(network):
-        params = jax.eval_shape(network.init, jax.random.PRNGKey(0))
-        obs = jax.ShapeDtypeStruct((2, *MinAtar("Breakout").obs.shape), jnp.uint8)
-        return str(jax.make_jaxpr(network.apply)(params, obs))
-
-    obs = MinAtar("Breakout").obs
-    assert "conv_general_dilated" in program(networks.make("cnn", obs, 3))
-    assert "conv_general_dilated" not in program(networks.make("cnn", obs, 3, conv_impl="slices"))
-
-
 FOUR_DEVICES = """
 import sys
 sys.path.insert(0, {tests!r})

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lakepond.agents import networks
+from lakepond.agents import fleet, networks
 from lakepond.errors import ConfigError
 from lakepond.types import Field
 
@@ -11,14 +11,24 @@ BOARD = Field((10, 10, 4), "uint8", rows=None)
 
 
 @pytest.mark.parametrize(("size", "stride"), [(3, 1), (8, 4)])
-def test_slices_and_matmul_are_a_convolution(size, stride):
+def test_slices_and_matmul_are_a_convolution(size, stride, monkeypatch):
     key_x, key_w = jax.random.split(jax.random.PRNGKey(0))
     x = jax.random.normal(key_x, (2, 20, 18, 3))
     params = networks.dense_init(key_w, size * size * 3, 5)
-    both = jax.jit(lambda: tuple(networks.conv(params, x, size, stride, how) for how in ("real", "slices")))
-    real, slices = both()
+    slices = networks.conv(params, x, size, stride)
+    monkeypatch.setattr(fleet, "accelerated", lambda: True)
+    real = networks.conv(params, x, size, stride)
     assert real.shape == slices.shape
     assert np.asarray(slices) == pytest.approx(np.asarray(real), abs=1e-4)
+
+
+def test_a_convolution_is_a_real_one_on_an_accelerator_only(monkeypatch):
+    network = networks.make("cnn", BOARD, 3)
+    params = jax.eval_shape(network.init, jax.random.PRNGKey(0))
+    for accelerated in (False, True):
+        monkeypatch.setattr(fleet, "accelerated", lambda accelerated=accelerated: accelerated)
+        program = jax.make_jaxpr(lambda *each: network.apply(*each))(params, jnp.ones((2, *BOARD.shape)))
+        assert ("conv_general_dilated" in str(program)) == accelerated
 
 
 def test_layer_norm_by_hand():

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lakepond.agents import population
-from lakepond.agents.population import Mutation, Sizes
+from lakepond.agents import fleet, population
+from lakepond.agents.population import Sizes
 
 PARENTS = population.Parents(tournament=3, blend=(0.2, 0.8))
 EVOLVE = jax.jit(partial(population.evolve, parents=PARENTS), static_argnums=3)
@@ -43,10 +43,7 @@ def test_a_tournament_of_one_is_a_uniform_draw_and_a_large_one_elitist():
 
 
 def test_a_blend_takes_alpha_of_the_mother_and_the_rest_of_the_father():
-    mothers, fathers = (
-        population.take(agents(), jnp.array([1, 2])),
-        population.take(agents(), jnp.array([3, 0])),
-    )
+    mothers, fathers = (fleet.pick(agents(), jnp.array(pair)) for pair in ([1, 2], [3, 0]))
     children = population.blend(mothers, fathers, jnp.array([0.25, 0.5]))
     np.testing.assert_allclose(children["w"][0], 0.25 * 1 + 0.75 * 3)
     np.testing.assert_allclose(children["b"][0], 2.5)
@@ -95,12 +92,3 @@ def test_the_same_key_makes_the_same_generation_and_another_does_not():
 def test_put_replaces_one_agent_and_no_other():
     made = population.put(agents(), 2, {"w": jnp.full((3, 2), 7.0), "b": jnp.full(2, 7.0)})
     assert made["b"][:, 0].tolist() == [0.0, 1.0, 7.0, 3.0]
-
-
-def test_mutation_grows_while_validation_stalls_up_to_its_bound_and_falls_back_after():
-    mutation = Mutation(std=0.1, std_max=0.2, growth=1.5, patience=3)
-    std, seen = 0.1, []
-    for stalled in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0):
-        std = population.adapt(std, stalled, mutation)
-        seen.append(round(std, 4))
-    assert seen == [0.1, 0.1, 0.1, 0.15, 0.15, 0.15, 0.2, 0.2, 0.2, 0.2, 0.1]

@@ -33,7 +33,7 @@ _lakepond() {
 }
 """
 BASH_END = "complete -o bashdefault -o default -F _lakepond lakepond\n"
-POSITIONAL = {"completion": "bash zsh fish", "data fetch": "pse sp500"}
+POSITIONAL = {"completion": "bash zsh fish", "data fetch": "pse sp500 power"}
 ZSH_END = """\
 if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
   autoload -U +X bashcompinit && bashcompinit

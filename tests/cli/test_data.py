@@ -85,20 +85,12 @@ def test_what_cannot_be_done_is_one_sentence_and_exit_code_1(words, sentence, tm
     assert capsys.readouterr() == ("", sentence)
 
 
-@pytest.mark.parametrize(
-    "words", ["", "data", "rain", "data fetch nyse", "data show", "data synthetic --days x"]
-)
+@pytest.mark.parametrize("words", ["data fetch nyse", "data show", "data synthetic --days x"])
 def test_wrong_usage_is_exit_code_2_and_nothing_on_stdout(words, capsys):
     assert main(words.split()) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err
-
-
-@pytest.mark.parametrize("words", ["data", "data fetch", "data synthetic", "data show"])
-def test_every_help_has_an_example(words, capsys):
-    assert main([*words.split(), "--help"]) == 0
-    assert "Example: lakepond data" in capsys.readouterr().out
 
 
 def test_version(capsys):

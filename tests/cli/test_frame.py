@@ -18,15 +18,13 @@ from lakepond.cli.commands import COMMANDS, SUBCOMMANDS, runnable
 SOURCE = str(Path(lakepond.__file__).parents[1])
 
 
+def run_in(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"PYTHONPATH": SOURCE} | environment
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+
+
 def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code, *words],
-        env=os.environ | {"PYTHONPATH": SOURCE},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return run_in([sys.executable, "-c", code, *words])
 
 
 def test_help_names_every_command_with_its_summary(capsys, monkeypatch):
@@ -53,6 +51,7 @@ def test_a_command_with_subcommands_lists_them(name, capsys):
     assert main([name, "--help"]) == 0
     out = capsys.readouterr().out
     assert all(f"\n  {word} " in out for word in SUBCOMMANDS[name])
+    assert f"Example: lakepond {name} " in out
     assert main([name]) == 2
     assert capsys.readouterr() == ("", out)
     assert main([name, "nothing"]) == 2
@@ -174,12 +173,15 @@ def test_an_error_is_one_sentence_and_its_exit_code(error, code, command, capsys
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("words", [["--debug", "verify"], ["verify", "--debug"]])
-def test_debug_keeps_the_traceback(words, command):
+@pytest.mark.parametrize(
+    ("words", "environment"), [("--debug verify", ""), ("verify --debug", ""), ("verify", "1")]
+)
+def test_debug_keeps_the_traceback(words, environment, command, monkeypatch):
+    monkeypatch.setenv("LAKEPOND_DEBUG", environment)
     Fails.error = errors.LakeNotFound("there is no lake.")
     command(Fails)
     with pytest.raises(errors.LakeNotFound):
-        main(words)
+        main(words.split())
 
 
 @pytest.mark.parametrize(
@@ -225,14 +227,6 @@ def test_debug_behind_a_command_that_took_it_for_a_preset_is_refused(words, caps
     assert "write --preset tiny for that, or put --debug before the command" in err
 
 
-def test_debug_may_come_from_the_environment(command, monkeypatch):
-    monkeypatch.setenv("LAKEPOND_DEBUG", "1")
-    Fails.error = errors.LakeNotFound("there is no lake.")
-    command(Fails)
-    with pytest.raises(errors.LakeNotFound):
-        main(["verify"])
-
-
 def test_a_library_that_is_not_installed_is_named_with_its_extra(command, capsys):
     Fails.error = ModuleNotFoundError("No module named 'jax'", name="jax")
     command(Fails)
@@ -274,6 +268,26 @@ sys.exit(cli.main(["verify"]))
     assert done.stderr == "\nlakepond: stopped. Resume it.\n"
 
 
+def test_a_stream_that_is_closed_is_silent(tmp_path):
+    lake, command = tmp_path / "lake", f"{sys.executable} -m lakepond"
+    with lakepond.Replay.open(lake, lakepond.Spec(obs=lakepond.Field((2,), "float64"))) as replay:
+        for number in range(2):
+            step = {"obs": [float(number), 0.0], "next_obs": [0.0, 0.0], "action": 0, "reward": 0.0}
+            replay.record(**step, terminated=True, truncated=False)
+            replay.commit()
+    newest = lake / "commits" / "0000000001.json"
+    newest.write_bytes(newest.read_bytes()[:-3])
+
+    def shown(line: str) -> subprocess.CompletedProcess[str]:
+        done = run_in(["sh", "-c", f"{command} {line}"])
+        assert (done.returncode, done.stderr) == (0, "") or "skipping unreadable commit" in done.stderr
+        return done
+
+    assert "skipping unreadable commit" in shown(f"export {lake} {tmp_path}/a.parquet --json").stderr
+    assert json.loads(shown(f"export {lake} {tmp_path}/b.parquet --json 2>&-").stdout)["steps"] == 1
+    assert shown(f"show {lake} >&-").stdout == ""
+
+
 RECORDS = """
 import dataclasses, os, signal, sys
 import numpy as np
@@ -309,14 +323,7 @@ def test_ctrl_c_in_the_middle_of_recording_leaves_a_whole_commit(tmp_path):
 
 def test_a_reader_that_leaves_early_is_no_error(lake):
     command = f"{sys.executable} -m lakepond ls {lake} --limit 0 --json | head -c 1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
-        ["bash", "-c", command],
-        env=os.environ | {"PYTHONPATH": SOURCE},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    done = run_in(["bash", "-c", command])
     assert done.stderr == ""
     assert done.stdout.splitlines()[-1].endswith(("0", "141"))
 
@@ -330,6 +337,7 @@ def test_completion_completes_commands_options_and_choices_in_bash(tmp_path, cap
         ("plan --gen", "--generations"),
         ("plan --store gz", "gzip"),
         ("data fe", "fetch"),
+        ("data fetch po", "power"),
         ("train er", "erl"),
         ("train erl --gen", "--generations"),
         ("--debug train erl --preset eig", "eigen2"),
@@ -338,18 +346,11 @@ def test_completion_completes_commands_options_and_choices_in_bash(tmp_path, cap
         ("ls --js", "--json"),
     ]
     for words, expected in tries:
-        answer = subprocess.run(
-            [
-                "bash",
-                "-c",
-                f"source {script}; COMP_WORDS=(lakepond {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); "
-                '"$(complete -p lakepond | sed "s/.*-F \\([^ ]*\\).*/\\1/")"; echo "${COMPREPLY[*]}"',
-            ],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
+        asked = (
+            f"source {script}; COMP_WORDS=(lakepond {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); "
+            '"$(complete -p lakepond | sed "s/.*-F \\([^ ]*\\).*/\\1/")"; echo "${COMPREPLY[*]}"'
         )
+        answer = run_in(["bash", "-c", asked])
         assert answer.stdout.split() == [expected], answer.stderr
 
 
@@ -376,7 +377,7 @@ def test_completion_in_fish(tmp_path, capsys):
     script.write_text(capsys.readouterr().out)
     for words, expected in [("ver", "verify"), ("plan --gen", "--generations"), ("train er", "erl")]:
         asked = f"source {script}; complete -C 'lakepond {words}'"
-        done = subprocess.run(["fish", "-c", asked], capture_output=True, text=True, check=True, timeout=60)
+        done = run_in(["fish", "-c", asked])
         assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [expected]
 
 
@@ -385,12 +386,5 @@ def test_the_script_for_zsh_defines_the_completion(tmp_path, capsys):
     assert main(["completion", "zsh"]) == 0
     (tmp_path / "_lakepond").write_text(capsys.readouterr().out)
     asked = f"source {tmp_path}/_lakepond; print -r -- $_comps[lakepond]"
-    done = subprocess.run(
-        ["zsh", "-f", "-c", asked],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        env=os.environ | {"HOME": str(tmp_path)},
-    )
+    done = run_in(["zsh", "-f", "-c", asked], HOME=str(tmp_path))
     assert "_lakepond" in done.stdout, done.stderr

@@ -54,7 +54,9 @@ def test_no_number_is_cut_and_no_text_is_lost(columns, text, monkeypatch, capsys
     cells = [
         [f"{NOTE} {i}" if j in text else f"{10**j * (1_234 + i):,} GB" for j in range(5)] for i in range(3)
     ]
-    words.console().print(words.table("title [x]", ["one", "two", "three", "four", "five"], cells, text=text))
+    words.console().print(
+        words.NumberTable("title [x]", ["one", "two", "three", "four", "five"], cells, text=text)
+    )
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= columns
     for row in cells:
@@ -64,7 +66,7 @@ def test_no_number_is_cut_and_no_text_is_lost(columns, text, monkeypatch, capsys
 
 def test_text_in_one_column_wraps_and_is_complete(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "60")
-    words.console().print(words.table("", ["note", "steps"], [[NOTE, "1,234"]]))
+    words.console().print(words.NumberTable("", ["note", "steps"], [[NOTE, "1,234"]]))
     out = capsys.readouterr().out
     assert "1,234" in out
     assert squeezed(NOTE) in squeezed(out.replace("1,234", ""))

@@ -48,14 +48,9 @@ def bucket(tmp_path):
     return url
 
 
-def json_of(capsys, *line):
-    assert main([*map(str, line), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_status_of_several_writers_together_and_each(lake, bucket, capsys):
+def test_status_of_several_writers_together_and_each(lake, bucket, json_of, capsys):
     for place in (lake, bucket):
-        status = json_of(capsys, "status", place)["lake"]
+        status = json_of("status", place)["lake"]
         assert (status["steps"], status["recorded"], status["commits_kept"]) == (18, 18, 6)
         assert [each["name"].partition(".")[0] for each in status["writers"]] == list(STEPS)
         assert [each["steps"] for each in status["writers"]] == list(STEPS.values())
@@ -63,25 +58,25 @@ def test_status_of_several_writers_together_and_each(lake, bucket, capsys):
     assert "c1: 6 steps, commit 1" in capsys.readouterr().out
 
 
-def test_status_finds_the_process_of_a_named_writer(lake, capsys):
-    assert json_of(capsys, "status", lake)["pid"] is None
+def test_status_finds_the_process_of_a_named_writer(lake, json_of):
+    assert json_of("status", lake)["pid"] is None
     with open_replay(lake, "c1"):
-        assert json_of(capsys, "status", lake)["pid"] == os.getpid()
+        assert json_of("status", lake)["pid"] == os.getpid()
 
 
-def test_status_of_a_lake_without_named_writers_lists_none(tmp_path, capsys):
+def test_status_of_a_lake_without_named_writers_lists_none(tmp_path, json_of):
     with lp.Replay.open(tmp_path / "lake", SPEC, 100) as replay:
         replay.commit()
-    assert json_of(capsys, "status", tmp_path / "lake")["lake"]["writers"] == []
+    assert json_of("status", tmp_path / "lake")["lake"]["writers"] == []
 
 
 def names(found):
     return [each["writer"].partition(".")[0] for each in found]
 
 
-def test_ls_lists_the_commits_of_every_writer(lake, bucket, capsys):
+def test_ls_lists_the_commits_of_every_writer(lake, bucket, json_of, capsys):
     for place in (lake, bucket):
-        found = json_of(capsys, "ls", place)
+        found = json_of("ls", place)
         assert (found["lake"], found["commits_kept"]) == (str(place), 6)
         assert names(found["commits"]) == [w for w in STEPS for _ in (0, 1)]
         assert [each["number"] for each in found["commits"]] == [0, 1] * 3
@@ -92,25 +87,25 @@ def test_ls_lists_the_commits_of_every_writer(lake, bucket, capsys):
         assert "3 older commits are not shown" in shown.out + shown.err
 
 
-def test_show_of_several_writers_together_and_each(lake, bucket, capsys):
+def test_show_of_several_writers_together_and_each(lake, bucket, json_of, capsys):
     for place in (lake, bucket):
-        shown = json_of(capsys, "show", place)
+        shown = json_of("show", place)
         assert (shown["lake"], shown["steps"], shown["commits_kept"]) == (str(place), 18, 6)
         assert [name.partition(".")[0] for name in shown["bytes_by_writer"]] == list(STEPS)
-        shown = json_of(capsys, "show", place, "--writer", "c1", "--commit", "0")
+        shown = json_of("show", place, "--writer", "c1", "--commit", "0")
         assert (shown["commit"], shown["steps"], shown["recorded"]) == (0, 3, 3)
         assert main(["show", str(place)]) == 0
         assert "writer c2" in capsys.readouterr().out
 
 
-def test_verify_of_several_writers_reads_every_object(lake, bucket, tmp_path, capsys, monkeypatch):
+def test_verify_of_several_writers_reads_every_object(lake, bucket, tmp_path, json_of, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for place in (lake, bucket):
-        found = json_of(capsys, "verify", place, "--all")
+        found = json_of("verify", place, "--all")
         assert found["intact"]
         assert names(found["commits"]) == [w for w in STEPS for _ in (0, 1)]
         assert all(each["bytes"] > 0 for each in found["commits"])
-        (one,) = json_of(capsys, "verify", place, "--writer", "c2", "--commit", "0")["commits"]
+        (one,) = json_of("verify", place, "--writer", "c2", "--commit", "0")["commits"]
         assert (one["number"], one["intact"]) == (0, True)
     assert not (tmp_path / "cache").exists()
     (damaged,) = (tmp_path / "bucket").glob("writers/c1.*/commits/0000000001.json")
@@ -222,17 +217,17 @@ def test_a_url_that_cannot_be_read_is_one_sentence(command, url, sentence, tmp_p
     assert not (tmp_path / "here").exists()
 
 
-def test_one_commit_of_the_only_writer_is_pulled(tmp_path, capsys):
+def test_one_commit_of_the_only_writer_is_pulled(tmp_path, json_of):
     url = f"file://{tmp_path}/bucket"
     write(tmp_path / "lake", "c1", cloud=url)
-    found = json_of(capsys, "pull", url, tmp_path / "pulled", "--commit", "0")["lake"]
+    found = json_of("pull", url, tmp_path / "pulled", "--commit", "0")["lake"]
     assert (found["commit"], found["steps"], len(found["writers"])) == (0, 3, 1)
 
 
-def test_pull_and_verify_of_all_writers(bucket, tmp_path, capsys):
+def test_pull_and_verify_of_all_writers(bucket, tmp_path, json_of, capsys):
     assert main(["pull", bucket, str(tmp_path / "pulled")]) == 0
     capsys.readouterr()
-    found = json_of(capsys, "verify", tmp_path / "pulled", "--all")
+    found = json_of("verify", tmp_path / "pulled", "--all")
     assert found["intact"]
     assert {each["writer"].partition(".")[0] for each in found["commits"]} == set(STEPS)
-    assert json_of(capsys, "status", tmp_path / "pulled")["upload"]["url"] == bucket
+    assert json_of("status", tmp_path / "pulled")["upload"]["url"] == bucket

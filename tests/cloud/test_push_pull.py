@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import numpy as np
@@ -11,6 +12,9 @@ from small_runs import SPEC, agrees, bytes_of, record, run, whole
 
 import lakepond as lp
 from lakepond.cloud.fetching import Fetcher
+from lakepond.cloud.layout import commit_name
+from lakepond.flow.following.cloud_chains import CloudChains
+from lakepond.lake.elsewhere import Elsewhere
 
 EVERY = ["moto", "gcs", "seaweed", "azurite", "rclone"]
 
@@ -247,3 +251,38 @@ def test_settings_that_cannot_be_are_refused(tmp_path):
     with pytest.raises(lp.CloudNotFound, match="has no lake"):
         lp.pull(tmp_path / "none", "memory://nothing-here")
     assert servers.SECRET not in repr(lp.Cloud("s3://b/x", options={"secret_access_key": servers.SECRET}))
+
+
+def test_a_pull_does_not_replace_a_commit_that_appears_meanwhile(name, tmp_path, monkeypatch):
+    cloud, other = lp.Cloud(f"memory://{name}"), b"of another process"
+    with lp.Replay.open(tmp_path / "a", SPEC, capacity=100, cloud=cloud) as replay:
+        run(replay, commits=1)
+    file = tmp_path / "b" / commit_name(0)
+    note = Elsewhere.note_slot
+
+    def note_slot(self: Elsewhere, number: int, data: bytes) -> None:
+        note(self, number, data)
+        file.write_bytes(other)
+
+    monkeypatch.setattr(Elsewhere, "note_slot", note_slot)
+    with pytest.raises(lp.CloudConflict, match="have different commits 0"):
+        lp.pull(tmp_path / "b", cloud)
+    assert file.read_bytes() == other
+    other = (tmp_path / "a" / commit_name(0)).read_bytes()
+    file.unlink()
+    with lp.pull(tmp_path / "b", cloud) as lake:
+        whole(lake, 40)
+
+
+def test_a_cached_commit_is_replaced_atomically(name, tmp_path):
+    cloud = lp.Cloud(f"memory://{name}")
+    with lp.Replay.open(tmp_path / "a", SPEC, capacity=100, cloud=cloud) as replay:
+        run(replay, commits=1)
+    chains = CloudChains(cloud, cache=tmp_path / "cache")
+    heads = {"": chains.commit("", 0)}
+    file = tmp_path / "cache" / commit_name(0)
+    with chains.lake(heads), file.open("rb") as opened:
+        with chains.lake(heads) as lake:
+            whole(lake, 40)
+        assert os.fstat(opened.fileno()).st_nlink == 0  # a reader has either file, never a part of one
+    chains.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -91,7 +92,9 @@ def test_sigterm_commits_and_pushes_the_rest(tmp_path):
         assert sum(each_once(all_obs(lake)).values()) == len(lake) > 0
 
 
-def test_collectors_learn_of_a_slow_learner_through_the_lake(tmp_path, monkeypatch):
+def test_collectors_learn_of_a_slow_learner_through_the_lake_and_status_shows_it(
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr("lakepond.flow.following.limits.AHEAD_STEPS", 100)
     monkeypatch.setattr("lakepond.flow.following.positions.PUBLISH_SECONDS", 0.05)
     lake = tmp_path / "lake"
@@ -105,7 +108,17 @@ def test_collectors_learn_of_a_slow_learner_through_the_lake(tmp_path, monkeypat
             while learners.are_behind():
                 with suppress(lp.SampleTimeout):  # it has sampled all that it may
                     replay.sample(100, timeout=0.05)
+            collector.note_error(RuntimeError("the emulator has crashed"))
+            collector.run(steps=501)
+            (position,) = (lake / "followers").glob("*.json")
+            wait_until(lambda: json.loads(position.read_bytes())["inserted"] == 501)
             assert main(["status", str(lake)]) == 0
+            shown = " ".join(capsys.readouterr().out.split())
+            assert re.search(
+                r"writer c0: 501 steps, .* RuntimeError: the emulator has crashed learner", shown
+            )
+            found = re.search(r"learner 501 steps inserted, ([\d,]+) sampled \((\S+) per insert\)", shown)
+            assert float(found[2]) == pytest.approx(int(found[1].replace(",", "")) / 501, rel=0.01)
         assert not list((lake / "followers").glob("*.json"))
         assert not learners.are_behind()
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from worlds import Constant, Counting, all_obs, all_of, each_once, wait_until
+from worlds import Constant, Counting, Sees, all_obs, all_of, each_once, wait_until
 
 import lakepond as lp
-from lakepond.distributed import Collectors, ray_cluster
+from lakepond.distributed import Collectors
 from lakepond.errors import ClusterError
 
 QUICK = {"poll_every": "0.05s", "discover_every": "0.2s"}
@@ -24,15 +24,8 @@ def bucket(tmp_path):
     return f"file://{tmp_path}/bucket"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _connected(cluster):
-    """One connection for all: joining takes seconds."""
-    with ray_cluster.connect(cluster.address, workers=1):
-        yield
-
-
 @pytest.fixture
-def start(cluster, tmp_path, bucket):
+def start(connected, tmp_path, bucket):
     """Collectors with two environments each, which commit every 0.2 s."""
 
     def start(**how):
@@ -73,7 +66,7 @@ def test_steps_arrive_once_and_weights_are_taken(start, bucket, tmp_path):
 
 
 def test_a_killed_worker_and_a_removed_node_lose_nothing_that_was_acknowledged(
-    start, cluster, bucket, tmp_path
+    start, connected, bucket, tmp_path
 ):
     with start() as collectors, lp.Replay.follow(bucket, capacity=1_000_000, **QUICK) as replay:
         collectors.broadcast({"value": 3})
@@ -101,15 +94,17 @@ def test_a_killed_worker_and_a_removed_node_lose_nothing_that_was_acknowledged(
         )
         learn_until(lambda: collectors.status()[0].weights == 1)  # the new process gets them, too
 
-        cluster.remove(cluster.nodes.pop())
         pids = {each.pid for each in collectors.status()}
+        node = next(each for each in connected.nodes if pids & {w.pid for w in connected.workers(each)})
+        connected.nodes.remove(node)
+        connected.remove(node)
         learn_until(
             lambda: (
                 sum(each.restarts for each in collectors.status()) > 1
                 and all(each.acknowledged > 100 and each.age < 2 for each in collectors.status())
             )
         )
-        cluster.add()
+        connected.add()
         assert {each.pid for each in collectors.status()} != pids
         collectors.close()
         steps = each_once(everything(bucket, tmp_path))
@@ -141,14 +136,16 @@ def test_collectors_wait_for_a_slow_learner_and_not_for_a_dead_one(start, bucket
         assert not any(each.waiting for each in collectors.status())
 
 
-def test_the_options_of_a_cloud_reach_a_restarted_collector_and_are_shown_nowhere(start, tmp_path, caplog):
+def test_a_restarted_collector_has_its_share_of_a_gpu_and_the_options_of_a_cloud_which_are_shown_nowhere(
+    start, tmp_path, caplog
+):
     from cloud.servers import SECRET, Moto  # not importable for workers
 
     (tmp_path / "server").mkdir()
     server = Moto(tmp_path / "server")
     server.start()
     try:
-        with start(num=1, lake=server.cloud("run")) as collectors:
+        with start(num=1, lake=server.cloud("run"), make_policy=Sees, gpus_per_collector=0.5) as collectors:
             wait_until(lambda: collectors.status()[0].acknowledged > 10)
             os.kill(collectors.status()[0].pid, signal.SIGKILL)
             wait_until(lambda: collectors.status()[0].restarts and collectors.status()[0].acknowledged > 10)
@@ -156,6 +153,7 @@ def test_the_options_of_a_cloud_reach_a_restarted_collector_and_are_shown_nowher
         assert "bucket/run" in shown
         with lp.pull(tmp_path / "back", server.cloud("run")) as lake:
             assert len(each_once(all_obs(lake))) == 2
+            assert (lake.steps(0, len(lake)).action == 1).all()  # both processes saw that GPU alone
     finally:
         server.kill()
     assert SECRET not in shown
@@ -177,7 +175,7 @@ def test_bad_input_is_one_sentence(start, tmp_path):
         start(num=1, lake=tmp_path / "other", folder=None)
     with pytest.raises(ClusterError, match=r"8 workers: they need 8 CPUs \(.* of 6 free\)"):
         start(num=8)
-    with pytest.raises(ClusterError, match=r"1 GPUs \(0 of 0 free\)"):
-        start(num=1, gpus_per_collector=1.0)
+    with pytest.raises(ClusterError, match=r"4 GPUs \(3 of 3 free\)"):
+        start(num=4, gpus_per_collector=1.0)
     with pytest.raises(ClusterError, match="room for 0 workers with 3 CPUs each, not for 1"):
         start(num=1, cpus_per_collector=3)

@@ -7,13 +7,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from worlds import wait_until
 
 from faults import training
 from lakepond.cli import main
+from lakepond.cloud.store import Store
 from lakepond.lake.read.lake import Lake
 from lakepond.runs import copies
 
@@ -93,6 +96,16 @@ def words(folder: Path, *more: str) -> list[str]:
     return training.words("erl", folder, *more, **SIZES)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def starting(seaweed) -> Iterator[Thread]:
+    """Starts the S3 server, which takes many seconds, beside the first test."""
+    thread = Thread(target=seaweed.start)
+    thread.start()
+    yield thread
+    thread.join()
+    seaweed.kill()
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("erl") / "one"
@@ -122,10 +135,11 @@ def test_two_workers_one_of_them_killed_end_as_one_process_does(undisturbed, tmp
 
 
 def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_alone(
-    undisturbed, cluster, tmp_path, capsys
+    undisturbed, cluster, seaweed, starting, tmp_path, capsys
 ):
-    bucket, here, before = tmp_path / "bucket", tmp_path / "here", worker_folders()
-    cloud = ["--cloud", f"file://{bucket}"]
+    url, bucket = seaweed.url("erl"), Store(seaweed.cloud("erl"))
+    cloud, here, before = ["--cloud", url], tmp_path / "here", worker_folders()
+    starting.join()
     on_cluster = ["--ray", cluster.address, "--workers", "4", *cloud]
     process = subprocess.Popen(
         [sys.executable, "-m", "lakepond", *words(here, *on_cluster)],
@@ -134,24 +148,24 @@ def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_
         env=training.environment(),
     )
 
-    def wait_for(checkpoint: Path) -> None:
+    def wait_for(condition: Callable[[], object]) -> None:
         until = time.monotonic() + 300
-        while not (checkpoint / "state.json").exists():
+        while not condition():
             assert process.poll() is None, process.stderr.read()[-3_000:]
             assert time.monotonic() < until
             time.sleep(0.02)
 
     try:
-        wait_for(here / "checkpoints" / "00000001")
+        wait_for((here / "checkpoints" / "00000001" / "state.json").exists)
         cluster.remove(cluster.nodes.pop())
-        wait_for(bucket / "checkpoints" / "00000003")
+        wait_for(lambda: bucket.head("checkpoints/00000003/state.json"))
     finally:
         process.kill()
         process.wait()
         process.stderr.close()
         cluster.add()
-    assert len(list((bucket / "workers" / "writers").iterdir())) >= 4
-    assert main(["status", f"file://{bucket}"]) == 0  # `watch` shows the same again and again
+    assert len(bucket.folders("workers/writers")) >= 4
+    assert main(["status", url]) == 0  # `watch` shows the same again and again
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(
         r"workers \d of 4 alive; restarted \d times?; lag .*; [\d.]+ samples per insert", shown
@@ -159,7 +173,7 @@ def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_
     wait_until(lambda: worker_folders() <= before)
     shutil.rmtree(here)
     assert main(words(here, *cloud)) == 2  # a new run where another one is
-    assert f"file://{bucket} contains another run; resume it" in " ".join(capsys.readouterr().err.split())
+    assert f"{url} contains another run; resume it" in " ".join(capsys.readouterr().err.split())
     assert not here.exists()
     again = tmp_path / "again"
     with pytest.MonkeyPatch.context() as patch:  # killed while the run is fetched
@@ -167,17 +181,6 @@ def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_
         assert main(["train", "erl", "--resume", "--out", str(again), *cloud]) == 130
     assert main(["train", "erl", "--resume", "--out", str(again), *cloud, "--evaluate", "nothing"]) == 0
     assert training.differences(training.fingerprint(again), training.fingerprint(undisturbed)) == []
-    pushed = json.loads((bucket / "checkpoints" / f"{GENERATIONS:08}" / "state.json").read_text())["state"]
+    pushed = json.loads(bucket.read(f"checkpoints/{GENERATIONS:08}/state.json"))["state"]
     assert pushed["counters"]["generation"] == GENERATIONS
     assert not (again / "workers").exists()  # the run's lake has all of it
-
-
-def test_no_cluster_is_one_sentence_before_anything_is_written(tmp_path, capsys, monkeypatch):
-    assert main(words(tmp_path / "run", "--ray", "127.0.0.1:1")) == 1
-    assert "there is no Ray cluster at 127.0.0.1:1" in capsys.readouterr().err
-    assert main(words(tmp_path / "run", "--ray", "local", "--workers", "0")) == 2
-    assert "--workers must be at least 1" in capsys.readouterr().err
-    monkeypatch.setitem(sys.modules, "ray", None)
-    assert main(words(tmp_path / "run", "--ray", "local")) == 1
-    assert "Ray is not installed" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()

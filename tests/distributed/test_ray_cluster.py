@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
-import time
-from contextlib import suppress
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
-import psutil
 import pytest
+import worlds
 from worlds import wait_until
 
-from lakepond.distributed import ray_cluster, reaper
+from faults import training
+from lakepond.cli import main
+from lakepond.distributed import collectors, ray_cluster, reaper
+from lakepond.distributed.collector import CollectorStatus
 from lakepond.errors import ClusterError, ConfigError, RayMissing
+from lakepond.trainers.worker_chains import check_shared
 
 PROGRAM = """
-import os, sys, time
+import ctypes, fcntl, os, socket, struct, sys, time
+if ctypes.CDLL(None).unshare(0x40000000) == 0:  # CLONE_NEWNET: without a network, which root may
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+    assert socket.if_nameindex() == [(1, "lo")]
 from lakepond.distributed import ray_cluster
-with ray_cluster.connect("local", workers=3) as cluster:
+with ray_cluster.connect("local", workers=2) as cluster:
     ray = cluster.ray
     @ray.remote
     class Busy:
@@ -31,7 +39,7 @@ with ray_cluster.connect("local", workers=3) as cluster:
             os.system("sleep 1000")  # a child of a worker
         def where(self):
             return os.getpid()
-    actors = [Busy.options(**cluster.options(), max_concurrency=2).remote() for _ in range(3)]
+    actors = [Busy.options(**cluster.options(), max_concurrency=2).remote() for _ in range(2)]
     found = ray.get([actor.where.remote() for actor in actors])
     [actor.work.remote() for actor in actors]
     print(len(set(found)), flush=True)
@@ -39,53 +47,19 @@ with ray_cluster.connect("local", workers=3) as cluster:
 """
 
 
-def is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def listening(pids: set[int]) -> set[str]:
-    """The addresses that these processes listen to."""
-    found = []
-    for pid in pids:
-        with suppress(psutil.NoSuchProcess):  # it was a short one
-            found += psutil.Process(pid).net_connections("inet")
-    assert found
-    return {each.laddr.ip for each in found if each.status == "LISTEN"}
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_local_ray_ends_with_its_program(number):
+def test_a_local_ray_starts_without_a_network_and_ends_with_its_program_that_is_killed():
+    """Without a network if the test may take it away, as root may."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as program:
         try:
-            assert program.stdout.readline() == "3\n"
-            started = {child.pid for child in psutil.Process(program.pid).children(recursive=True)}
-            assert len(started) > 8  # Ray's own, 3 workers and their children
-            assert listening(started) <= {"127.0.0.1", "::ffff:127.0.0.1"}
-            folders = {folder for pid in started for folder in _folders(pid)}
-            assert len(folders) == 1
-            program.send_signal(number)
-            began = time.monotonic()
-            assert program.wait(60) == -number
-            while any(map(is_running, started)):
-                assert time.monotonic() - began < 15, [pid for pid in started if is_running(pid)]
-                time.sleep(0.05)
-            assert not any(map(os.path.exists, folders))
+            assert program.stdout.readline() == "2\n"
+            with worlds.nothing_left_of_ray(program.pid) as started:
+                assert len(started) > 6  # Ray's own, 2 workers and their children
+                program.kill()
+                assert program.wait(60) == -signal.SIGKILL
         finally:
             program.kill()
-
-
-def _folders(pid: int) -> set[str]:
-    try:
-        files = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
-    except OSError:
-        return set()
-    return {"/".join(name.split("/")[:3]) for name in files if name.startswith("/tmp/lakepond-ray-")}
 
 
 def test_the_reaper_leaves_others_alone(tmp_path):
@@ -125,6 +99,27 @@ def test_no_cluster_there(monkeypatch):
         ray_cluster.connect(workers=0).__enter__()
 
 
+@pytest.mark.parametrize("command", ["erl", "mixture", "compare"])
+def test_no_cluster_is_one_sentence_of_a_command_before_anything_is_written(
+    command, tmp_path, capsys, monkeypatch
+):
+    run = tmp_path / "run"
+    train = ["compare", "--folder", str(run)] if command == "compare" else training.words(command, run)
+    assert main([*train, "--ray", "127.0.0.1:1"]) == 1
+    assert "there is no Ray cluster at 127.0.0.1:1" in capsys.readouterr().err
+    if command != "mixture":  # which has a worker for each agent
+        assert main([*train, "--ray", "local", "--workers", "0"]) == 2
+        assert "--workers must be at least 1" in capsys.readouterr().err
+    if command == "compare":
+        assert main([*train, "--cloud", "gs://bucket/x"]) != 0
+        assert "--cloud needs --ray" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main([*train, "--ray", "local"]) == 1
+    assert "Ray is not installed" in capsys.readouterr().err
+    assert not list(run.glob("*/*"))
+    assert command == "compare" or not run.exists()
+
+
 def test_a_head_that_is_gone_is_noticed(monkeypatch):
     monkeypatch.setattr(ray_cluster, "PROBE_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -139,6 +134,49 @@ def test_a_head_that_is_gone_is_noticed(monkeypatch):
     with pytest.raises(ClusterError, match=message):
         wait_until(head.check)  # it returns None
     assert head.lost
+
+
+def test_collectors_notice_that_the_head_is_gone(tmp_path, monkeypatch):
+    """With a Ray that answers everything, and a head that is a socket."""
+    from ray import exceptions
+
+    monkeypatch.setattr(ray_cluster, "PROBE_SECONDS", 0.0)
+    monkeypatch.setattr(collectors, "POLL_SECONDS", 0.05)
+    started = {**asdict(CollectorStatus("collector-0", pid=1)), "acknowledged": 0, "is_started": True}
+    ray = MagicMock(exceptions=exceptions)
+    ray.wait.side_effect = lambda refs, **_: (refs, [])
+    ray.get.side_effect = lambda ref: dict(started)
+    cluster = ray_cluster.Cluster(ray, 1, 1.0, 0.0)
+    monkeypatch.setattr(ray_cluster, "connect", lambda *_, **__: nullcontext(cluster))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        ray.get_runtime_context().gcs_address = address
+        them = collectors.Collectors(None, None, 1, tmp_path)
+        monkeypatch.setattr(ray_cluster, "HEAD_SECONDS", 1.0)
+        assert them.broadcast({}) == 1
+        assert [each.alive for each in them.status()] == [True]
+    message = f"cluster, {address}, has not answered for 1 s; start the cluster"
+    with pytest.raises(ClusterError, match=message):
+        wait_until(lambda: not them.status())  # there is always one
+    with pytest.raises(ClusterError, match=message):
+        them.broadcast({})
+    assert repr(them) == "Collectors(1 of 1 alive)"
+    them.close()
+    ray.kill.assert_not_called()  # nobody would answer
+
+
+def test_steps_of_workers_on_several_machines_need_a_bucket():
+    def on(*hosts: str) -> ray_cluster.Cluster:
+        nodes = [{"NodeManagerAddress": host, "Alive": host != "dead"} for host in hosts]
+        return ray_cluster.Cluster(SimpleNamespace(nodes=lambda: nodes), 2, 1.0, 0.0)
+
+    check_shared(on("10.0.0.1", "10.0.0.1", "dead"), None, "--push-to")
+    check_shared(on("10.0.0.1", "10.0.0.2"), "gs://bucket/run", "--push-to")
+    refused = "the steps of workers on 2 machines need a bucket; give one with --push-to URL."
+    with pytest.raises(ConfigError) as error:
+        check_shared(on("10.0.0.1", "10.0.0.2"), None, "--push-to")
+    assert str(error.value) == refused
+    assert refused in (Path(__file__).parents[2] / "docs" / "howto" / "ray.md").read_text()
 
 
 def test_another_version_of_ray(cluster):
@@ -170,6 +208,7 @@ def test_a_connection_of_the_program_is_used_and_stays(cluster, monkeypatch):
     with ray_cluster.connect(cluster.address, workers=1) as outer:
         with ray_cluster.connect("local", workers=2) as inner:
             assert inner.ray.get_runtime_context().gcs_address == cluster.address
+        assert worlds.listening(cluster.processes()) <= worlds.LOOPBACK
         assert outer.ray.is_initialized()
         monkeypatch.setattr(ray_cluster, "__version__", "9.9.9")
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""The Python code of docs/howto/ray.md: the program runs as shown, and its policies work in collectors."""
+"""The code of docs/howto/ray.md: the program runs as shown, its policies collect, Ray accepts its YAML."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+import yaml
 
 import lakepond as lp
-from lakepond.distributed import Collectors, ray_cluster
+from lakepond.distributed import Collectors
 
 GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "ray.md"
-FILES = dict(re.findall(r'^```python title="(\S+)"\n(.*?)^```', GUIDE.read_text(), re.M | re.S))
+FILES = dict(re.findall(r'^```\w+ title="(\S+)"\n(.*?)^```', GUIDE.read_text(), re.M | re.S))
 
 
 def test_the_program_runs_as_it_is_shown(tmp_path):
@@ -28,6 +29,35 @@ def test_the_program_runs_as_it_is_shown(tmp_path):
     assert re.search(r"^collector-1 +alive ", done.stdout, re.M)
     with lp.Lake.open(tmp_path / "runs" / "lake") as lake:
         assert len(lake.heads) == 2
+
+
+def test_ray_up_takes_the_cluster():
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    config = prepare_config(yaml.safe_load(FILES["cluster.yaml"]))
+    validate_config(config)
+    assert config["head_setup_commands"][0] == config["worker_setup_commands"][0]  # lakepond on every machine
+    assert "lakepond[ray]" in config["worker_setup_commands"][0]
+    assert config["available_node_types"]["collectors"]["min_workers"] == config["max_workers"]
+
+
+def test_the_job_of_kuberay_has_the_image_and_version_of_the_guide():
+    """The names of the fields are those of the API reference of KubeRay, ray.io/v1."""
+    job = yaml.safe_load(FILES["rayjob.yaml"])
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    assert job["spec"].keys() == {"entrypoint", "shutdownAfterJobFinishes", "backoffLimit", "rayClusterSpec"}
+    cluster = job["spec"]["rayClusterSpec"]
+    assert cluster.keys() == {"rayVersion", "headGroupSpec", "workerGroupSpecs"}
+    head, (workers,) = cluster["headGroupSpec"], cluster["workerGroupSpecs"]
+    names = {"rayStartParams", "template"}
+    assert head.keys() == names
+    assert workers.keys() == names | {"groupName", "replicas", "minReplicas", "maxReplicas"}
+    assert all(isinstance(value, str) for value in head["rayStartParams"].values())
+    (one,), (other,) = (each["template"]["spec"]["containers"] for each in (head, workers))
+    assert one["image"] == other["image"]
+    image = yaml.safe_load(FILES["cluster.yaml"])["docker"]["image"]
+    assert FILES["Dockerfile"].startswith(f"FROM {image}\n")
+    assert image.startswith(f"rayproject/ray:{cluster['rayVersion']}-")
 
 
 def torch_weights():
@@ -43,7 +73,7 @@ def jax_weights():
 
 
 @pytest.mark.parametrize(("name", "weights"), [("torch", torch_weights), ("jax", jax_weights)])
-def test_a_policy_takes_weights_and_acts_in_collectors(name, weights, cluster, tmp_path):
+def test_a_policy_takes_weights_and_acts_in_collectors(name, weights, connected, tmp_path):
     """The weights make the policy push right; before them it pushes left, or as it was initialised."""
     from ray import cloudpickle
     from worlds import wait_until
@@ -58,7 +88,6 @@ def test_a_policy_takes_weights_and_acts_in_collectors(name, weights, cluster, t
     lake = tmp_path / "lake"
     try:
         with (
-            ray_cluster.connect(cluster.address, workers=1),
             Collectors(make_env, make_policy, num=1, lake=lake, commit_every="0.2s") as collectors,
             lp.Replay.follow(lake, capacity=100_000, poll_every="0.05s") as replay,
         ):

@@ -33,16 +33,12 @@ def test_a_folder_that_cannot_be_written_to_fails_with_a_next_step():
     assert "--path" in check.next_step
 
 
-def test_locks_that_are_given_twice_fail(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "_takes", lambda descriptor: True)
+@pytest.mark.parametrize(("takes", "why"), [(True, "granted to two processes"), (False, "outlived")])
+def test_locks_that_are_given_twice_or_outlive_their_process_fail(tmp_path, monkeypatch, takes, why):
+    monkeypatch.setattr(disk, "_takes", lambda descriptor: takes)
     check = disk.lock(tmp_path)
     assert check.verdict == "fail"
-    assert "granted to two processes" in check.result
-
-
-def test_locks_that_outlive_their_process_fail(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "_takes", lambda descriptor: False)
-    assert "outlived" in disk.lock(tmp_path).result
+    assert why in check.result
 
 
 def test_memory_that_is_called_a_disk_is_a_warning():

@@ -53,9 +53,8 @@ def test_a_game_that_is_over_starts_anew_and_counts_once(seen):
         begin = 0
         for end in ends:
             assert step.terminated[end, lane]
-            assert (
-                step.score[end, lane] >= step.reward[begin : end + 1, lane].sum()
-            )  # bricks are worth more than 1
+            rewards = step.reward[begin : end + 1, lane]
+            assert step.score[end, lane] >= rewards.sum()  # bricks are worth more than 1
             if end + 1 < 400:  # the step that starts the next game: worth nothing, no episode of its own
                 assert step.terminated[end + 1, lane]
                 assert step.reward[end + 1, lane] == 0

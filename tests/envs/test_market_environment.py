@@ -21,17 +21,17 @@ RULES = Rules(
 )  # fmt: skip
 
 
-def flat(days: int = 60, instruments: int = 3) -> dict[str, np.ndarray]:
+def flat() -> dict[str, np.ndarray]:
     """Prices of 100 that do not move, to write events into."""
-    price = np.full((days, instruments), 100.0)
-    return {name: price.copy() for name in ("open", "high", "low", "close")}
+    return {name: np.full((60, 3), 100.0) for name in ("open", "high", "low", "close")}
 
 
 def market(prices: dict[str, np.ndarray], rules: Rules = RULES) -> MarketEnv:
-    days = len(prices["close"])
-    dates = np.datetime64("2020-01-01") + np.arange(days)
-    panel = Panel(dates, tuple("ABC"[: prices["close"].shape[1]]), **prices)
-    return MarketEnv(History.of(panel, rules), rules)
+    """An episode that starts on day 10."""
+    dates = np.datetime64("2020-01-01") + np.arange(len(prices["close"]))
+    env = MarketEnv(History.of(Panel(dates, tuple("ABC"), **prices), rules), rules)
+    env.reset(options={"start": 10})
+    return env
 
 
 def buy(instrument: int, target: float = 10.0, coefficient: float = 0.9) -> np.ndarray:
@@ -47,9 +47,7 @@ NOTHING = np.zeros((3, 2), np.float32)
 def test_a_position_closes_at_its_target_on_the_first_day_whose_high_reaches_it():
     prices = flat()
     prices["high"][12, 0], prices["high"][13, 0] = 109.9, 115.0
-    env = market(prices)
-    env.reset(options={"start": 10})
-    obs, reward, *_, info = env.step(buy(0, target=10.0))
+    obs, reward, *_, info = market(prices).step(buy(0, target=10.0))
     assert info["trade"].exit_day == 13
     assert info["trade"].exit_price == pytest.approx(110.0)
     assert reward == pytest.approx(10.0, abs=1e-4)
@@ -60,10 +58,7 @@ def test_it_closes_at_the_close_after_max_holding_days():
     prices = flat()
     for name in prices:
         prices[name][13:, 0] = 95.0
-    env = market(prices)
-    env.reset(options={"start": 10})
-    *_, info = env.step(buy(0))
-    trade = info["trade"]
+    trade = market(prices).step(buy(0))[-1]["trade"]
     assert (trade.exit_day, trade.reason, trade.exit_price) == (13, "time", 95.0)
     assert trade.profit == pytest.approx(-5.0, abs=1e-4)
 
@@ -72,7 +67,6 @@ def test_on_its_last_day_a_position_may_still_reach_its_target_and_never_gets_mo
     prices = flat()
     prices["high"][13, 0] = prices["high"][14, 1] = 130.0
     env = market(prices)
-    env.reset(options={"start": 10})
     for instrument in (0, 1):  # each on its third day, which is also the last one
         trade = env.step(buy(instrument, target=10.0))[-1]["trade"]
         assert (trade.exit_day, trade.reason) == (13 + instrument, "target")
@@ -80,9 +74,7 @@ def test_on_its_last_day_a_position_may_still_reach_its_target_and_never_gets_mo
 
 
 def test_costs_are_paid_at_both_ends():
-    env = market(flat(), replace(RULES, cost=1.0))
-    env.reset(options={"start": 10})
-    _, reward, *_ = env.step(buy(0))
+    _, reward, *_ = market(flat(), replace(RULES, cost=1.0)).step(buy(0))
     assert reward == pytest.approx(100 * (0.99 / 1.01 - 1), abs=1e-4)
 
 
@@ -90,7 +82,6 @@ def test_with_slippage_closes_are_missed_and_a_high_must_exceed_the_target():
     prices = flat()
     prices["high"][12, :2] = 111.5, 112.3  # the target is 101 x 1.1 = 111.1; with slippage 112.211
     env = market(prices, replace(RULES, slippage=1.0))
-    env.reset(options={"start": 10})
     missed, reached = (env.step(buy(instrument))[-1]["trade"] for instrument in (0, 1))
     assert (missed.reason, missed.exit_day) == ("time", 13)
     assert (missed.entry_price, missed.exit_price) == pytest.approx((101.0, 99.0))
@@ -101,7 +92,6 @@ def test_with_slippage_closes_are_missed_and_a_high_must_exceed_the_target():
 
 def test_only_the_highest_coefficient_above_the_threshold_buys_and_only_what_is_not_held():
     env = market(flat())
-    env.reset(options={"start": 10})
     action = buy(1, coefficient=0.8)
     action[0, 0] = 0.7
     *_, info = env.step(action)
@@ -116,12 +106,9 @@ def test_only_the_highest_coefficient_above_the_threshold_buys_and_only_what_is_
 def test_a_day_without_a_trade_fills_no_order_and_no_exit():
     prices = flat()
     for name in prices:
-        prices[name][10, 0] = prices[name][14, 1] = (
-            np.nan
-        )  # 0 does not trade on 10; 1 not when its time is up
+        prices[name][10, 0] = prices[name][14, 1] = np.nan  # on its first day, and when its time is up
         prices[name][15, 1] = 90.0
     env = market(prices)
-    env.reset(options={"start": 10})
     assert "trade" not in env.step(buy(0))[-1]
     *_, info = env.step(buy(1))
     assert (info["trade"].exit_day, info["trade"].exit_price, info["trade"].reason) == (15, 90.0, "time")
@@ -131,19 +118,13 @@ def test_what_trades_no_more_is_written_down_as_delisted():
     prices = flat()
     for name in prices:
         prices[name][12:, 2] = np.nan
-    env = market(prices)
-    env.reset(options={"start": 10})
-    *_, info = env.step(buy(2))
-    assert (info["trade"].exit_day, info["trade"].reason) == (
-        13,
-        "delisted",
-    )  # the second day without a trade
-    assert info["trade"].profit == pytest.approx(-40.0, abs=1e-4)
+    trade = market(prices).step(buy(2))[-1]["trade"]
+    assert (trade.exit_day, trade.reason) == (13, "delisted")  # the second day without a trade
+    assert trade.profit == pytest.approx(-40.0, abs=1e-4)
 
 
 def test_the_last_step_settles_and_an_episode_without_a_trade_is_punished_once():
     env = market(flat())
-    env.reset(options={"start": 10})
     rewards, ended = [], False
     while not ended:
         _, reward, terminated, ended, info = env.step(NOTHING)
@@ -343,6 +324,5 @@ def test_rules_that_cannot_be_are_refused(wrong, says):
 
 def test_an_action_with_nan_is_refused():
     env = market(flat())
-    env.reset(options={"start": 10})
     with pytest.raises(MarketDataError, match="NaN"):
         env.step(np.full((3, 2), np.nan, np.float32))

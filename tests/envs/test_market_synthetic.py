@@ -45,9 +45,7 @@ def correlation(x: np.ndarray, y: np.ndarray) -> float:
     signal=st.floats(0, 1),
 )
 def test_prices_are_consistent_for_any_size_and_seed(days, instruments, seed, signal):
-    panel = synthetic(
-        days, instruments, seed=seed, signal=signal
-    )  # Panel itself checks low <= open, close <= high
+    panel = synthetic(days, instruments, seed=seed, signal=signal)  # checks low <= open, close <= high
     assert panel.shape == (days, instruments)
     assert np.is_busday(panel.dates).all()
     there = panel.traded
@@ -58,14 +56,10 @@ def test_prices_are_consistent_for_any_size_and_seed(days, instruments, seed, si
 
 
 def test_the_same_seed_gives_the_same_bytes_for_ever():
-    assert (
-        digest(synthetic(120, 7, seed=5))
-        == "1a361465f52facaa7800b2b940f6019b08cf22ef8b116a5c1f63870edf03ab80"
-    )
-    assert (
-        digest(synthetic(120, 7, seed=5, signal=0.3))
-        == "37573b7c5e0146d3ffd4979f9ae44bdda6d9242f84abc7cd7767c9124afef188"
-    )
+    expected = "1a361465f52facaa7800b2b940f6019b08cf22ef8b116a5c1f63870edf03ab80"
+    assert digest(synthetic(120, 7, seed=5)) == expected
+    expected = "37573b7c5e0146d3ffd4979f9ae44bdda6d9242f84abc7cd7767c9124afef188"
+    assert digest(synthetic(120, 7, seed=5, signal=0.3)) == expected
 
 
 def test_another_seed_gives_another_market():

@@ -4,8 +4,9 @@
     python -m faults --only "crash points" --seed 3
     python -m faults --minutes 5           the same with fewer rounds
 
-Results are appended to a JSON Lines file as they come. Started again with the same code, seed and minutes, it
-skips what is done; at the end it writes the result page. Exit code 1 if anything did not hold.
+Results are appended to docs/results/faults.jsonl as they come. Started again with the same code, seed and
+minutes, on any machine that has this file, it skips what is done; at the end it writes the result page. Exit
+code 1 if anything did not hold.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def cases() -> dict[str, Run]:
     found["hostile inputs: mutated files"] = hostile_inputs
     found["damaged files: the lake's own tests"] = damaged_files
     found["signals: a writer that is killed"] = lambda scratch, chance, scale: signals.drill_writer(
-        scratch, chance, rounds=times(100, scale)
+        scratch, chance, rounds=times(200, scale)
     )
     for name, operation in operations.OPERATIONS.items():
         found[f"crash points: {name}"] = lambda scratch, chance, scale, operation=operation: cut_off(
@@ -264,7 +265,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="about how long, on two quiet cores")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
-    parser.add_argument("--results", type=Path, default=HOME / ".cache" / "faults.jsonl")
+    parser.add_argument("--results", type=Path, default=HOME / "docs" / "results" / "faults.jsonl")
     parser.add_argument(
         "--page", type=Path, help="result page (default: docs/results/faults.md, of a full run)"
     )
@@ -279,6 +280,7 @@ def main() -> int:
     done = read_results(given.results, key)
     wanted = [name for name in cases() if given.only in name]
     given.results.parent.mkdir(parents=True, exist_ok=True)
+    given.results.write_text("".join(json.dumps(each) + "\n" for each in done.values()))  # not of other code
     print(f"{len(wanted)} cases, {sum(name in done for name in wanted)} done before", flush=True)  # noqa: T201
     with ThreadPoolExecutor(given.jobs) as pool:
         futures = {

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import lakepond as lp
 
@@ -21,12 +22,17 @@ SLURM_PROCID=0 "$@"; wait
 """
 
 
+def here(code: str, tmp_path: Path) -> str:
+    """Code of the guide with a bucket and disks in a folder; its collectors end after 1,000 steps."""
+    code = code.replace("gs://bucket/run", f"file://{tmp_path}/bucket").replace("/data", f"{tmp_path}")
+    return code.replace("lakepond collect ", "lakepond collect --steps 1000 ")
+
+
 @pytest.fixture
 def shell(tmp_path):
     """Runs lines of the guide in a folder with its scripts; the bucket and the disks are folders in it."""
     for name, code in re.findall(r"```py\n# (\w+\.py)\n(.*?)```", GUIDE, re.DOTALL):
-        code = code.replace("gs://bucket/run", f"file://{tmp_path}/bucket").replace("/data/", f"{tmp_path}/")
-        (tmp_path / name).write_text(code)
+        (tmp_path / name).write_text(here(code, tmp_path))
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "srun").write_text(SRUN)
     (tmp_path / "bin" / "srun").chmod(0o755)
@@ -36,7 +42,12 @@ def shell(tmp_path):
 
     def run(line: str, **more: str) -> str:
         done = subprocess.run(
-            ["bash", "-c", line], cwd=tmp_path, env=env | more, capture_output=True, text=True, timeout=120
+            ["bash", "-c", here(line, tmp_path)],
+            cwd=tmp_path,
+            env=env | more,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -50,15 +61,22 @@ def collectors(tmp_path: Path) -> list[str]:
         return [name.partition(".")[0] for name in lake.heads]
 
 
-def test_plain_processes_and_one_more_from_a_job(shell, tmp_path):
+def test_plain_processes(shell, tmp_path):
     blocks = re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)
     (lines,) = [block for block in blocks if "python collector.py" in block]
     out = shell("\n".join(line.removeprefix("$ ") for line in lines.splitlines()) + "\nwait")
     assert re.search(r"collector-1\S*.* alive", out)
     assert collectors(tmp_path) == ["collector-0", "collector-1"]
-    (command,) = re.findall(r'command: \[sh, -c, "(.*?)"\]', GUIDE)
-    shell(command, JOB_COMPLETION_INDEX="2")
-    assert collectors(tmp_path) == ["collector-0", "collector-1", "collector-2"]
+
+
+def test_a_job_of_kubernetes(shell, tmp_path):
+    (job,) = re.findall(r"```yaml\n(apiVersion: batch/v1\n.*?)```", GUIDE, re.DOTALL)
+    (container,) = yaml.safe_load(job)["spec"]["template"]["spec"]["containers"]
+    *start, command = container["command"]
+    assert start == ["sh", "-c"]
+    for index in ("0", "1"):
+        shell(command, JOB_COMPLETION_INDEX=index)
+    assert collectors(tmp_path) == ["collector-0", "collector-1"]
 
 
 def test_slurm(shell, tmp_path):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
+import pickle
 import subprocess
 import weakref
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from test_lake import agrees, all_there, record, spec_of
 
 import lakepond as lp
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
+from lakepond.lake import files
 from lakepond.lake.write.commit_queue import Background
 
 WORLD = "noise"  # 1 kB a step that no codec makes smaller
@@ -54,6 +57,131 @@ def dropped(background: Background) -> None:
     thread.join(60)
     assert not thread.is_alive()
     gc.collect()
+
+
+@pytest.mark.parametrize("what", ["commit", "flush", "save", "snapshot", "compact", "open", "device lake"])
+def test_a_full_disk_is_named_with_its_path_and_a_next_step(disk, tmp_path, what):
+    path = disk / "lake"
+    replay = lp.Replay.open(path, spec_of(WORLD), capacity=500, merge_after=None)
+    for start in (0, 10):
+        record(replay, WORLD, start, start + 10)
+        replay.commit()
+    record(replay, WORLD, 20, 40)
+    saved = lp.Replay(spec_of(WORLD), 100)
+    record(saved, WORLD, 0, 40)
+    if what == "compact":
+        replay.close()
+    ballast = use_up(disk)
+    attempts = {
+        "commit": replay.commit,
+        "flush": lambda: (replay.commit(wait=False), replay.flush()),
+        "save": lambda: saved.save(disk / "saved"),
+        "snapshot": lambda: saved.snapshot(disk / "saved"),
+        "compact": lambda: lp.Lake.open(path).compact(),
+        "open": lambda: lp.Replay.open(disk / "new", spec_of(WORLD), capacity=500),
+        "device lake": lambda: DeviceLake(disk / "new", spec_of(WORLD)),
+    }
+    with pytest.raises(lp.LakeFull) as raised:
+        attempts[what]()
+    error = raised.value
+    where = path if what in ("commit", "flush", "compact") else disk / ("saved" if what[0] == "s" else "new")
+    assert error.errno == errno.ENOSPC
+    assert str(error) == (
+        f"[Errno 28] the disk of {where} is full (No space left on device); what was committed is intact and "
+        "newer steps are in memory: free some space and try again"
+    )
+    assert isinstance(error.__cause__, OSError)
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.errno, str(again)) == (error.errno, str(error))
+    ballast.unlink()
+    replay.close()
+    all_there(path, 40, WORLD)
+
+
+def test_an_exceeded_quota_is_named(tmp_path, monkeypatch):
+    path, write = tmp_path / "lake", files.write_all
+
+    def exceeded(*_: object) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with lp.Replay.open(path, spec_of(WORLD), capacity=500) as replay:
+        record(replay, WORLD, 0, 20)
+        replay.commit()
+        record(replay, WORLD, 20, 30)
+        monkeypatch.setattr(files, "write_all", exceeded)
+        with pytest.raises(lp.LakeFull, match=r"quota at .*lake is exceeded .*raise the quota") as raised:
+            replay.commit()
+        assert raised.value.errno == errno.EDQUOT
+        monkeypatch.setattr(files, "write_all", write)
+        assert replay.commit().recorded == 30
+    all_there(path, 30, WORLD)
+
+
+def test_other_errors_of_a_commit_pass_unchanged(tmp_path, monkeypatch):
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with lp.Replay.open(tmp_path / "lake", spec_of(WORLD), capacity=500) as replay:
+        record(replay, WORLD, 0, 20)
+        monkeypatch.setattr(files, "write_all", broken)
+        with pytest.raises(OSError, match="Input/output error") as raised:
+            replay.commit()
+        assert type(raised.value) is OSError
+        monkeypatch.undo()
+
+
+def test_a_read_only_file_system_is_named(disk, tmp_path, monkeypatch):
+    """Also for a new lake and for a new writer, whose folders are made before there is a lock."""
+    path = disk / "lake"
+    with lp.Replay.open(path, spec_of(WORLD), capacity=500) as replay:
+        record(replay, WORLD, 0, 20)
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    cloud = f"file://{tmp_path / 'bucket'}"
+    for attempt in (
+        lambda: lp.Replay.open(disk / "new", spec_of(WORLD), capacity=500),
+        lambda: lp.Replay.open(path, capacity=500, writer="other"),
+        lambda: lp.Replay.open(path, capacity=500, writer="other", cloud=cloud),
+        lambda: DeviceLake(disk / "new", spec_of(WORLD)),
+        lambda: lp.Replay(spec_of(WORLD), 100).save(disk / "new"),
+    ):
+        with pytest.raises(lp.LakeReadOnly, match="is on a read-only file system") as raised:
+            attempt()
+        assert raised.value.errno == errno.EROFS
+    with pytest.raises(lp.LakeReadOnly, match="is on a read-only file system"):
+        lp.Replay.open(path, capacity=500)
+    all_there(path, 20, WORLD)
+    subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with lp.Replay.open(path, capacity=500) as replay:  # it becomes read-only while it is written
+        record(replay, WORLD, 20, 30)
+        monkeypatch.setattr(files, "write_all", read_only)
+        with pytest.raises(lp.LakeReadOnly, match="read-only file system") as raised:
+            replay.commit()
+        assert raised.value.errno == errno.EROFS
+        monkeypatch.undo()
+    all_there(path, 30, WORLD)
+
+
+def test_a_folder_without_write_permission_is_named(tmp_path, monkeypatch):
+    """Of a new lake and of a new writer; patched, because root may write everywhere."""
+    path, mkdir = tmp_path / "lake", Path.mkdir
+    lp.Replay.open(path, spec_of(WORLD), capacity=10).close()
+
+    def refused(self: Path, *args: object, **how: object) -> None:
+        if not self.exists():
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+        mkdir(self, *args, **how)
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    for attempt in (
+        lambda: lp.Replay.open(tmp_path / "new", spec_of(WORLD), capacity=10),
+        lambda: lp.Replay.open(path, capacity=10, writer="other"),
+    ):
+        with pytest.raises(lp.LakeReadOnly, match="may not be written by this user"):
+            attempt()
 
 
 def test_a_replay_that_cannot_be_closed_stays_open_and_loses_nothing(disk, rng):

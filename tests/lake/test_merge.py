@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -225,7 +226,7 @@ def test_a_merge_that_fails_leaves_all_as_it_was(tmp_path, monkeypatch, caplog):
             record(replay, world, 5 * k, 5 * k + 5)
             replay.commit()
             settle(replay)
-        assert replay._outflow.background.writer.maintenance.failures == 5
+        assert replay.stats().background_failures == 5
         assert caplog.text.count("could not be merged") == 1
         monkeypatch.undo()
         for k in range(8, 16):
@@ -236,6 +237,34 @@ def test_a_merge_that_fails_leaves_all_as_it_was(tmp_path, monkeypatch, caplog):
     with lp.Lake.open(path) as lake:
         all_there(lake, world, 0, 80)
         assert not list((path / "segments").glob("*.aside"))
+
+
+def test_commits_do_not_wait_for_a_merge(tmp_path, monkeypatch):
+    world, path = "frames first", tmp_path / "lake"
+    started, go_on, merging = threading.Event(), threading.Event(), merge.merge
+
+    def blocked(*args: object) -> object:
+        started.set()
+        assert go_on.wait(60)
+        return merging(*args)
+
+    monkeypatch.setattr(maintenance, "merge", blocked)
+    with lp.Replay.open(path, spec_of(world), capacity=50, keep_last=2, merge_after=4) as replay:
+        try:
+            for k in range(4):
+                record(replay, world, 5 * k, 5 * k + 5)
+                replay.commit()
+            assert started.wait(60)
+            for k in range(4, 8):
+                record(replay, world, 5 * k, 5 * k + 5)
+                assert replay.commit(wait=False).result(60).number == k
+        finally:
+            go_on.set()
+        settle(replay)
+        assert len(replay.commit().segments) < 8
+        assert replay.stats().background_failures == 0
+    with lp.Lake.open(path) as lake:
+        all_there(lake, world, 0, 40)
 
 
 def test_a_commit_that_fails_takes_the_merged_files_up_again(tmp_path, monkeypatch):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_lake import all_there, record, settle, spec_of
 
 import lakepond as lp
+from lakepond.lake.files import write_bytes
 from lakepond.lake.format import commits
-from lakepond.lake.lock import WriterLock
+from lakepond.lake.lock import CommitLock, WriterLock, unread
 from lakepond.lake.write import maintenance, packing
 from lakepond.lake.write.commit_queue import Background
 from lakepond.lake.write.disk_guard import DiskGuard
@@ -157,3 +160,64 @@ def test_a_second_writer_never_overwrites_a_commit(tmp_path, monkeypatch, links)
     second.close()
     all_there(path, 20, WORLD)
     assert not list((path / "commits").glob("*.aside"))
+
+
+def test_a_commit_can_be_locked_by_a_reader_as_soon_as_it_has_its_name(tmp_path, monkeypatch):
+    rename, link = Path.rename, os.link
+
+    def at_once(publish):
+        def published(source, target):
+            publish(source, target)
+            CommitLock(Path(target)).close()
+
+        return published
+
+    monkeypatch.setattr(Path, "rename", at_once(rename))
+    monkeypatch.setattr(os, "link", at_once(link))
+    for existing in ("replace", "refuse"):
+        write_bytes(tmp_path, f"{existing}.json", b"{}", existing=existing)
+
+
+def test_a_commit_that_is_replaced_while_a_reader_opens_it_is_opened_again(tmp_path, monkeypatch):
+    """Readers of one URL share a cache, and each writes the commit there."""
+    path, opened, replaced = tmp_path / "1.json", os.open, []
+    path.write_bytes(b"first")
+
+    def open_then_replace(name, *how, **more):
+        descriptor = opened(name, *how, **more)
+        if name == path and not replaced:
+            replaced.append(descriptor)
+            write_bytes(tmp_path, path.name, b"second")
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_then_replace)
+    lock = CommitLock(path)
+    monkeypatch.undo()
+    assert replaced
+    with unread(path) as free:
+        assert not free
+    lock.close()
+    with unread(path) as free:
+        assert free
+        path.unlink()
+    with pytest.raises(FileNotFoundError):
+        CommitLock(path)
+
+
+def test_a_reader_waits_until_retention_has_decided_to_keep_a_commit(tmp_path):
+    path = tmp_path / "1.json"
+    path.write_bytes(b"{}")
+    decided = threading.Event()
+
+    def decide():
+        with unread(path) as free:
+            assert free
+            deciding.set()
+            decided.wait(0.1)
+
+    deciding = threading.Event()
+    retention = threading.Thread(target=decide)
+    retention.start()
+    deciding.wait()
+    CommitLock(path).close()
+    retention.join()

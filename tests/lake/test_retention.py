@@ -409,6 +409,98 @@ def test_retention_knows_a_commit_that_is_published_while_the_others_are_listed(
         assert keeper._deletable(fourth) == [0, 1]
 
 
+@pytest.mark.parametrize("what", ["the first listing", "a commit", "a segment"])
+def test_commits_do_not_wait_for_a_listing_or_a_deletion(tmp_path, monkeypatch, what):
+    path = tmp_path / "lake"
+    write(path, [20, 20])
+    started, go_on = threading.Event(), threading.Event()
+    listing, deleting = commits.numbers, names.delete
+
+    def block() -> None:
+        if threading.current_thread().name.startswith("lakepond-maintenance"):
+            started.set()
+            assert go_on.wait(60)
+
+    def slow_listing(folder: Path) -> list[int]:
+        found = listing(folder)
+        block()
+        return found
+
+    def slow_deletion(file: Path) -> bool:
+        if (file.suffix == ".json") == (what == "a commit"):
+            block()
+        return deleting(file)
+
+    with lp.Replay.open(path, capacity=20, max_steps=20, keep_last=1) as replay:
+        if what == "the first listing":
+            monkeypatch.setattr(retention.commits, "numbers", slow_listing)
+        else:
+            monkeypatch.setattr(retention.names, "delete", slow_deletion)
+        try:
+            record(replay, WORLD, 40, 60)
+            replay.commit()
+            assert started.wait(60)
+            for n in range(60, 180, 20):
+                record(replay, WORLD, n, n + 20)
+                assert replay.commit(wait=False).result(60).recorded == n + 20
+        finally:
+            go_on.set()
+        settle(replay)
+        assert replay.stats().background_failures == 0
+    assert readable(path) == [8]
+    with lp.Lake.open(path) as lake:
+        assert names.segment_files(path / "segments").keys() == dict(lake.files()).keys()
+
+
+def test_a_file_that_is_needed_again_while_it_is_being_deleted_is_written_after_that(tmp_path, monkeypatch):
+    """Otherwise it would be deleted after it was written again."""
+    path = tmp_path / "lake"
+    write(path, [20])
+    file = next(iter(names.segment_files(path / "segments")))
+    keeper = retention.Retention(path, "", Segments(path), keep_last=1)
+    started, go_on, deleting = threading.Event(), threading.Event(), names.delete
+
+    def slow(file: Path) -> bool:
+        started.set()
+        assert go_on.wait(60)
+        return deleting(file)
+
+    monkeypatch.setattr(retention.names, "delete", slow)
+    deletes = threading.Thread(target=keeper._delete, args=([file],))
+    claims = threading.Thread(target=keeper.claim, args=(file, 1))
+    deletes.start()
+    assert started.wait(60)
+    claims.start()
+    keeper.claim("another", 1)  # does not wait
+    claims.join(0.2)
+    assert claims.is_alive()
+    go_on.set()
+    deletes.join()
+    claims.join()
+    assert not (path / "segments" / file).exists()
+    (path / "segments" / file).write_bytes(b"written again")
+    keeper._delete([file])
+    assert (path / "segments" / file).exists()
+
+
+def test_a_retention_that_fails_is_counted_and_said_once_and_commits_continue(tmp_path, monkeypatch, caplog):
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    path = tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(WORLD), capacity=20, max_steps=20, keep_last=1) as replay:
+        assert replay.stats().background_failures == 0
+        monkeypatch.setattr(retention.names, "delete", broken)
+        for k in range(4):
+            record(replay, WORLD, 20 * k, 20 * k + 20)
+            replay.commit()
+            settle(replay)
+        assert replay.stats().background_failures == 3  # the first commit leaves nothing to delete
+        assert caplog.text.count("could not be deleted and are kept: OSError") == 1
+        monkeypatch.undo()
+    assert readable(path) == [3]
+
+
 def test_no_file_is_deleted_while_a_manifest_of_a_kept_commit_cannot_be_read(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(packing, "LOOSE", 2)
     path = tmp_path / "lake"
@@ -429,7 +521,7 @@ def test_no_file_is_deleted_while_a_manifest_of_a_kept_commit_cannot_be_read(tmp
         commit(40, 45)  # goes on, though it cannot read what it needs for cleaning up
         logged = [each.getMessage() for each in caplog.records if "could not be deleted" in each.getMessage()]
         assert 1 <= len(logged) == len(set(logged))  # each reason once
-        assert replay._outflow.background.writer.maintenance.failures > 1
+        assert replay.stats().background_failures > 1
         assert before <= names.segment_files(path / "segments").keys()
         for file, data in damaged.items():
             file.write_bytes(data)

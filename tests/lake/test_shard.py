@@ -87,7 +87,7 @@ def test_any_rows_in_any_order_come_back(
         np.testing.assert_array_equal(got, rows[start:stop])
         if codec == "none":
             np.testing.assert_array_equal(shard.view(start, stop), rows[start:stop])
-        shard.verify(threads)
+        shard.verify()
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,15 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_lake import agrees, record, settle, spec_of
 
 import lakepond as lp
+from lakepond.flow.device_to_lake import DeviceLake, Lanes
 from lakepond.lake import lock
 from lakepond.lake.format import commits, manifests, names
+from lakepond.lake.format.checksum import digest_of
 from lakepond.lake.format.sealed import seal, unseal
 from lakepond.lake.write import packing
 
@@ -118,6 +121,41 @@ def test_unknown_keys_are_ignored(path):
         agrees(lake.steps(0, 50), 49, WORLD)
 
 
+def test_unknown_keys_in_a_manifest_are_ignored(path, monkeypatch):
+    """In the manifest itself, and in its entries; the commit names it by the digest of all its bytes."""
+    monkeypatch.setattr(manifests, "_kept", manifests._Kept())
+    content = json.loads(newest(path).read_text())
+
+    def renamed(entry: dict[str, object]) -> dict[str, object]:
+        if "manifest" not in entry:
+            return entry
+        manifest = unseal((path / "segments" / f"{entry['manifest']}.manifest").read_bytes())
+        listed = [renamed(each) | {"colour": "red"} for each in manifest["entries"]]
+        data = seal(manifest | {"mood": "good", "entries": listed})
+        digest = digest_of(data)
+        (path / "segments" / f"{digest}.manifest").write_bytes(data)
+        changed.append(digest)
+        return entry | {"manifest": digest, "size": len(data)}
+
+    changed: list[str] = []
+    steps = [renamed(entry) for entry in content["steps"]]
+    rows = [[renamed(entry) for entry in listed] for listed in content["rows"]]
+    change(newest(path), steps=steps, rows=rows)
+    assert len(changed) > 2
+    with lp.Lake.open(path) as lake:
+        assert {entry.name for entry in lake.commit.segments} & {f"{each}.manifest" for each in changed}
+        lake.verify()
+        batch = lake.steps(0, 40)
+        for i in range(40):
+            agrees(batch, i, WORLD)
+    with lp.Replay.open(path, capacity=60) as replay:
+        record(replay, WORLD, 40, 50)
+    with lp.Lake.open(path) as lake:
+        lake.verify()
+        agrees(lake.steps(0, 50), 49, WORLD)
+    assert lp.repair(path).quarantined == ()
+
+
 @pytest.mark.parametrize("wrong", [{"format": 0}, {"format": "2"}, {"format": True}, {"requires": "none"}])
 def test_an_invalid_version_is_damage(path, wrong):
     change(newest(path), **wrong)
@@ -158,7 +196,10 @@ def test_numbers_in_notes_that_are_not_finite_become_strings(tmp_path):
     note = {"loss": float("nan"), "all": [float("inf"), -float("inf"), 1.5], "why": {"x": float("nan")}}
     with lp.Replay.open(path, spec_of("vector"), capacity=10) as replay:
         record(replay, "vector", 0, 3)
-        replay.commit(note=note)
+        committed = replay.commit(note=note)
+        pending = replay.commit(note=note, wait=False)
+        note["loss"] = "changed later"
+        pending.result()
     expected = {"loss": "NaN", "all": ["Infinity", "-Infinity", 1.5], "why": {"x": "NaN"}}
 
     def refused(constant: str) -> None:
@@ -166,8 +207,45 @@ def test_numbers_in_notes_that_are_not_finite_become_strings(tmp_path):
 
     text = (path / "commits" / commits.file_name(0)).read_text()
     assert json.loads(text, parse_constant=refused)["note"] == expected
+    assert committed.note == expected  # as it is read back
     with lp.Lake.open(path) as lake:
+        assert lake.commit.number == 1
         assert lake.commit.note == expected
+
+
+@pytest.mark.parametrize("save", ["commit", "pour"])
+def test_the_note_of_a_commit_is_the_one_that_is_read_back(tmp_path, save):
+    """With lists for tuples, and text as keys."""
+    path, note = tmp_path / "lake", {"shape": (2, 3), 7: {None: True}, "loss": float("nan")}
+    if save == "commit":
+        with lp.Replay.open(path, spec_of("vector"), capacity=10) as replay:
+            record(replay, "vector", 0, 3)
+            replay.cut(0)
+            commit = replay.commit(note)
+    else:
+        spec = lp.Spec(obs=lp.Field((8,), "uint8"), action=lp.Field((), "int32"))
+        at, ended = np.arange(3)[None], np.zeros((1, 3), bool)
+        columns = {"action": at.astype(np.int32), "reward": at.astype(np.float32)}
+        columns |= {"terminated": ended, "truncated": ended}
+        rows = np.zeros((1, 4, 8), np.uint8)
+        with DeviceLake(path, spec) as device:
+            lanes = Lanes(rows, 3, np.zeros(1, np.int64), at, at + 1, columns)
+            commit = device.pour([lanes], note).result()
+    assert {"shape": [2, 3], "7": {"null": True}, "loss": "NaN"}.items() <= commit.note.items()
+    with lp.Lake.open(path) as lake:
+        assert lake.commit.note == commit.note
+
+
+@pytest.mark.parametrize("note", [{"loss": object()}, {"loss": {1, 2}}])
+def test_a_note_that_is_not_json_is_refused_and_nothing_is_committed(tmp_path, note):
+    with lp.Replay.open(tmp_path / "lake", spec_of("vector"), capacity=10) as replay:
+        record(replay, "vector", 0, 3)
+        with pytest.raises(TypeError):
+            replay.commit(note)
+        note["loss"] = note
+        with pytest.raises(ValueError, match="Circular"):
+            replay.commit(note)
+        assert commits.numbers(tmp_path / "lake" / "commits") == []
 
 
 # --- the newest commit -------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import lakepond as lp
 from lakepond.plan import PRESETS, Workload, make_plan
 from lakepond.plan.measured import play, written
 from lakepond.plan.needs import GB, PROCESS_BYTES, estimate, judge, reported_gb, uploads
-from lakepond.plan.workload import IMAGES, parse_field
+from lakepond.plan.workload import FLOATS, IMAGES, parse_field
 
 EIGEN2 = PRESETS["eigen2"]
 
@@ -237,7 +237,7 @@ def test_an_environment_is_measured_by_playing_it():
     assert seen.spec.obs == lp.Field((4,), "float32")
     assert seen.rows == "whole"
     assert 0 < seen.shares.columns[0] <= seen.shares.columns[1] <= 1
-    assert play("CartPole-v1", 0).steps == 0
+    assert play("CartPole-v1", 0).shares == FLOATS  # nothing was played
 
 
 def test_an_environment_that_is_not_there_is_one_sentence():

@@ -35,7 +35,9 @@ PAGES = ["overview", "episodes", "values", "rows", "files"]  # of a lake; a run 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (360, "dark")])
 @pytest.mark.parametrize("name", ["boards", "market"])
-def test_every_page_fits_the_screen_without_a_complaint(lakes, serve, visit, name, width, scheme):
+def test_every_page_fits_the_screen_without_a_complaint_and_names_its_controls(
+    lakes, serve, visit, name, width, scheme
+):
     server = serve(lakes / name)
     page = visit(server.url, width=width, scheme=scheme)
     for each in PAGES:
@@ -44,6 +46,12 @@ def test_every_page_fits_the_screen_without_a_complaint(lakes, serve, visit, nam
         assert no_sideways(page), f"{each} is wider than the screen"
         assert page.get_attribute("#nav a[aria-current=page]", "href").startswith(f"#/{each}")
         assert page.locator("h1").count() == 1
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll('button, select, input, .plot, figure, .screen canvas')]
+            .filter(e => !(e.getAttribute('aria-label') || e.innerText || (e.labels && e.labels.length)))
+            .map(e => e.outerHTML)"""
+        )
+        assert nameless == []
 
 
 def test_the_overview_has_the_figures_of_the_lake(lakes, serve, visit):
@@ -57,6 +65,7 @@ def test_the_overview_has_the_figures_of_the_lake(lakes, serve, visit):
     assert "frames 2400" in text
     assert page.locator("table[aria-label='Streams'] tbody tr").count() == 4
     page.wait_for_selector("figure[data-commits='6'] .u-over")
+    assert not page.locator("#nav a[href^='#/training']").is_visible()  # it is not part of a run
 
 
 def test_commits_that_take_long_to_read_come_later(lakes, serve, visit, monkeypatch):
@@ -181,20 +190,6 @@ def test_everything_can_be_reached_by_tab_and_shows_where_one_is(lakes, serve, v
     assert {"SELECT#stream", "SELECT#order", "INPUT#scrubStep of the episode", "BUTTONPlay"} <= seen
 
 
-def test_every_control_has_a_name(lakes, serve, visit):
-    server = serve(lakes / "market")
-    page = visit(server.url)
-    for each in PAGES:
-        page.click(f"#nav a[href^='#/{each}']")
-        ready(page, each)
-        nameless = page.evaluate(
-            """() => [...document.querySelectorAll('button, select, input, .plot, figure, .screen canvas')]
-            .filter(e => !(e.getAttribute('aria-label') || e.innerText || (e.labels && e.labels.length)))
-            .map(e => e.outerHTML)"""
-        )
-        assert nameless == []
-
-
 def test_a_market_shows_its_window_and_where_it_bought(lakes, serve, visit):
     server = serve(lakes / "market")
     page = ready(visit(f"{server.url}#/episodes?stream=3&first=3&last=239&at=59"), "episodes")
@@ -302,11 +297,6 @@ def test_a_training_is_watched_live(serve, visit, tmp_path):
     ready(page, "training")
     assert page.locator("figure").count() == 5
     assert "Best agent: 44 at the end" in page.inner_text("main")
-
-
-def test_a_lake_without_a_run_has_no_page_about_training(lakes, serve, visit):
-    page = ready(visit(serve(lakes / "boards").url), "overview")
-    assert not page.locator("#nav a[href^='#/training']").is_visible()
 
 
 def test_the_token_leaves_the_address_bar_and_a_reload_works(lakes, serve, visit):

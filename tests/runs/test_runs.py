@@ -17,7 +17,7 @@ import optax
 import pytest
 
 from lakepond.errors import RunCorrupt, RunError, RunLocked, RunMismatch, RunNotFound
-from lakepond.runs import Run
+from lakepond.runs import Run, settings
 
 
 @dataclass(frozen=True)
@@ -340,3 +340,56 @@ def test_a_checkpoint_of_another_dtype_is_refused_and_nan_is_loaded(tmp_path):
                 RunMismatch, match=f"kernel has dtype float32, these settings need {other.dtype}"
             ):
                 run.load(1, like={"agent": {"kernel": other}})
+
+
+# --- strict JSON -------------------------------------------------------------------------------------
+
+
+def refused(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def test_numbers_of_a_state_that_are_not_finite_are_stored_as_strings_and_read_as_numbers(tmp_path):
+    state = {
+        "best": -np.inf,
+        "scores": [1.5, np.nan, np.inf],
+        "more": {"name": "Nan", "x": np.float64("inf")},
+    }
+    with Run.create(tmp_path / "run", "erl", Config()) as run:
+        home = run.save(1, arrays={}, state=state)
+    stored = json.loads((home / "state.json").read_text(), parse_constant=refused)["state"]
+    assert stored["best"] == "-Infinity"
+    assert stored["scores"] == [1.5, "NaN", "Infinity"]
+    for found in (Run.open(tmp_path / "run").state(), Run.open(tmp_path / "run").load(like={}).state):
+        assert found["best"] == -np.inf
+        np.testing.assert_array_equal(found["scores"], state["scores"])
+        assert found["more"] == state["more"]
+    text = (home / "state.json").read_text()  # as earlier versions wrote it
+    (home / "state.json").write_text(text.replace('"NaN"', "NaN").replace('"-Infinity"', "-Infinity"))
+    found = Run.open(tmp_path / "run").state()
+    assert found["best"] == -np.inf
+    np.testing.assert_array_equal(found["scores"], state["scores"])
+
+
+@dataclass(frozen=True)
+class Unlimited:
+    most: float = np.inf
+    rate: float = np.nan
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_run_whose_settings_are_not_finite_is_strict_json_and_resumes(tmp_path, earlier):
+    Run.create(tmp_path, "erl", Unlimited()).close()
+    file = tmp_path / "config.json"
+    about = json.loads(file.read_text(), parse_constant=refused)
+    assert about["config"] == {"most": "Infinity", "rate": "NaN"}
+    if earlier:  # an earlier version wrote them as numbers
+        file.write_text(json.dumps(about | {"config": {"most": np.inf, "rate": np.nan}}))
+    with Run.create(tmp_path, "erl", Unlimited()) as run:
+        run.start_session()  # writes the file again
+    json.loads(file.read_text(), parse_constant=refused)
+    config = settings.from_json(Unlimited, Run.open(tmp_path).config, "erl", tmp_path)
+    assert config.most == np.inf
+    assert np.isnan(config.rate)
+    with pytest.raises(RunMismatch, match=r"most 'Infinity' there, 3\.0 here"):
+        Run.create(tmp_path, "erl", Unlimited(most=3.0))

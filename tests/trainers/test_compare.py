@@ -13,7 +13,7 @@ import pytest
 from lakepond.agents.settings import PQNSettings
 from lakepond.errors import ConfigError
 from lakepond.runs import Run
-from lakepond.trainers import arena, compare, mixture
+from lakepond.trainers import arena, compare, compare_workers, mixture
 from lakepond.trainers.compare import ARMS, CompareConfig, Job
 
 
@@ -38,6 +38,8 @@ def test_every_arm_has_the_same_frames_and_its_own_difference(tmp_path):
     assert found["mixture-keep"].epsilon_reset == "keep"
     assert not found["apart"].share
     assert found["single-lake"] == dataclasses.replace(found["single-epochs"], replay_share=0.5)
+    assert found["single-newest"] == dataclasses.replace(found["single-lake"], replay_newest=4 * 24_576 // 5)
+    assert found["single-rewarded"] == dataclasses.replace(found["single-lake"], replay_rewarded=0.5)
     acts = found["mixture-acts"]
     assert acts.big_steps == acts.agents_steps == found["single"].pqn.frames // 2
     per_step = acts.pqn.epochs / 2 + acts.big_pqn.epochs / 2
@@ -195,18 +197,13 @@ def test_checkpoints_that_a_crash_left_beside_a_result_are_removed_by_the_next_p
 
 
 def test_recovery_is_counted_from_the_reset_to_the_level_before_it():
-    frames, scores = [10, 20, 30, 40], [5.0, 3.0, 4.9, 5.5]
-    assert compare._recovery(frames, scores, 10, 5.0) == 30
-    assert compare._recovery(frames, scores, 10, 4.5) == 20
-    assert compare._recovery(frames, scores, 10, 9.0) is None
-
-
-def test_recovery_is_taken_from_the_curve():
     curve = [(10, 5.0), (20, 3.0), (30, 4.8), (40, 5.5)]
     reset = {"step": 10, "evaluation_before": 5.0, "evaluation_after": 2.0}
     found = compare._recovered(reset, curve)
     assert (found["recovery"], found["recovery_95"]) == (30, 20)
     assert compare._recovered({**reset, "evaluation_after": 5.1}, curve)["recovery"] == 0
+    found = compare._recovered({**reset, "evaluation_before": 5.7}, curve)
+    assert (found["recovery"], found["recovery_95"]) == (None, 30)  # 5.5 of 5.415
 
 
 def test_the_score_of_every_arm_is_that_of_the_policy_that_its_run_ends_with(tmp_path, monkeypatch):
@@ -241,6 +238,25 @@ def test_a_folder_is_one_comparison(tmp_path):
         ConfigError, match=r"comparison with env_steps=524288, not 1000000; choose another folder"
     ):
         compare.settle(CompareConfig(env_steps=1_000_000), tmp_path)
+
+
+def test_settings_and_results_that_are_not_finite_are_strict_json(tmp_path, monkeypatch):
+    def refused(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    monkeypatch.setattr(compare.single, "run", train)
+    monkeypatch.setattr(compare, "final_score", lambda config, folder: float("nan"))
+    config = dataclasses.replace(TRAINED, seeds=1, learning_rate=float("inf"))
+    assert compare.run(config, tmp_path) == 0
+    file, job = tmp_path / "settings.json", compare.jobs(config, tmp_path)[0]
+    assert json.loads(file.read_text(), parse_constant=refused)["learning_rate"] == "Infinity"
+    (result,) = compare.results(tmp_path)
+    assert json.loads((job.folder / "result.json").read_text(), parse_constant=refused) == result
+    assert result["score"] == "NaN"
+    compare_workers._write_result(job, {**result, "score": float("nan")})
+    assert list(compare.results(tmp_path)) == [result]
+    file.write_text(file.read_text().replace('"Infinity"', "Infinity"))  # as earlier versions wrote it
+    compare.settle(config, tmp_path)
 
 
 def test_what_cannot_be_is_told(tmp_path):

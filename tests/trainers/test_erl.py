@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -66,9 +66,7 @@ def test_the_lake_holds_the_true_windows_of_training_days_only(run):
 
 
 def test_the_noise_is_a_share_of_the_range_of_coefficients_and_of_sale_targets(capsys, monkeypatch):
-    config = replace(
-        TINY, noise=0.05, episodes=8
-    )  # actions in the middle of their ranges: nothing is clipped
+    config = replace(TINY, noise=0.05, episodes=8)  # actions in the middle of their ranges: none is clipped
     market = erl.open_market(config)
     agents = jax.tree.map(np.zeros_like, erl.first_generation(config, market.inputs).population)
     seen = erl.explore(config, market, agents, erl.Chance.of(config, market, 1))
@@ -173,6 +171,16 @@ def test_the_view_tells_the_trades_of_a_recorded_episode_as_the_market_made_them
     assert late > 0
 
 
+def test_mutation_grows_while_validation_stalls_up_to_its_bound_and_falls_back_after():
+    config = replace(TINY, mutation_std=0.1, mutation_std_max=0.2, patience=3)
+    counters, seen = erl.Counters(std=0.1), []
+    for stalled in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0):
+        counters = counters._replace(stalled=stalled)
+        counters = counters._replace(std=erl.mutation_std(config, counters))
+        seen.append(round(counters.std, 4))
+    assert seen == [0.1, 0.1, 0.1, 0.15, 0.15, 0.15, 0.2, 0.2, 0.2, 0.2, 0.1]
+
+
 def test_memory_does_not_grow_from_generation_3_to_25(run):
     rss = [line["rss_bytes"] for line in history(run)]
     assert rss[24] - rss[2] < 24 << 20
@@ -243,9 +251,8 @@ def test_evaluation_compares_the_champion_and_writes_pictures_and_trades(run, ca
     home = Path(result["report"])
     trades = (home / "trades.csv").read_text().splitlines()
     assert len(trades) == 1 + result["champion"]["trades"]
-    assert {"equity.png", "profits.png", "equity.csv", "result.json"} <= {
-        file.name for file in home.iterdir()
-    }
+    for name in ("equity.png", "profits.png", "equity.csv", "result.json"):
+        assert (home / name).exists()
     curve = np.loadtxt(home / "equity.csv", delimiter=",", skiprows=1, usecols=1)
     assert 100 * (curve[-1] - 1) == pytest.approx(result["champion"]["total_return"])
     days = erl.open_market(TINY).history.splits.validation
@@ -284,6 +291,24 @@ def test_a_record_that_cannot_be_read_is_one_sentence(content, tmp_path):
         evaluate_market.recorded(tmp_path, "holdout")
 
 
+def test_a_result_with_numbers_that_are_not_finite_is_strict_json_and_is_read_back(tmp_path, monkeypatch):
+    def refused(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    account = evaluate_market.Account(float("nan"), float("-inf"), 0.0, 0, 0.0, 0.0)
+    numbers = asdict(account)
+    days = {"part": "holdout", "first_day": "2020-01-01", "last_day": "2020-01-02"}
+    found = evaluate_market.Evaluation({**days, "buy_and_hold": numbers}, np.array([]), {}, [])
+    monkeypatch.setattr(evaluate_market, "_draw", lambda *_: None)
+    evaluate_market.record(found, tmp_path)
+    file = tmp_path / "evaluation" / "holdout" / "result.json"
+    stored = json.loads(file.read_text(), parse_constant=refused)
+    assert stored["buy_and_hold"]["total_return"] == "NaN"
+    again = evaluate_market.recorded(tmp_path, "holdout")
+    assert again is not None
+    np.testing.assert_equal(again["buy_and_hold"], numbers)
+
+
 def test_random_agents_trade_as_often_as_the_champion_and_with_its_sale_targets(run):
     found = evaluate_market.evaluate(run, random_agents=20, sweep=[(0.1, 0.0), (2.0, 0.0), (0.1, 1.0)]).result
     assert found["champion"]["trades"] > 10
@@ -310,7 +335,7 @@ def account_of(
 ) -> tuple[np.ndarray, evaluate_market.Account]:
     """One instrument; trades as (entry, exit, profit in percent)."""
     rules = Rules(context=2, trading_days=1, settlement_days=1, max_holding=2, cost=0.0)
-    price = np.repeat(np.array(closes)[:, None], 1, axis=1)
+    price = np.array(closes)[:, None]
     dates = np.datetime64("2020-01-01") + np.arange(len(closes))
     known = History.of(Panel(dates, ("A",), price, price, price, price), rules)
     size = len(closes)

@@ -91,6 +91,14 @@ def whole_live(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def whole_single(tmp_path_factory):
+    """A single agent that nobody stopped."""
+    folder = tmp_path_factory.mktemp("single") / "run"
+    single.run(SINGLE, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def whole_replaying(tmp_path_factory):
     """A single agent with a lake that nobody stopped."""
     folder = tmp_path_factory.mktemp("replaying") / "run"
@@ -145,9 +153,55 @@ def stop_and_go_on(trainer, config, folder, whole):
     assert_same(whole, folder)
 
 
-def test_a_single_agent_that_was_stopped_ends_with_the_same_bits(tmp_path):
-    single.run(SINGLE, tmp_path / "whole")
-    stop_and_go_on(single, SINGLE, tmp_path / "stopped", tmp_path / "whole")
+def test_a_single_agent_that_was_stopped_ends_with_the_same_bits(tmp_path, whole_single):
+    stop_and_go_on(single, SINGLE, tmp_path / "stopped", whole_single)
+
+
+def test_seeds_in_one_program_end_with_the_bits_of_each_alone_and_are_ordinary_runs(tmp_path, whole_single):
+    folder, alone = tmp_path / "seeds", tmp_path / "alone"
+    first, second = folder / "seed-0", folder / "seed-1"
+    with pytest.raises(Stopped):
+        single.run(SINGLE, folder, seeds=2, tell=stop_after(4))
+    assert [max(Run.open(each).checkpoints()) for each in (first, second)] == [2, 1]  # the first is ahead
+    lines = []
+    found = single.run(SINGLE, folder, seeds=2, tell=lines.append)
+    assert [line.split(",")[0] for line in lines[:2]] == [
+        "seed-0 resuming from checkpoint 2",
+        "seed-1 resuming from checkpoint 1",
+    ]
+    single.run(replace(SINGLE, seed=1), alone)
+    assert_same(first, whole_single)
+    assert_same(second, alone)
+    assert final(first)[0] != final(second)[0]
+    assert Run.open(second).config["seed"] == 1
+    assert found["seed-1"]["evaluation"] == list(Run.open(second).history())[-1]["evaluation"]
+    assert len(play(second, most_steps=5).observations) > 2
+    single.run(replace(SINGLE, seed=1), second, resume_from=3)  # one of them resumes by itself
+    assert_same(second, alone)
+
+
+def test_seeds_that_replay_have_a_lake_each_and_push_to_a_place_each(tmp_path, whole_replaying):
+    url = f"file://{tmp_path}/bucket"
+    single.run(replace(REPLAYING, push_to=url), tmp_path / "seeds", seeds=2)
+    for name in ("seed-0", "seed-1"):
+        pull_run(tmp_path / "pulled" / name, Cloud.of(f"{url}/{name}"))
+        assert_same(tmp_path / "seeds" / name, tmp_path / "pulled" / name)
+    assert_same(tmp_path / "seeds" / "seed-0", whole_replaying)
+    assert_same_lake(tmp_path / "seeds" / "seed-0", whole_replaying)
+    assert final(tmp_path / "seeds" / "seed-1")[0] != final(whole_replaying)[0]
+
+
+def test_seeds_under_vmap_learn_what_each_learns_alone(tmp_path, monkeypatch):
+    config = replace(SINGLE, hidden=(9,), env_steps=256, evaluate_every=256)  # a program of its own
+    single.run(replace(config, seed=1), tmp_path / "alone")
+    monkeypatch.setattr(fleet, "accelerated", lambda: True)
+    monkeypatch.setattr(jax.lax, "map", None)
+    single.run(config, tmp_path / "seeds", seeds=2)
+    like = {"policy": single.build(config).network.init(jax.random.PRNGKey(0))}
+    folders = tmp_path / "alone", tmp_path / "seeds" / "seed-1"
+    one, other = (jax.tree.leaves(Run.open(each).load(like=like).arrays) for each in folders)
+    for a, b in zip(one, other, strict=True):
+        assert np.asarray(a) == pytest.approx(np.asarray(b), abs=1e-4)
 
 
 def test_a_live_run_that_was_stopped_ends_with_the_same_bits_lake_included(tmp_path, whole_live):

@@ -95,9 +95,9 @@ def test_the_big_agent_stops_when_it_has_seen_each_transition_as_often_as_was_as
 def test_each_stage_takes_its_share_of_the_gradient_steps(monkeypatch):
     seen = []
 
-    def learn(_, shape, n_step, agent, pond, teacher, stage):
-        seen.append((stage.steps, stage.total, n_step, stage.gamma))
-        return agent, DQNMetrics(*[jnp.float32(stage.steps)] * 3)
+    def learn(_, shape, n_step, agent, pond, teacher, key, steps, total, gamma):
+        seen.append((steps, total, n_step, gamma))
+        return agent, DQNMetrics(*[jnp.float32(steps)] * 3)
 
     monkeypatch.setattr(mixture, "learn", learn)
     made, best, _ = made_and_weights(big_n_step=(10, 5, 3))
@@ -217,8 +217,8 @@ def test_the_learning_rate_falls_to_what_is_left_at_the_end():
         before = np.asarray(state.params["head"]["advantage"]["bias"])
         state = state._replace(updates=jnp.int32(8))  # of 8: its training is over
         pond = load(pond_of, pond_of.init(), columns, [(0, rows)])
-        stage = mixture.Stage(jax.random.PRNGKey(4), steps=1, total=8, gamma=0.99)
-        after, _ = mixture.learn(made, pond_of, 3, state, pond, best, stage)
+        key = jax.random.PRNGKey(4)
+        after, _ = mixture.learn(made, pond_of, 3, state, pond, best, key, steps=1, total=8, gamma=0.99)
         moved[left] = np.asarray(after.params["head"]["advantage"]["bias"]) - before
     assert (moved[0.0] == 0).all()
     assert (moved[1.0] != 0).any()

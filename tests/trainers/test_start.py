@@ -13,8 +13,8 @@ from tiny_market import TINY
 
 import lakepond as lp
 from faults import training
-from lakepond.cli import main, overview
-from lakepond.errors import ConfigError, RunMismatch
+from lakepond.cli import main, overview, where
+from lakepond.errors import CloudUnreachable, ConfigError, RunMismatch
 from lakepond.runs import Run, settings
 from lakepond.trainers import erl, live, mixture, single
 from lakepond.trainers.play import play
@@ -98,6 +98,26 @@ def test_a_single_agent_starts_over_beside_what_was_there_and_resumes(tmp_path, 
     assert "is a run of the trainer 'single', not 'mixture'" in capsys.readouterr().err
 
 
+def test_seeds_are_an_option_of_the_command_and_each_has_its_line(tmp_path, capsys, monkeypatch):
+    called = []
+
+    def run(config, folder, *, seeds, **_):
+        called.append((config.seed, folder, seeds))
+        return {
+            f"seed-{seed}": {"evaluation": seed + 0.5} for seed in range(config.seed, config.seed + seeds)
+        }
+
+    monkeypatch.setattr(single, "run", run)
+    command = ["train", "single", "--seeds", "2", "--seed", "3", "--out", str(tmp_path)]
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seed-4"] == {"evaluation": 4.5}
+    assert main(command) == 0
+    assert capsys.readouterr().out.split()[:4] == ["seed-3", "3.50", "seed-4", "4.50"]
+    assert called == [(3, tmp_path, 2)] * 2
+    assert main([*command, "--resume"]) == 2
+    assert f"lakepond train single --resume --out {tmp_path}/seed-<number>." in capsys.readouterr().err
+
+
 def test_the_first_checkpoint_can_be_evaluated(run, capsys):
     assert Run.open(run).checkpoints() == [0, 1, 2]
     json.loads((run / "checkpoints" / "00000000" / "state.json").read_text(), parse_constant=pytest.fail)
@@ -130,6 +150,45 @@ def test_a_place_to_push_to_that_came_with_the_run_must_be_confirmed(run, tmp_pa
     edit(run, lambda config: config.update(push_to=place))
     assert resume(run, "--generations", "4", "--push-to", place) == 0
     assert (tmp_path / "somebody" / "config.json").exists()
+
+
+def test_a_new_run_is_not_pushed_to_where_another_one_is_but_a_resumed_one_is(run, tmp_path, capsys):
+    place, new = f"file://{tmp_path}/bucket", tmp_path / "new"
+    assert main(["push", str(run), place]) == 0
+
+    def refused(words: list[str], url: str = place) -> bool:
+        code = main(words)
+        said = " ".join(capsys.readouterr().err.split())
+        return code == 2 and f"{url} contains another run; `lakepond pull {url} FOLDER` and resume it" in said
+
+    for trainer in CONFIGS:
+        assert refused(training.words(trainer, new, "--push-to", place))
+    assert refused(training.words("erl", run, "--start-over", "--push-to", place))
+    assert main(["push", str(run), f"{place}-of-seeds/seed-1"]) == 0
+    seeds = ["--seeds", "2", "--push-to", f"{place}-of-seeds"]
+    assert refused(training.words("single", new, *seeds), f"{place}-of-seeds/seed-1")
+    assert not new.exists()
+    assert not list(run.glob("old-*"))
+
+    assert resume(run, "--generations", "3", "--push-to", place) == 0
+    another = tmp_path / "another-machine"
+    assert main(["pull", place, str(another)]) == 0
+    assert resume(another, "--generations", "4", "--push-to", place) == 0
+    assert Run.open(another).checkpoints()[-1] == 4
+    assert (tmp_path / "bucket" / "checkpoints" / "00000004" / "state.json").exists()
+
+
+def test_a_bucket_that_does_not_answer_at_the_start_is_a_warning_unless_it_is_required(
+    tmp_path, caplog, monkeypatch
+):
+    def no_answer(place: object) -> bool:
+        raise CloudUnreachable("no answer")
+
+    monkeypatch.setattr("lakepond.runs.copies.is_run_in_cloud", no_answer)
+    where.check_free("gs://bucket/x", tmp_path, "--push-to", start_over=False)
+    assert "cannot check whether gs://bucket/x contains another run: no answer" in caplog.text
+    with pytest.raises(CloudUnreachable):
+        where.check_free("gs://bucket/x", tmp_path, "--cloud", start_over=False, required=True)
 
 
 def test_a_run_of_an_older_version_resumes_with_one_warning_of_what_is_unknown(run, capsys):

@@ -78,7 +78,7 @@ def test_options_change_settings_at_every_depth():
 
 
 def test_the_settings_that_people_change_first_are_ten():
-    assert len(HEADINGS[""]) == 10
+    assert len(HEADINGS[""].split()) == 10
 
 
 def test_help_shows_the_values_of_the_presets(capsys, monkeypatch):

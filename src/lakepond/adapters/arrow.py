@@ -6,21 +6,22 @@ schema has the spec, with its spaces, as in `lake.json`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lakepond import untrusted
-from lakepond.adapters.episodes import Imported, Progress, recording
-from lakepond.adapters.staging import new_lake, refuse_existing
+from lakepond.adapters.episodes import Imported, Progress, recording, totals
+from lakepond.adapters.staging import refuse_existing
 from lakepond.arrow_sizes import check_ipc, check_parquet
 from lakepond.errors import SpecError
 from lakepond.lake.files import write_path
 from lakepond.lake.format import description
 from lakepond.lake.format.columns import Column
+from lakepond.lake.format.sealed import strict
 from lakepond.lake.read.episodes import episode_ids
 from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, Batch, Spec, leaves, rebuild
@@ -35,7 +36,7 @@ def to_arrow(lake: Lake, *, next_obs: bool = True) -> Any:
     import pyarrow as pa
 
     columns = _columns(lake.spec, next_obs)
-    metadata = {SPEC: json.dumps(description.spec_to_json(lake.spec))}
+    metadata = {SPEC: strict(description.spec_to_json(lake.spec))}
     schema = pa.schema([column.field for column in columns], metadata)
 
     def batches() -> Iterator[Any]:
@@ -53,9 +54,7 @@ def export_parquet(lake: Lake, path: str | Path, *, next_obs: bool = True) -> No
     """Write one Parquet file, compressed with zstd; atomic."""
     import pyarrow.parquet as pq
 
-    def open_file(temporary: Path, schema: Any) -> Any:
-        return pq.ParquetWriter(temporary, schema, compression="zstd", use_dictionary=False)
-
+    open_file = partial(pq.ParquetWriter, compression="zstd", use_dictionary=False)
     _export(to_arrow(lake, next_obs=next_obs), Path(path), open_file)
 
 
@@ -63,18 +62,15 @@ def export_arrow(lake: Lake, path: str | Path, *, next_obs: bool = True) -> None
     """Write one Arrow IPC file; atomic."""
     import pyarrow as pa
 
-    def open_file(temporary: Path, schema: Any) -> Any:
-        return pa.ipc.new_file(str(temporary), schema)
-
-    _export(to_arrow(lake, next_obs=next_obs), Path(path), open_file)
+    _export(to_arrow(lake, next_obs=next_obs), Path(path), pa.ipc.new_file)
 
 
-def _export(batches: Any, path: Path, open_file: Callable[[Path, Any], Any]) -> None:
+def _export(batches: Any, path: Path, open_file: Callable[[str, Any], Any]) -> None:
     if path.exists():
         raise SpecError(f"{path} already exists; name another file.")
 
     def write(temporary: Path) -> None:
-        with open_file(temporary, batches.schema) as file:
+        with open_file(str(temporary), batches.schema) as file:
             for batch in batches:
                 file.write_batch(batch)
 
@@ -87,8 +83,7 @@ def import_arrow(path: str | Path, lake: str | Path, *, progress: Progress | Non
     with untrusted.blaming(path, SpecError, "export it again"):
         total, spec, batches = _opened(Path(path))
     done = 0
-    with new_lake(Path(lake)) as folder, recording(folder) as recorder:
-        replay = recorder.open(spec)
+    with recording(lake, spec) as replay:
         while True:
             with untrusted.blaming(path, SpecError, "export it again"):
                 table = next(batches, None)
@@ -96,12 +91,11 @@ def import_arrow(path: str | Path, lake: str | Path, *, progress: Progress | Non
                     break
                 table.validate(full=True)  # or offsets in the file may point outside of its buffers
                 values = {c.name: _from_arrow(table[c.name], c) for c in _columns(spec, next_obs=True)}
-            trees = {"obs": spec.obs, "next_obs": spec.obs, "action": spec.action}
-            steps: dict[str, Any] = {}
-            for name, tree in trees.items():
+            steps = {
+                name: values[name] for name in ("reward", "terminated", "truncated", "stream", *spec.extras)
+            }
+            for name, tree in (("obs", spec.obs), ("next_obs", spec.obs), ("action", spec.action)):
                 steps[name] = rebuild(tree, iter([values[leaf] for leaf, _ in leaves(tree, name)]).__next__)
-            for name in ("reward", "terminated", "truncated", "stream", *spec.extras):
-                steps[name] = values[name]
             replay.record(**steps)
             done += table.num_rows
             if progress is not None:
@@ -109,9 +103,9 @@ def import_arrow(path: str | Path, lake: str | Path, *, progress: Progress | Non
         if not done:
             raise SpecError(f"{path} has no steps; there is nothing to import.")
         replay.commit()
-        with Lake.open(folder) as written:
+        with replay.lake() as written:
             episodes = sum(1 for _ in episode_ids(written.reader, written.spec))
-        return recorder.finish(episodes, {"imported": True})
+        return totals(replay, episodes)
 
 
 def _opened(path: Path) -> tuple[int, Spec, Iterator[Any]]:
@@ -158,22 +152,18 @@ def _from_arrow(values: Any, column: Column) -> Array:
 
 
 def _columns(spec: Spec, next_obs: bool) -> list[Column]:
-    flag, number = np.dtype(bool), np.dtype(np.int64)
     observed = [*leaves(spec.obs, "obs"), *(leaves(spec.obs, "next_obs") if next_obs else ())]
     fields = [*observed, *leaves(spec.action, "action"), ("reward", spec.reward), *spec.extras.items()]
     return [
-        Column("step_id", number, ()),
+        Column("step_id", np.dtype(np.int64), ()),
         Column("stream", np.dtype(np.int32), ()),
         *(Column(name, np.dtype(field.dtype), field.shape) for name, field in fields),
-        Column("terminated", flag, ()),
-        Column("truncated", flag, ()),
+        *(Column(name, np.dtype(bool), ()) for name in ("terminated", "truncated")),
     ]
 
 
 def _values(batch: Batch) -> dict[str, Array]:
     trees = {"obs": batch.obs, "next_obs": batch.next_obs, "action": batch.action}
     values = {path: value for name, tree in trees.items() for path, value in leaves(tree, name)}
-    values |= {
-        name: getattr(batch, name) for name in ("reward", "terminated", "truncated", "step_id", "stream")
-    }
-    return values | batch.extras
+    others = ("reward", "terminated", "truncated", "step_id", "stream")
+    return values | {name: getattr(batch, name) for name in others} | batch.extras

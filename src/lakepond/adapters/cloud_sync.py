@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -21,7 +22,7 @@ from lakepond.cloud.bucket import Listed
 from lakepond.cloud.pace import patiently
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.pusher import Pusher
-from lakepond.cloud.status import UploadStatus
+from lakepond.cloud.status import UploadStatus, together
 from lakepond.cloud.store import LARGE, Store, md5_of_file
 from lakepond.cloud.uploader import Upload, Uploader
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakepondError, SpecError
@@ -147,7 +148,7 @@ class CloudSync:
 
     def exists(self, cloud_path: str) -> bool:
         """Whether the bucket contains a file of that name."""
-        return self._store is not None and self._ask(lambda store: store.head(cloud_path)) is not None
+        return self._store is not None and self._retried(self._store.head, cloud_path) is not None
 
     def file_exists_on_cloud(self, filename: str) -> bool:
         """Whether `<project_name>/checkpoints` contains that file."""
@@ -158,27 +159,20 @@ class CloudSync:
 
         Raises `CloudCorrupt` if the downloaded bytes do not match the checksum.
         """
-        info = None if self._store is None else self._ask(lambda store: store.head(cloud_path))
-        if info is None:
+        store = self._store
+        info = None if store is None else self._retried(store.head, cloud_path)
+        if store is None or info is None:
             return False
         target = Path(local_path)
         target.parent.mkdir(parents=True, exist_ok=True)
-
-        def fetch(temporary: Path) -> None:
-            self._ask(lambda store: _download(store, cloud_path, info.size, temporary))
-            if not self._came_whole(temporary, cloud_path, info):
-                raise CloudCorrupt(
-                    f"checksum mismatch after downloading {cloud_path} from {self.cloud}; try again."
-                )
-
-        write_path(target, fetch)
+        write_path(target, lambda temporary: self._retried(_download, store, cloud_path, info, temporary))
         return True
 
     def download_directory(self, cloud_prefix: str, local_dir: str | Path) -> bool:
         """Download all files and lakes under a prefix; return False if there are none."""
-        if self.cloud is None:
+        if self._store is None:
             return False
-        names = self._ask(lambda store: store.list(cloud_prefix))
+        names = self._retried(self._store.list, cloud_prefix)
         start, folder = cloud_prefix.strip("/") + "/", Path(local_dir)
         lakes = [name.removesuffix("lake.json") for name in names if name.endswith("/lake.json")]
         for name in names:
@@ -247,14 +241,26 @@ class CloudSync:
         assert self.cloud is not None
         return replace(self.cloud, url=f"{self.cloud.url.rstrip('/')}/{cloud_path.strip('/')}")
 
-    # --- how far it is ---------------------------------------------------------------------------
+    # --- status ----------------------------------------------------------------------------------
 
     def upload_status(self) -> UploadStatus:
         """Return the progress of all uploads, including buffers."""
-        states = [pusher.status() for pusher in self._pushers.values()]
-        if self._uploader is not None:
-            states.append(self._uploader.status())
-        return _together(states, sum(thread.is_alive() for thread in self._saving), self._save_failed)
+        saving, failed = sum(thread.is_alive() for thread in self._saving), self._save_failed
+        saves = UploadStatus(
+            state="failed" if failed else "sending" if saving else "idle",
+            uploaded=0,
+            uploaded_bytes=0,
+            pending=saving,
+            pending_bytes=0,
+            failed=failed,
+            lag_seconds=0.0,
+            bytes_per_second=0.0,
+            last_error=None,
+        )
+        return together([saves, *(each.status() for each in self._uploaders())])
+
+    def _uploaders(self) -> list[Pusher | Uploader]:
+        return [*self._pushers.values(), *filter(None, [self._uploader])]
 
     def get_upload_status(self) -> Counts:
         """Return the numbers of pending, completed and failed files."""
@@ -266,10 +272,8 @@ class CloudSync:
         until = time.monotonic() + (WAIT_SECONDS if timeout is None else timeout)
         for thread in self._saving:
             thread.join(max(0.0, until - time.monotonic()))
-        for pusher in self._pushers.values():
-            pusher.wait(max(0.0, until - time.monotonic()))
-        if self._uploader is not None:
-            self._uploader.wait(max(0.0, until - time.monotonic()))
+        for each in self._uploaders():  # a save may have added one
+            each.wait(max(0.0, until - time.monotonic()))
         return self.upload_status()
 
     def shutdown(self, wait: bool = True, timeout: float | None = None) -> UploadStatus:
@@ -288,39 +292,26 @@ class CloudSync:
     def _upload(self, files: Iterable[tuple[Path, str]], background: bool) -> None:
         if self._store is None or self._uploader is None:
             return
-        store = self._store
         uploads = []
         for path, name in files:
             info = path.stat()
             stamp = (info.st_size, info.st_mtime_ns)
-            if self._sent.get(name) == stamp:
-                continue
-
-            def send(path: Path = path, name: str = name) -> int:
-                return _send_changed(store, path, name)
-
-            def done(name: str = name, stamp: tuple[int, int] = stamp) -> None:
-                self._sent[name] = stamp
-
-            uploads.append(Upload(name, info.st_size, send=send, done=done))
+            if self._sent.get(name) != stamp:
+                send = partial(_send_changed, self._store, path, name)
+                done = partial(self._sent.__setitem__, name, stamp)
+                uploads.append(Upload(name, info.st_size, send=send, done=done))
         if background:
             self._uploader.submit(*uploads)
             return
         for upload in uploads:
-            self._ask(lambda _, upload=upload: upload.send())  # type: ignore[misc]
+            self._retried(upload.send)
             upload.done()
 
-    def _came_whole(self, file: Path, cloud_path: str, info: Listed) -> bool:
-        """Whether a file is what is in the cloud; an ETag that is no MD5 is found out by reading again."""
-        if file.stat().st_size != info.size:
-            return False
-        mine = md5_of_file(file)
-        return info.md5 in (None, mine) or self._ask(lambda store: store.md5_of(cloud_path)) == mine
-
-    def _ask(self, what: Callable[[Store], Any]) -> Any:
-        store = self._store
-        assert store is not None
-        return patiently(lambda: what(store), for_seconds=store.cloud.patience, cap=store.cloud.retry_cap)
+    def _retried(self, request: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of a request, which is repeated while the server cannot be reached."""
+        assert self.cloud is not None
+        attempt = partial(request, *arguments)
+        return patiently(attempt, for_seconds=self.cloud.patience, cap=self.cloud.retry_cap)
 
 
 def files_of(folder: Path, exclude: Sequence[str] = ()) -> list[Path]:
@@ -376,24 +367,11 @@ def _send_changed(store: Store, path: Path, name: str) -> int:
     return len(data)
 
 
-def _download(store: Store, name: str, size: int, path: Path) -> None:
-    with path.open("wb") as file:  # a retry writes the same file
-        for piece in store.stream(name, size):
+def _download(store: Store, name: str, info: Listed, path: Path) -> None:
+    """Download an object to a file and check it; an ETag that is not an MD5 is checked by reading again."""
+    with path.open("wb") as file:
+        for piece in store.stream(name, info.size):
             file.write(piece)
-
-
-def _together(parts: list[UploadStatus], saving: int, failed: int) -> UploadStatus:
-    """Several statuses as one; what is being saved is pending, too."""
-    order = ("failed", "waiting", "sending", "idle")
-    states = [each.state for each in parts] + (["sending"] if saving else []) + (["failed"] if failed else [])
-    return UploadStatus(
-        state=min(states, key=order.index, default="idle"),
-        uploaded=sum(each.uploaded for each in parts),
-        uploaded_bytes=sum(each.uploaded_bytes for each in parts),
-        pending=sum(each.pending for each in parts) + saving,
-        pending_bytes=sum(each.pending_bytes for each in parts),
-        failed=sum(each.failed for each in parts) + failed,
-        lag_seconds=max((each.lag_seconds for each in parts), default=0.0),
-        bytes_per_second=sum(each.bytes_per_second for each in parts),
-        last_error=next((each.last_error for each in parts if each.last_error), None),
-    )
+    md5 = md5_of_file(path)
+    if path.stat().st_size != info.size or (info.md5 not in (None, md5) and store.md5_of(name) != md5):
+        raise CloudCorrupt(f"checksum mismatch after downloading {name} from {store.cloud}; try again.")

@@ -12,7 +12,8 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import BasicTrajectorySlicer, BasicTransitionPicker, Signature, Transition
 
 from lakepond.errors import SpecError, TooFewSteps
-from lakepond.lake.read.assemble import PART_STEPS
 from lakepond.lake.read.episodes import Episode, episode_of
 from lakepond.lake.read.lake import Lake
 from lakepond.lake.read.sequences import episodes_of
@@ -54,7 +54,8 @@ class LakeBuffer:
         counts = self.sizes - ~self.terminated
         self._before = np.cumsum(counts) - counts
         self._count = int(counts.sum())
-        self.rewards, self.largest_action = _scan(self.lake, self.ids)
+        rewards = np.asarray(self.lake.column("reward"), np.float32)
+        self.rewards: Array = rewards[self.ids - self.lake.commit.oldest]
         self._cache: OrderedDict[int, Episode] = OrderedDict()
 
     def append(self, episode: Any, index: int) -> None:
@@ -117,9 +118,6 @@ class _Episodes(Sequence[Any]):
             return [LakeEpisode(self._buffer, i) for i in range(*index.indices(len(self)))]
         return LakeEpisode(self._buffer, range(len(self))[index])
 
-    def __iter__(self) -> Iterator[Any]:
-        return (LakeEpisode(self._buffer, i) for i in range(len(self)))
-
 
 class LakeEpisode:
     """One episode by d3rlpy's `EpisodeBase`; its arrays are read when they are used."""
@@ -130,7 +128,7 @@ class LakeEpisode:
     @property
     def observations(self) -> Any:
         """(steps, ...), or a list of such arrays."""
-        return _cut(self.buffer.read(self.number).obs, len(self))
+        return _each(itemgetter(slice(len(self))), self.buffer.read(self.number).obs)
 
     @property
     def actions(self) -> Array:
@@ -209,8 +207,8 @@ class LakeReplayBuffer(d3.ReplayBuffer):
         buffer = LakeBuffer(lake)
         action = buffer.lake.spec.action
         discrete = np.dtype(action.dtype).kind in "biu"
-        if action_size is None:
-            action_size = buffer.largest_action + 1 if discrete else int(np.prod(action.shape))
+        if action_size is None and discrete:
+            action_size = int(np.asarray(buffer.lake.column("action")).max()) + 1
         super().__init__(
             buffer,
             transition_picker=transition_picker,
@@ -219,21 +217,23 @@ class LakeReplayBuffer(d3.ReplayBuffer):
             action_signature=action_signature(buffer.lake),
             reward_signature=REWARD,
             action_space=ActionSpace.DISCRETE if discrete else ActionSpace.CONTINUOUS,
-            action_size=action_size,
+            action_size=int(np.prod(action.shape)) if action_size is None else action_size,
         )
 
     def sample_transition(self) -> Any:
         """One transition, uniformly."""
         if type(self._transition_picker) is not BasicTransitionPicker:
             return super().sample_transition()
-        return self._transitions(np.array([np.random.randint(self._buffer.transition_count)]))[0]
+        return self._transitions(self._draw(1))[0]
 
     def sample_transition_batch(self, batch_size: int) -> Any:
         """A batch of transitions, uniformly; the draws are those of d3rlpy with the same seed."""
         if type(self._transition_picker) is not BasicTransitionPicker:
             return super().sample_transition_batch(batch_size)
-        drawn = [np.random.randint(self._buffer.transition_count) for _ in range(batch_size)]
-        return d3.TransitionMiniBatch.from_transitions(self._transitions(np.array(drawn)))
+        return d3.TransitionMiniBatch.from_transitions(self._transitions(self._draw(batch_size)))
+
+    def _draw(self, count: int) -> Array:
+        return np.array([np.random.randint(self._buffer.transition_count) for _ in range(count)])
 
     def _transitions(self, index: Array) -> list[Any]:
         buffer: LakeBuffer = self._buffer
@@ -248,13 +248,13 @@ class LakeReplayBuffer(d3.ReplayBuffer):
         found = []
         for i in range(len(index)):
             end = bool(terminal[i])
-            next_obs = _item(batch.next_obs, i)
+            next_obs = _each(itemgetter(i), batch.next_obs)
             found.append(
                 Transition(
-                    observation=_item(batch.obs, i),
+                    observation=_each(itemgetter(i), batch.obs),
                     action=action[i],
                     reward=buffer.rewards[step[i] : step[i] + 1],
-                    next_observation=_zeros(next_obs) if end else next_obs,
+                    next_observation=_each(np.zeros_like, next_obs) if end else next_obs,
                     next_action=np.zeros_like(next_action[i]) if end else next_action[i],
                     terminal=float(end),
                     interval=1,
@@ -268,41 +268,20 @@ class LakeReplayBuffer(d3.ReplayBuffer):
         if type(self._trajectory_slicer) is not BasicTrajectorySlicer:
             return super().sample_trajectory(length)
         buffer: LakeBuffer = self._buffer
-        drawn = np.array([np.random.randint(buffer.transition_count)])
-        number, at = (int(found[0]) for found in buffer.find(drawn))
+        number, at = (int(found[0]) for found in buffer.find(self._draw(1)))
+        start, size = int(buffer.starts[number]), int(buffer.sizes[number])
         first = max(0, at + 1 - length)
-        trajectory = self._trajectory_slicer(_Tail(buffer, number, first, at + 1), at - first, length)
+        batch = buffer.lake.steps(buffer.ids[start + first : start + at + 1])
+        part = d3.Episode(
+            observations=list(batch.obs) if isinstance(batch.obs, tuple) else batch.obs,
+            actions=_with_axis(batch.action),
+            rewards=buffer.rewards[start + first : start + size, None],  # to the end, for the returns to go
+            terminated=bool(buffer.terminated[number]) and at == size - 1,
+        )
+        trajectory = self._trajectory_slicer(part, at - first, length)
         timesteps = np.where(trajectory.masks > 0, trajectory.timesteps + first, trajectory.timesteps)
         return dataclasses.replace(trajectory, timesteps=timesteps)
 
-
-class _Tail(LakeEpisode):
-    """An episode from one of its steps on, of which only the first steps have observations and actions."""
-
-    def __init__(self, buffer: LakeBuffer, number: int, first: int, stop: int) -> None:
-        super().__init__(buffer, number)
-        self._first = first
-        start = int(buffer.starts[number])
-        self._batch = buffer.lake.steps(buffer.ids[start + first : start + stop])
-
-    @property
-    def observations(self) -> Any:
-        return _cut(self._batch.obs, None)
-
-    @property
-    def actions(self) -> Array:
-        return _with_axis(self._batch.action)
-
-    @property
-    def rewards(self) -> Array:
-        start = int(self.buffer.starts[self.number])
-        return self.buffer.rewards[start + self._first : start + super().size(), None]
-
-    def size(self) -> int:
-        return super().size() - self._first
-
-
-# --- reading -----------------------------------------------------------------------------------------
 
 REWARD = Signature(dtype=[np.dtype(np.float32)], shape=[(1,)])
 
@@ -319,30 +298,10 @@ def action_signature(lake: Lake) -> Any:
     return Signature(dtype=[np.dtype(field.dtype)], shape=[field.shape or (1,)])
 
 
-def _scan(lake: Lake, ids: Array) -> tuple[Array, int]:
-    """The rewards of all steps, in the order of `ids`, and the largest action if actions are integers."""
-    oldest = lake.commit.oldest
-    rewards = np.empty(len(ids), np.float32)
-    largest = 0
-    for segment, some in lake.reader.parts(np.arange(oldest, lake.commit.recorded), PART_STEPS):
-        columns = lake.reader.read(segment, some).columns
-        rewards[some - oldest] = columns["reward"]
-        if columns["action"].dtype.kind in "biu":
-            largest = max(largest, int(columns["action"].max()))
-    return rewards[ids - oldest], largest
-
-
 def _with_axis(actions: Array) -> Array:
     return actions[:, None] if actions.ndim == 1 else actions
 
 
-def _cut(obs: Tree, count: int | None) -> Any:
-    return [each[:count] for each in obs] if isinstance(obs, tuple) else obs[:count]
-
-
-def _item(obs: Tree, i: int) -> Any:
-    return [each[i] for each in obs] if isinstance(obs, tuple) else obs[i]
-
-
-def _zeros(obs: Any) -> Any:
-    return [np.zeros_like(each) for each in obs] if isinstance(obs, list) else np.zeros_like(obs)
+def _each(change: Callable[[Array], Array], obs: Tree) -> Any:
+    """Observations with `change` applied; several arrays are a list, as d3rlpy has them."""
+    return [change(each) for each in obs] if isinstance(obs, tuple | list) else change(obs)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,6 @@ BUFFER_BYTES = 64 << 20
 """decoded steps that an iterator keeps in memory, about"""
 BLOCK_STEPS = 128
 """neighbours that are read together: 4 blocks of Atari frames"""
-
-Mark = int
-"""the group that a batch is from"""
 
 
 class LakeDataset(IterableDataset):
@@ -111,8 +108,7 @@ class LakeDataset(IterableDataset):
         self._position = EpochPosition(epoch)
 
     def _plan(self, epoch: int) -> Epoch:
-        order = self._order()
-        return Epoch(number=epoch, block=self._block, group=self._group, rank=self.rank, **order)
+        return Epoch(number=epoch, block=self._block, group=self._group, rank=self.rank, **self._order())
 
     def _order(self) -> dict[str, Any]:
         """What determines the order of the steps on all ranks, besides the epoch."""
@@ -128,12 +124,16 @@ class LakeDataset(IterableDataset):
     # --- iteration ---------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Batch]:
-        for mark, batch in self.marked():
-            self.delivered(mark)
+        return self.delivered(self.marked())
+
+    def delivered(self, marked: Iterable[tuple[int, Batch]]) -> Iterator[Batch]:
+        """Hand out batches and count them by their groups; after the last one the next epoch begins."""
+        for group, batch in marked:
+            self._position.add(group, self._plan(self.epoch))
             yield batch
         self.set_epoch(self.epoch + 1)
 
-    def marked(self) -> Iterator[tuple[Mark, Batch]]:
+    def marked(self) -> Iterator[tuple[int, Batch]]:
         """The remaining batches of the epoch for this worker, each with the group that it is from."""
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
@@ -142,34 +142,28 @@ class LakeDataset(IterableDataset):
         for group, done in list(self._position.remaining(plan, worker, workers)):
             yield from ((group, batch) for batch in self._read(plan.units_of(group, order), done))
 
-    def delivered(self, mark: Mark) -> None:
-        """Count a batch as delivered."""
-        self._position.add(mark, self._plan(self.epoch))
-
     def _read(self, units: Array, skip: int) -> Iterator[Batch]:
         """The batches of a group, without the first `skip`."""
+        size = self.batch_size
+        units = units[skip * size :]
         weight: Array | None = None
         if self._sequences is None:
             ids = self.lake.commit.oldest + units
         else:
             ids, weight = self._sequences.steps(units)
-        size = self.batch_size
-        ids = ids[skip * size :]
-        weight = None if weight is None else weight[skip * size :]
         distinct, at = np.unique(ids, return_inverse=True)
         at = at.reshape(ids.shape)
         loaded = LoadedSteps(self.lake, distinct)
         shared = get_worker_info() is not None
         for start in range(0, len(at), size):
             part = slice(start, start + size)
-            some = None if weight is None else weight[part]
-            if shared:
-                memory = _SharedMemory()
-                _, places = loaded.batch(at[part], memory.allocate, some)
-                yield _Sent(memory.tensor, loaded.form, places)  # type: ignore[misc]
-            else:
-                data, places = loaded.batch(at[part], partial(np.empty, dtype=np.uint8), some)
+            memory = _SharedMemory() if shared else None
+            allocate = partial(np.empty, dtype=np.uint8) if memory is None else memory.allocate
+            data, places = loaded.batch(at[part], allocate, None if weight is None else weight[part])
+            if memory is None:
                 yield to_torch(views(loaded.form, data, places))
+            else:
+                yield _Sent(memory.tensor, loaded.form, places)  # type: ignore[misc]
 
     # --- position ----------------------------------------------------------------------------------
 
@@ -230,11 +224,7 @@ class LakeLoader(DataLoader):
         )
 
     def __iter__(self) -> Any:
-        dataset = self.lake_dataset
-        for mark, batch in super().__iter__():
-            dataset.delivered(mark)
-            yield batch
-        dataset.set_epoch(dataset.epoch + 1)
+        return self.lake_dataset.delivered(super().__iter__())
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch that was handed out."""
@@ -252,7 +242,7 @@ class _Marked(IterableDataset):
         super().__init__()
         self._dataset = dataset
 
-    def __iter__(self) -> Iterator[tuple[Mark, Batch]]:
+    def __iter__(self) -> Iterator[tuple[int, Batch]]:
         return self._dataset.marked()
 
     def __len__(self) -> int:
@@ -348,13 +338,11 @@ def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         else:
-            rank, world_size = (int(os.environ.get(name, default)) for name, default in _WORLD)
+            rank = int(os.environ.get("RANK", "0"))
+            world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if not 0 <= rank < world_size:
         raise SampleError(f"rank must be in [0, {world_size}), the world size, but is {rank}.")
     return rank, world_size
-
-
-_WORLD = (("RANK", "0"), ("WORLD_SIZE", "1"))
 
 
 def _sizes(lake: Lake, buffer_bytes: int, sequences: LakeSequences | None, replace: bool) -> tuple[int, int]:

@@ -1,18 +1,20 @@
-"""Import episodes into a lake one after another, in bounded memory."""
+"""Episodes into a new lake, and out of a lake, one after another and in bounded memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lakepond.adapters.staging import new_lake
+from lakepond.adapters.staging import new_lake, refuse_existing
 from lakepond.errors import SpecError
 from lakepond.lake.read.episodes import Episode
+from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import Array, Field, Spec, map_leaves
 
@@ -21,9 +23,18 @@ PIECE_BYTES = 16 << 20
 COMMIT_STEPS = 50_000
 """steps between two commits"""
 
-__all__ = ["Episode", "Imported", "Progress", "import_episodes", "spec_of"]
+__all__ = [
+    "Episode",
+    "Imported",
+    "Progress",
+    "exporting",
+    "import_episodes",
+    "recording",
+    "spec_of",
+    "totals",
+]
 Progress = Callable[[int, int], None]
-"""called with the episodes done and the episodes there are"""
+"""called with how much is done and how much there is: episodes, steps or bytes"""
 
 
 class Imported(NamedTuple):
@@ -54,54 +65,41 @@ def import_episodes(
     under its own stream number. After an episode that neither terminated nor was truncated, the stream is
     cut: n-step returns do not cross its end.
     """
+    refuse_existing(Path(lake))
+    episodes = iter(episodes)
+    first = next(episodes, None)
+    if first is None:
+        raise SpecError("there is no episode to import.")
     count = 0
-    with new_lake(Path(lake)) as folder, recording(folder) as recorder:
-        for episode in episodes:
-            if recorder.replay is None:
-                recorder.open((spec or spec_of)(episode))
-            assert recorder.replay is not None
-            _record(recorder.replay, episode)
-            count += 1
+    with recording(lake, (spec or spec_of)(first)) as replay:
+        for count, episode in enumerate(chain([first], episodes), 1):
+            _record(replay, episode)
             if progress is not None:
                 progress(count, total)
-        if recorder.replay is None:
-            raise SpecError("there is no episode to import.")
-        return recorder.finish(count, {"imported": True})
-
-
-class ImportReplay:
-    """The replay that an import records to; opened when the first step has determined the spec."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.replay: Replay | None = None
-
-    def open(self, spec: Spec) -> Replay:
-        """Create the lake."""
-        self.replay = Replay.open(self._folder, spec, capacity=COMMIT_STEPS)
-        return self.replay
-
-    def finish(self, episodes: int, note: dict[str, Any]) -> Imported:
-        """Commit all steps and return their totals."""
-        assert self.replay is not None
-        commit = self.replay.commit(note)
-        plain = commit.recorded * self.replay.spec.step_nbytes
-        return Imported(episodes, commit.recorded, commit.totals.bytes, plain)
+        return totals(replay, count)
 
 
 @contextmanager
-def recording(folder: Path) -> Iterator[ImportReplay]:
-    """An `ImportReplay` that is closed when the block ends; after a failure without a further error."""
-    recorder = ImportReplay(folder)
-    try:
-        yield recorder
-        if recorder.replay is not None:
-            recorder.replay.close()
-    except BaseException:
-        if recorder.replay is not None:
-            with suppress(Exception):  # the folder is about to be deleted
-                recorder.replay.close()
-        raise
+def recording(target: str | Path, spec: Spec) -> Iterator[Replay]:
+    """A replay over a new lake, which is verified and appears at `target` when the block has ended."""
+    with new_lake(Path(target)) as folder:
+        replay = Replay.open(folder, spec, capacity=COMMIT_STEPS)
+        try:
+            yield replay
+            replay.close()
+        except BaseException:
+            try:
+                replay.close()
+            except Exception:  # for example, the disk is full; the folder is about to be deleted
+                replay.close(discard=True)
+            raise
+
+
+def totals(replay: Replay, episodes: int, **note: Any) -> Imported:
+    """Commit all steps of an import and return their totals."""
+    commit = replay.commit({"imported": True, **note})
+    plain = commit.recorded * replay.spec.step_nbytes
+    return Imported(episodes, commit.recorded, commit.totals.bytes, plain)
 
 
 def _record(replay: Replay, episode: Episode) -> None:
@@ -134,3 +132,16 @@ def spec_of(episode: Episode) -> Spec:
 
 def _field(values: Array) -> Field:
     return Field(np.shape(values)[1:], values.dtype)
+
+
+def exporting(lake: Lake, folder: Path, progress: Progress | None) -> Iterator[tuple[int, int, Episode]]:
+    """Create the folder of an export; yield each episode with its number and the steps before it."""
+    if folder.exists() and any(folder.iterdir()):
+        raise SpecError(f"{folder} already exists; name a new folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    steps = 0
+    for number, episode in enumerate(lake.episodes()):
+        yield number, steps, episode
+        steps += episode.steps
+        if progress is not None:
+            progress(steps, len(lake))

@@ -106,14 +106,11 @@ class EpochPosition:
         self._first = 0
         """all groups before it are complete"""
         self._delivered: dict[int, int] = {}
-
-    def delivered(self, group: int) -> int:
-        """Batches of a group that were delivered, if it is not complete."""
-        return self._delivered.get(group, 0)
+        """batches of the groups that are not complete"""
 
     def add(self, group: int, plan: Epoch) -> None:
         """Count one more batch of a group."""
-        self._delivered[group] = self.delivered(group) + 1
+        self._delivered[group] = self._delivered.get(group, 0) + 1
         while self._delivered.get(self._first, 0) >= plan.batches_of(self._first) > 0:
             del self._delivered[self._first]
             self._first += 1
@@ -121,7 +118,7 @@ class EpochPosition:
     def remaining(self, plan: Epoch, worker: int = 0, workers: int = 1) -> Iterator[tuple[int, int]]:
         """For each group of a worker that is not complete its number, and the batches delivered of it."""
         for group in range(self._first, plan.groups):
-            done = self.delivered(group)
+            done = self._delivered.get(group, 0)
             if group % workers == worker and done < plan.batches_of(group):
                 yield group, done
 

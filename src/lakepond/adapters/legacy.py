@@ -6,7 +6,8 @@ The content, plain or gzip (determined by the first two bytes)::
      "buffer": deque of {"state": array, "action": array, "reward": float, "next_state": array, "done": bool}}
 
 `pickle.load` would need 187 GB of memory, and would run whatever a file asks for. Here a file of any size is
-read within 60 MB beside the current transition, and can build only numbers and arrays.
+read within 60 MB beside the current transition, and can build only numbers and arrays. `import_legacy` makes
+a lake of such a file, `export_legacy` such a file of a lake.
 """
 
 from __future__ import annotations
@@ -15,24 +16,40 @@ import gzip
 import os
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
+from lakepond import untrusted
+from lakepond.adapters.episodes import PIECE_BYTES, Imported, Progress, recording, totals
 from lakepond.adapters.legacy_source import LegacyPickleError, ReplayFile
 from lakepond.adapters.legacy_unpickler import DTYPES, MAX_ARRAY_BYTES, Transition, Unpickler
+from lakepond.adapters.staging import refuse_existing
+from lakepond.errors import SpecError
 from lakepond.lake.files import write_path
+from lakepond.lake.read.lake import Lake
+from lakepond.types import Array, Field, Spec
 
-__all__ = ["LegacyPickleError", "Transition", "Written", "legacy_capacity", "read_legacy", "write_legacy"]
+__all__ = [
+    "LegacyPickleError",
+    "Transition",
+    "Written",
+    "export_legacy",
+    "import_legacy",
+    "legacy_capacity",
+    "read_legacy",
+    "write_legacy",
+]
 
 PROGRESS_BYTES = 1 << 20
 """of the file between two calls of `progress`"""
 GZIP_LEVEL = 6
 
-PathLike: TypeAlias = str | os.PathLike[str]
+PathLike = str | os.PathLike[str]
 
 
 class Written(NamedTuple):
@@ -44,21 +61,19 @@ class Written(NamedTuple):
     file_bytes: int
 
 
-def read_legacy(
-    path: PathLike, *, progress: Callable[[int, int], None] | None = None
-) -> Iterator[Transition]:
+def read_legacy(path: PathLike, *, progress: Progress | None = None) -> Iterator[Transition]:
     """Yield each transition of a replay file, oldest first; its arrays belong to the caller.
 
     `progress(done, total)` counts bytes of the file. A damaged, incomplete or hostile file raises
     `LegacyPickleError`, at the latest at its end; all transitions before that are correct.
     """
     reported = 0
-    with _opened(path) as unpickler:
+    with closing(Unpickler(ReplayFile(path))) as unpickler:
         source = unpickler.source
-        while (transition := unpickler.next_transition()) is not None:
+        for transition in unpickler.transitions():
             yield transition
-            if progress is not None and source.raw.tell() - reported >= PROGRESS_BYTES:
-                reported = source.raw.tell()
+            if progress is not None and source.position() - reported >= PROGRESS_BYTES:
+                reported = source.position()
                 progress(reported, source.size)
     if progress is not None:
         progress(source.size, source.size)
@@ -66,21 +81,76 @@ def read_legacy(
 
 def legacy_capacity(path: PathLike) -> int:
     """The capacity in a replay file; it comes first, so only the beginning is read."""
-    with _opened(path) as unpickler:
-        return unpickler.find_capacity()
+    with closing(Unpickler(ReplayFile(path))) as unpickler:
+        return unpickler.capacity()
 
 
-@contextmanager
-def _opened(path: PathLike) -> Iterator[Unpickler]:
-    source = ReplayFile(path)
-    unpickler = Unpickler(source)
-    try:
-        yield unpickler
-    except LegacyPickleError as error:
-        raise LegacyPickleError(f"{os.fspath(path)}, byte {source.file.tell()}: {error}") from None
-    finally:
-        unpickler.memo.close()
-        source.close()
+def import_legacy(path: PathLike, lake: str | Path, *, progress: Progress | None = None) -> Imported:
+    """Import every transition of a pickle, uncompressed or gzip, to a new lake; `progress` counts its bytes.
+
+    The file does not distinguish agents, so all transitions belong to one stream; it is cut where a
+    transition does not continue the one before it. The file's capacity is noted in the commit, so that it
+    can be written back. An import that fails or is killed leaves nothing at `lake`.
+    """
+    refuse_existing(Path(lake))
+    capacity = legacy_capacity(path)
+    transitions = read_legacy(path, progress=progress)
+    first = next(transitions, None)
+    if first is None:
+        raise SpecError(f"{os.fspath(path)} holds no transition; there is nothing to import.")
+    action = np.asarray(first.action)
+    spec = Spec(Field(first.state.shape, first.state.dtype), Field(action.shape, action.dtype))
+    before: Array | None = None
+    episodes = 0
+    with recording(lake, spec) as replay:
+        for old in chain([first], transitions):
+            with untrusted.blaming(path, LegacyPickleError, "restore it"):
+                action, reward, done = np.asarray(old.action), np.float32(old.reward), bool(old.done)
+                if np.shape(old.state) != np.shape(old.next_state) or np.shape(reward):
+                    raise ValueError("a transition whose states or reward have another shape")
+            if before is None or before.tobytes() != old.state.tobytes():
+                if before is not None:
+                    replay.cut(0)
+                episodes += 1
+            replay.record(
+                obs=old.state,
+                action=action,
+                reward=reward,
+                next_obs=old.next_state,
+                terminated=done,
+                truncated=False,
+                stream=0,
+            )
+            before = None if done else old.next_state
+        return totals(replay, episodes, capacity=capacity)
+
+
+def export_legacy(
+    lake: Lake, path: str | Path, *, compress: bool = True, progress: Progress | None = None
+) -> Written:
+    """The live steps of a lake as a file that `pickle.load` in the old project reads; counts steps.
+
+    It knows one state array, one action array and `done`: what was truncated is not done there.
+    """
+    for name in ("obs", "action"):
+        if not isinstance(getattr(lake.spec, name), Field):
+            raise SpecError(f"this pickle has one array as {name}; export the lake in another format.")
+    if Path(path).exists():
+        raise SpecError(f"{path} already exists; name another file.")
+    capacity = max(int(lake.commit.note.get("capacity", 0)), len(lake))
+    return write_legacy(path, _transitions(lake, progress), capacity=capacity, compress=compress)
+
+
+def _transitions(lake: Lake, progress: Progress | None) -> Iterator[Transition]:
+    size = max(1, PIECE_BYTES // lake.spec.step_nbytes)
+    first, stop = lake.commit.oldest, lake.commit.recorded
+    for start in range(first, stop, size):
+        batch = lake.steps(start, min(start + size, stop))
+        for k in range(len(batch.reward)):
+            reward, done = float(batch.reward[k]), bool(batch.terminated[k])
+            yield Transition(batch.obs[k], batch.action[k], reward, batch.next_obs[k], done)
+        if progress is not None:
+            progress(min(start + size, stop) - first, stop - first)
 
 
 def write_legacy(

@@ -32,25 +32,28 @@ class ReplayFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = path
-        self.raw, self.file = self._open()
-        self.size = os.fstat(self.raw.fileno()).st_size
+        self.path, self.size = path, os.stat(path).st_size
+        self.file = self._open()
         self.readline = lambda: self.file.readline(256)
-        self._second: tuple[Any, io.BufferedReader] | None = None
+        self._second: io.BufferedReader | None = None
         self._cache: OrderedDict[int, bytearray] = OrderedDict()
         self._cached = 0
 
-    def _open(self) -> tuple[Any, io.BufferedReader]:
-        raw = open(self._path, "rb", buffering=0)  # noqa: SIM115
-        packed = os.pread(raw.fileno(), 2, 0) == GZIP_MAGIC
-        file: Any = gzip.GzipFile(fileobj=raw, mode="rb") if packed else raw
-        return raw, io.BufferedReader(file, BUFFER_BYTES)
+    def _open(self) -> io.BufferedReader:
+        with open(self.path, "rb") as file:
+            packed = file.read(2) == GZIP_MAGIC
+        raw: Any = gzip.GzipFile(self.path) if packed else io.FileIO(self.path)
+        return io.BufferedReader(raw, BUFFER_BYTES)
 
     def close(self) -> None:
         """Close both handles."""
-        for raw, file in filter(None, ((self.raw, self.file), self._second)):
+        for file in filter(None, (self.file, self._second)):
             file.close()
-            raw.close()
+
+    def position(self) -> int:
+        """How many bytes of the file, as it is on disk, have been read."""
+        raw: Any = self.file.raw
+        return int(getattr(raw, "fileobj", raw).tell())
 
     def read(self, count: int) -> bytes:
         """The next few bytes."""
@@ -76,9 +79,8 @@ class ReplayFile:
             return bytearray(data)
         if self._second is None:
             self._second = self._open()
-        file = self._second[1]
-        file.seek(offset)
-        data = _read(file, count)
+        self._second.seek(offset)
+        data = _read(self._second, count)
         if count <= CACHE_BYTES // 2:
             self._remember(offset, bytearray(data))
         return data

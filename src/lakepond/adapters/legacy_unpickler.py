@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import pickle
 import pickletools
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ EXPECTED = (
     "pickle with the code that wrote it and record its steps (docs/migrate/pickles.md)"
 )
 MAX_BATCH = 10_000
-"""transitions on the stack; pickle appends 1,000 at a time"""
+"""transitions that are not appended yet; pickle appends 1,000 at a time"""
 MAX_OPCODES = 10_000
 """from one transition to the next, which takes about 120"""
 DTYPES = frozenset(
@@ -72,42 +72,32 @@ class Dtype:
         if code not in DTYPES:
             objects = " (Python objects)" if isinstance(code, str) and code.startswith("O") else ""
             raise LegacyPickleError(f"dtype {code!r}{objects} is refused; only numbers and bools are read")
-        self.name = code
+        self.dtype: np.dtype[Any] = np.dtype(code)
 
     def build(self, state: Any) -> None:
         """Take the state that follows."""
         match state:
             case (3, str("<" | ">" | "|") as order, None, None, None, -1, -1, 0):
-                self.name = np.dtype(order + self.name[-3:].lstrip("<>|")).str
+                self.dtype = self.dtype.newbyteorder(order)
             case _:
-                raise LegacyPickleError(f"dtype {self.name!r} has fields or an invalid state; it is refused")
+                raise LegacyPickleError(f"dtype {self.dtype} has fields or an invalid state; it is refused")
 
 
 class ArrayAt:
-    """An array whose bytes are not loaded; `build` completes it."""
+    """An array whose bytes are not loaded; `build` or `set` completes it."""
 
     data: bytes | Lump | None = None
-
-    def __init__(self, kind: Any, shape: Any, code: Any) -> None:
-        if kind is not ArrayAt or shape != (0,) or code not in (b"b", "b"):
-            raise LegacyPickleError("an array is created in a way that NumPy does not write")
 
     def build(self, state: Any) -> None:
         """Take the state that follows."""
         match state:
             case (1, shape, dtype, bool(fortran), data):
-                self._set(data, dtype, shape, "F" if fortran else "C")
+                self.set(data, dtype, shape, "F" if fortran else "C")
             case _:
                 raise LegacyPickleError("an array has a state that NumPy does not write")
 
-    @classmethod
-    def from_buffer(cls, data: Any, dtype: Any, shape: Any, order: Any, axes: Any = None) -> ArrayAt:
-        """As protocol 5 writes it."""
-        array = cls(ArrayAt, (0,), "b")
-        array._set(data, dtype, shape, order, axes)
-        return array
-
-    def _set(self, data: Any, dtype: Any, shape: Any, order: Any, axes: Any = None) -> None:
+    def set(self, data: Any, dtype: Any, shape: Any, order: Any, axes: Any = None) -> ArrayAt:
+        """Take all parts, as protocol 5 writes them, and check that they fit together."""
         if type(shape) is not tuple or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape):
             raise LegacyPickleError(f"an array {shape!r:.200} where a shape is needed")
         if (
@@ -123,13 +113,14 @@ class ArrayAt:
         most = least = data.length if isinstance(data, Lump) else len(data)
         if isinstance(data, Lump) and data.kind == "latin1":
             least = (most + 1) // 2  # UTF-8 has one or two bytes for each
-        needed = math.prod(shape) * np.dtype(dtype.name).itemsize
+        needed = math.prod(shape) * dtype.dtype.itemsize
         if not least <= needed <= most or needed > MAX_ARRAY_BYTES:
             raise LegacyPickleError(
-                f"an array {shape} of {dtype.name} has {most} bytes where {needed} are needed; "
+                f"an array {shape} of {dtype.dtype} has {most} bytes where {needed} are needed; "
                 f"the limit is {MAX_ARRAY_BYTES}"
             )
-        self.data, self.form = data, (dtype.name, shape, order, axes)
+        self.data, self.form = data, (dtype.dtype, shape, order, axes)
+        return self
 
     def load(self, source: ReplayFile) -> Array:
         """A new, writable array."""
@@ -139,10 +130,6 @@ class ArrayAt:
             flat = bytearray(flat.decode().encode("latin1"))
         array = np.frombuffer(flat, dtype).reshape(shape, order="F" if order == "F" else "C")
         return array if axes is None else array.transpose(axes)
-
-
-class File(dict[Any, Any]):
-    """The outermost dict."""
 
 
 class Fields:
@@ -176,16 +163,17 @@ class Buffer:
     def __init__(self, start: Any = (), limit: Any = None) -> None:
         if start != () or (limit is not None and not _is_count(limit)):
             raise LegacyPickleError("a deque is not empty when it is created, or its limit is invalid")
-        self.limit = limit
-        self.length = self.appended = 0
+        self.limit, self.length = limit, 0
 
     def append(self, item: Any) -> None:
-        """Check that the item is a transition; it was emitted before."""
+        """Check that the item is a transition, and count it; it was emitted before."""
         if not isinstance(item, Fields):
             raise LegacyPickleError("the buffer holds an object that is not a transition")
         if item.missing():
             raise LegacyPickleError(f"a transition without {item.missing()}")
-        self.appended += 1
+        self.length += 1
+        if self.limit is not None and self.length > self.limit:
+            raise LegacyPickleError(f"it has more than the {self.limit} transitions its deque holds")
 
 
 def _is_count(value: Any) -> bool:
@@ -193,10 +181,8 @@ def _is_count(value: Any) -> bool:
 
 
 def _scalar(dtype: Any, data: Any) -> np.generic:
-    value: np.generic = np.frombuffer(data, dtype.name)[0]
-    if len(data) != value.nbytes:
-        raise LegacyPickleError("a NumPy scalar does not match its dtype")
-    return value
+    (value,) = np.frombuffer(data, dtype.dtype)
+    return value  # type: ignore[no-any-return]
 
 
 def _encode(text: Any, codec: Any) -> bytes | Lump:
@@ -211,94 +197,104 @@ def _empty_bytes() -> bytes:
     return b""
 
 
+def _reconstruct(kind: Any, shape: Any, code: Any) -> ArrayAt:
+    if kind is not None or shape != (0,) or code not in (b"b", "b"):
+        raise LegacyPickleError("an array is created in a way that NumPy does not write")
+    return ArrayAt()
+
+
+def _frombuffer(*parts: Any) -> ArrayAt:
+    return ArrayAt().set(*parts)
+
+
 STAND_INS: dict[str, Any] = {
     "collections.deque": Buffer,
-    "numpy.ndarray": ArrayAt,
+    "numpy.ndarray": None,  # only an argument of _reconstruct
     "numpy.dtype": Dtype,
-    "numpy.core.multiarray._reconstruct": ArrayAt,
+    "numpy.core.multiarray._reconstruct": _reconstruct,
     "numpy.core.multiarray.scalar": _scalar,
-    "numpy.core.numeric._frombuffer": ArrayAt.from_buffer,
+    "numpy.core.numeric._frombuffer": _frombuffer,
     "_codecs.encode": _encode,
     "builtins.bytes": _empty_bytes,
 }
+"""what the names in a file stand for; the memo pickles these, so each is a class or a function with a name"""
 
 
 class Unpickler(PythonUnpickler):  # type: ignore[misc]
-    """Reads a file once; see `next_transition`."""
+    """Reads a file once, for its transitions or for its capacity."""
 
     def __init__(self, source: ReplayFile) -> None:
         super().__init__(source)
         self.source = source
-        self.capacity: int | None = None
         self.memo = Memo()
         self.stack: list[Any] = []
         self.metastack: list[list[Any]] = []
         self.append = self.stack.append
         self.read, self.readline = source.read, source.readline
-        self._started = self._stopped = False
+        self._capacity: int | None = None
         self._buffer: Buffer | None = None
-        self._ready: Fields | None = None
+        self._emitted = 0
+        self._ready: Transition | None = None
         self._opcodes = 0
+        """executed since the last transition"""
+        self._stopped = False
 
-    def next_transition(self) -> Transition | None:
-        """The next transition; None after the last one, at the verified end of the file."""
-        with self._blaming():
-            while self._ready is None and not self._stopped:
-                self._step()
-            ready, self._ready = self._ready, None
-            return None if ready is None else ready.load(self.source)
+    def transitions(self) -> Iterator[Transition]:
+        """Yield each transition when it is complete; the end of the file is checked."""
+        for _ in self._run():
+            if self._ready is not None:
+                yield self._ready
+                self._ready = None
 
-    def find_capacity(self) -> int:
+    def capacity(self) -> int:
         """The capacity of the file, which is near its beginning."""
-        with self._blaming():
-            while self.capacity is None:
-                self._step()
-            return self.capacity
+        return next(self._capacity for _ in self._run() if self._capacity is not None)
 
-    @contextmanager
-    def _blaming(self) -> Iterator[None]:
-        """Convert every failure that the content of a file can cause to one error."""
+    def close(self) -> None:
+        """Close the file and the memo."""
+        self.memo.close()
+        self.source.close()
+
+    def _run(self) -> Iterator[None]:
+        """Execute the opcodes one by one; every failure that the content can cause becomes one error."""
         try:
-            yield
-        except LegacyPickleError:
-            raise
-        except EOFError:
-            raise LegacyPickleError("the file ends early; copy it again from where it was saved") from None
-        except (zlib.error, gzip.BadGzipFile) as error:
-            raise LegacyPickleError(f"the gzip data is damaged ({error}); copy the file again") from None
-        except Exception as error:
-            if isinstance(error, OSError):
-                raise
-            reason = f"{type(error).__name__}: {one_line(error)}"
-            raise LegacyPickleError(f"not a valid replay file ({reason}); {EXPECTED}") from None
-
-    def _step(self) -> None:
-        if not self._started:
-            self._started = True
             if self.read(1) != pickle.PROTO or not 2 <= self.read(1)[0] <= 5:
                 raise LegacyPickleError("this is not a pickle of protocol 2 to 5; name the replay file")
-        code = self.read(1)[0]
+            while not self._stopped:
+                self._execute(self.read(1)[0])
+                yield
+            return
+        except LegacyPickleError as error:
+            reason = str(error)
+        except EOFError:
+            reason = "the file ends early; copy it again from where it was saved"
+        except (zlib.error, gzip.BadGzipFile) as error:
+            reason = f"the gzip data is damaged ({error}); copy the file again"
+        except OSError:
+            raise
+        except Exception as error:
+            reason = f"not a valid replay file ({type(error).__name__}: {one_line(error)}); {EXPECTED}"
+        raise LegacyPickleError(f"{os.fspath(self.source.path)}, byte {self.source.file.tell()}: {reason}")
+
+    def _execute(self, code: int) -> None:
         self._opcodes += 1
         if self._opcodes > MAX_OPCODES:
             raise LegacyPickleError(f"{MAX_OPCODES} opcodes without a transition; it is refused")
-        run = OPCODES.get(code)
-        if run is None:
+        if code not in OPCODES:
             name = next((each.name for each in pickletools.opcodes if each.code == chr(code)), hex(code))
             raise LegacyPickleError(f"opcode {name} is not used by replay files and is refused")
-        run(self)
+        OPCODES[code](self)
 
     def find_class(self, module: str, name: str) -> Any:
         """The object of this module that stands for a name; all other names are refused."""
-        plain = "builtins" if module == "__builtin__" else module
-        if plain.startswith("numpy._core."):  # NumPy 2 renamed it
-            plain = "numpy.core." + plain.removeprefix("numpy._core.")
-        if f"{plain}.{name}" not in STAND_INS:
+        known = module.replace("__builtin__", "builtins").replace("numpy._core.", "numpy.core.")
+        if f"{known}.{name}" not in STAND_INS:
             wanted = f"{module}.{name}"
             raise LegacyPickleError(
                 f"the file asks for {wanted if wanted.isprintable() else ascii(wanted)}; only deques, dicts "
                 "and NumPy data are read, so it is refused and nothing of it was run"
             )
-        return STAND_INS[f"{plain}.{name}"]
+        return STAND_INS[f"{known}.{name}"]
 
     def load_payload(self, length_bytes: int, kind: str = "bytes") -> None:
         """Bytes or text: small ones here, large ones by their offset."""
@@ -316,12 +312,10 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
         super().load_reduce()
         if not isinstance(self.stack[-1], Buffer):
             return
-        if self._buffer is not None or not _is_text(self.stack[-2], "buffer"):
+        if self._buffer is not None or self.stack[-2] != "buffer":
             raise LegacyPickleError(f'a deque is not the "buffer" of the file; {EXPECTED}')
         self._buffer = self.stack[-1]
-        for key, value in zip(self.stack[:-2:2], self.stack[1:-2:2], strict=False):
-            if _is_text(key, "capacity"):  # comes first, as the project writes it
-                self.set_capacity(value)
+        self._set_capacity(dict(zip(self.stack[:-2:2], self.stack[1:-2:2], strict=False)))
 
     def load_build(self) -> None:
         """Complete an array or a dtype."""
@@ -331,62 +325,53 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
     def load_empty_dict(self) -> None:
         """The file or a transition."""
         outermost = not self.stack and not self.metastack
-        self.append(File() if outermost else Fields())
+        self.append({} if outermost else Fields())
 
     def load_setitems(self, items: list[Any]) -> None:
         """Set keys of the file or of a transition, which is emitted when it has its last key."""
         target = self.stack[-1]
         for key, value in zip(items[::2], items[1::2], strict=True):
             target[key] = value
-        if isinstance(target, File):
-            if not isinstance(target.get("buffer", self._buffer), Buffer | None):
-                raise LegacyPickleError('the "buffer" is not a deque')
-            if "capacity" in target:
-                self.set_capacity(target["capacity"])
+        if isinstance(target, dict):
+            self._set_capacity(target)
         elif not target.missing():
-            self._emit(target, self.stack[:-1])
+            self._emit(target)
 
     def load_get(self, number: int) -> None:
         """Push a numbered object again; a transition is emitted again."""
         value = self.memo[number]
         if isinstance(value, Fields) and not value.missing():
-            self._emit(value, self.stack)
+            self._emit(value)
         self.append(value)
 
-    def _emit(self, fields: Fields, batch: list[Any]) -> None:
-        """Hand out a transition that is in its place: alone on the buffer, or after others of its batch."""
-        below = batch or (self.metastack[-1] if self.metastack else [])
-        alone = bool(below) and below[-1] is self._buffer
-        if self._buffer is None or not (alone or isinstance(below[-1], Fields)) or len(batch) > MAX_BATCH:
+    def _emit(self, fields: Fields) -> None:
+        """Hand out a transition, which is about to be appended to the buffer."""
+        if self._buffer is None or self._emitted - self._buffer.length >= MAX_BATCH:
             raise LegacyPickleError(f"a dict outside of the buffer; {EXPECTED}")
-        self._buffer.length += 1
-        if self._buffer.limit is not None and self._buffer.length > self._buffer.limit:
-            raise LegacyPickleError(f"it has more than the {self._buffer.limit} transitions its deque holds")
+        self._ready = fields.load(self.source)
+        self._emitted += 1
         self._opcodes = 0
-        self._ready = fields
 
     def load_stop(self) -> None:
         """The end of the pickle, which must be the end of the file."""
-        if self.metastack or len(self.stack) != 1 or not isinstance(self.stack[0], File):
+        if self.metastack or len(self.stack) != 1 or not isinstance(self.stack[0], dict):
             raise LegacyPickleError(f"the pickle ends in the middle of an object; {EXPECTED}")
         missing = [key for key in ("buffer", "capacity") if key not in self.stack[0]]
         if missing:
             raise LegacyPickleError(f"it has no {' and no '.join(missing)}; {EXPECTED}")
-        if self._buffer is None or self._buffer.appended != self._buffer.length:
+        if self._buffer is None or self.stack[0]["buffer"] is not self._buffer:
+            raise LegacyPickleError('the "buffer" is not a deque')
+        if self._buffer.length != self._emitted:
             raise LegacyPickleError("the buffer does not hold the transitions that were read")
         if self.source.file.read(1):
             raise LegacyPickleError("the pickle ends, but the file continues; it is damaged")
         self._stopped = True
 
-    def set_capacity(self, value: Any) -> None:
-        """Check and keep the capacity."""
-        if not _is_count(value):
-            raise LegacyPickleError("the capacity is not a number of transitions")
-        self.capacity = int(value)
-
-
-def _is_text(value: Any, text: str) -> bool:
-    return isinstance(value, str) and value == text
+    def _set_capacity(self, items: dict[Any, Any]) -> None:
+        if "capacity" in items:
+            if not _is_count(items["capacity"]):
+                raise LegacyPickleError("the capacity is not a number of transitions")
+            self._capacity = int(items["capacity"])
 
 
 OPCODES: dict[int, Callable[[Any], object]] = {

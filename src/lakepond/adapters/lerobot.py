@@ -17,24 +17,32 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lakepond import untrusted
-from lakepond.adapters.episodes import Episode, Imported, Progress, import_episodes
+from lakepond.adapters.episodes import Episode, Imported, Progress, exporting, import_episodes
 from lakepond.adapters.staging import refuse_existing
 from lakepond.arrow_sizes import check_parquet
 from lakepond.errors import SpecError
 from lakepond.lake.files import write_bytes, write_path
 from lakepond.lake.format import description
+from lakepond.lake.format.sealed import strict
 from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, Field, Spec, leaves, rebuild
 
 FILE_BYTES = 100 << 20
 """uncompressed bytes from which on a data file is followed by another one"""
 FILES_PER_CHUNK = 1000
+NUMBERS = {
+    **dict.fromkeys(("next.done", "next.terminated", "next.truncated"), "bool"),
+    "timestamp": "float32",
+    **dict.fromkeys(("stream", "frame_index", "episode_index", "index", "task_index"), "int64"),
+}
+"""the columns that every dataset has, and their dtypes"""
 PLACE = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 CARD = """---
 tags: [LeRobot, reinforcement-learning]
@@ -53,34 +61,24 @@ def export_lerobot(lake: Lake, path: str | Path, *, fps: int = 30, progress: Pro
 
     `fps`: steps per second, for the timestamps. `progress` counts steps.
     """
-    path = Path(path)
-    if path.exists() and any(path.iterdir()):
-        raise SpecError(f"{path} already exists; name a new folder.")
-    names = _names(lake.spec)
-    for name, field in names.items():
+    path, spec = Path(path), lake.spec
+    for name, field in _names(spec).items():
         if np.dtype(field.dtype).kind not in "biuf":
             raise SpecError(
                 f"{name} is {field}; LeRobot has numbers and bools only: export to Arrow instead."
             )
-    data, final = _Files(path / "data"), _Files(path / "final")
     rows: list[dict[str, Any]] = []
-    steps = 0
-    try:
-        for number, episode in enumerate(lake.episodes()):
-            place = data.write(_steps(lake.spec, episode, number, steps, fps))
-            final.write(
-                {"episode_index": np.array([number]), **_observed(lake.spec, episode, slice(-1, None))}
-            )
-            row = {"episode_index": number, "tasks": ["default"], "length": episode.steps}
-            row |= {"data/chunk_index": place[0], "data/file_index": place[1]}
-            rows.append({**row, "dataset_from_index": steps, "dataset_to_index": steps + episode.steps})
-            steps += episode.steps
-            if progress is not None:
-                progress(steps, len(lake))
-    finally:
-        data.close()
-        final.close()
-    _write_meta(path, lake.spec, rows, steps, fps)
+    with closing(_Files(path / "data")) as data, closing(_Files(path / "final")) as final:
+        for number, first, episode in exporting(lake, path, progress):
+            count, columns = episode.steps, _columns(spec, episode)
+            steps = {name: values[:count] for name, values in columns.items()}
+            chunk, file = data.write({**steps, **_numbers(episode, number, first, fps)})
+            last = {name: columns[name][count:] for name in columns if name.startswith("observation.")}
+            final.write({"episode_index": np.array([number]), **last})
+            row = {"episode_index": number, "tasks": ["default"], "length": count}
+            row |= {"data/chunk_index": chunk, "data/file_index": file}
+            rows.append({**row, "dataset_from_index": first, "dataset_to_index": first + count})
+    _write_meta(path, spec, rows, len(lake), fps)
     return len(rows)
 
 
@@ -99,21 +97,18 @@ def _column(kind: str, path: str) -> str:
     return ".".join([kind, *(text or number for text, number in keys)]) if keys else single
 
 
-def _observed(spec: Spec, episode: Episode, part: slice) -> dict[str, Array]:
-    """Observations of an episode by column."""
-    names = [_column("observation", name) for name, _ in leaves(spec.obs)]
-    return {name: values[part] for name, (_, values) in zip(names, leaves(episode.obs), strict=True)}
+def _columns(spec: Spec, episode: Episode) -> dict[str, Array]:
+    """The arrays of an episode by column; the observations have one more than steps."""
+    extras = [episode.extras[name] for name in spec.extras]
+    trees = (episode.obs, episode.action, episode.reward, extras)
+    return dict(zip(_names(spec), (values for tree in trees for _, values in leaves(tree)), strict=True))
 
 
-def _steps(spec: Spec, episode: Episode, number: int, first: int, fps: int) -> dict[str, Array]:
+def _numbers(episode: Episode, number: int, first: int, fps: int) -> dict[str, Array]:
+    """Flags and numbers of an episode's steps by column, as in NUMBERS."""
     count = episode.steps
     frames = np.arange(count)
-    actions = [_column("action", name) for name, _ in leaves(spec.action)]
     return {
-        **_observed(spec, episode, slice(0, count)),
-        **{name: values for name, (_, values) in zip(actions, leaves(episode.action), strict=True)},
-        "next.reward": episode.reward,
-        **{f"extra.{name}": values for name, values in episode.extras.items()},
         "next.done": episode.terminated | episode.truncated,
         "next.terminated": episode.terminated,
         "next.truncated": episode.truncated,
@@ -172,15 +167,8 @@ def _write_meta(path: Path, spec: Spec, rows: list[dict[str, Any]], steps: int, 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    numbers = {
-        "timestamp": "float32",
-        "next.done": "bool",
-        "next.terminated": "bool",
-        "next.truncated": "bool",
-    }
-    numbers |= dict.fromkeys(("stream", "frame_index", "episode_index", "index", "task_index"), "int64")
     features = {name: _feature(field) for name, field in _names(spec).items()}
-    features |= {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in numbers.items()}
+    features |= {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in NUMBERS.items()}
     info = {
         "codebase_version": "v3.0",
         "robot_type": None,
@@ -203,7 +191,7 @@ def _write_meta(path: Path, spec: Spec, rows: list[dict[str, Any]], steps: int, 
     tasks = pa.table({"task_index": [0], "task": ["default"]}).replace_schema_metadata(_PANDAS)
     write_path(path / "meta/tasks.parquet", lambda file: pq.write_table(tasks, file))
     write_bytes(path, "README.md", CARD.format(steps=steps, episodes=len(rows)).encode())
-    write_bytes(path / "meta", "info.json", json.dumps(info, indent=1).encode())
+    write_bytes(path / "meta", "info.json", strict(info, indent=1))
 
 
 def _feature(field: Field) -> dict[str, Any]:
@@ -239,13 +227,7 @@ def import_lerobot(path: str | Path, lake: str | Path, *, progress: Progress | N
 
 def _read(path: Path, spec: Spec, total: int) -> Iterator[Episode]:
     fields = _names(spec)
-    plain = {
-        "next.terminated": Field((), bool),
-        "next.truncated": Field((), bool),
-        "stream": Field((), "int64"),
-    }
-    observed = [_column("observation", name) for name, _ in leaves(spec.obs)]
-    acted = [_column("action", name) for name, _ in leaves(spec.action)]
+    numbers = {name: Field((), NUMBERS[name]) for name in ("next.terminated", "next.truncated", "stream")}
     steps, last = _episodes(path / "data"), _episodes(path / "final")
     for number in range(total):
         with untrusted.blaming(f"episode {number} of {path}", SpecError, "export it again"):
@@ -255,11 +237,13 @@ def _read(path: Path, spec: Spec, total: int) -> Iterator[Episode]:
             for part in (table, final):
                 if part["episode_index"][0].as_py() != number:
                     raise ValueError("the episodes are not in order")
-            values = {name: _values(table[name], field) for name, field in {**fields, **plain}.items()}
-            obs = [np.concatenate([values[name], _values(final[name], fields[name])]) for name in observed]
+            values = {name: _values(table[name], field) for name, field in {**fields, **numbers}.items()}
+            for name in filter(lambda name: name.startswith("observation."), fields):
+                values[name] = np.concatenate([values[name], _values(final[name], fields[name])])
+            in_order = iter(values.values())  # observations, then actions
             episode = Episode(
-                obs=rebuild(spec.obs, iter(obs).__next__),
-                action=rebuild(spec.action, iter([values[name] for name in acted]).__next__),
+                obs=rebuild(spec.obs, in_order.__next__),
+                action=rebuild(spec.action, in_order.__next__),
                 reward=values["next.reward"],
                 terminated=values["next.terminated"],
                 truncated=values["next.truncated"],
@@ -286,7 +270,6 @@ def _values(values: Any, field: Field) -> Array:
     import pyarrow as pa
 
     flat = values.combine_chunks()
-    flat = flat.chunk(0) if isinstance(flat, pa.ChunkedArray) else flat
     for size in field.shape:
         if not pa.types.is_fixed_size_list(flat.type) or flat.type.list_size != size:
             raise ValueError(f"a column is {values.type} where {field} is expected")

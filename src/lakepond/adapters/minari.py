@@ -13,9 +13,10 @@ Imports read Arrow and Parquet with pyarrow alone, and HDF5 with h5py if it is i
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -24,11 +25,19 @@ from typing import Any
 import numpy as np
 
 from lakepond import spaces, untrusted
-from lakepond.adapters.episodes import Episode, Imported, Progress, import_episodes, spec_of
+from lakepond.adapters.episodes import (
+    Episode,
+    Imported,
+    Progress,
+    exporting,
+    import_episodes,
+    spec_of,
+)
 from lakepond.adapters.minari_hdf5 import read_hdf5
 from lakepond.adapters.staging import refuse_existing
 from lakepond.arrow_sizes import check_ipc, check_parquet
 from lakepond.errors import SpecError
+from lakepond.lake.files import write_bytes
 from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, Field, Spec, Tree, leaves, map_leaves
 
@@ -48,29 +57,27 @@ def export_minari(
     """
     path, spec = Path(path), lake.spec
     data = path / "data"
-    if path.exists() and any(path.iterdir()):
-        raise SpecError(f"{path} already exists; name a new folder.")
     for tree in (spec.obs, spec.action):
         for name, field in leaves(tree):
             if np.dtype(field.dtype).kind not in "biuf":
                 raise SpecError(f"Minari has no space for {field} {name}; leave it out, or export to Arrow.")
-    data.mkdir(parents=True)
-    count = steps = size = 0
+    if spec.reward.shape:
+        raise SpecError(f"Minari's rewards are numbers, not {spec.reward.shape}; export to Arrow instead.")
+    count = size = 0
     seen: dict[str, tuple[int, int]] = {}
-    for episode in lake.episodes():
-        size += _write_episode(data / str(count), count, spec, episode)
-        count, steps = count + 1, steps + episode.steps
+    for number, _, episode in exporting(lake, path, progress):
+        size += _write_episode(data / str(number), number, spec, episode)
+        count = number + 1
         for name, values in (*leaves(episode.obs, "obs"), *leaves(episode.action, "action")):
             if values.ndim == 1 and values.dtype == np.int64:
                 low, high = seen.get(name, (0, 0))
                 seen[name] = min(low, int(values.min())), max(high, int(values.max()))
-        if progress is not None:
-            progress(steps, len(lake))
     metadata = {
         "total_episodes": count,
-        "total_steps": steps,
+        "total_steps": len(lake),
         "data_format": "arrow",
         "jpeg_encoding": False,
+        # the bounds of a space may be Infinity, as Minari itself writes them
         "observation_space": json.dumps(_space(spec.obs, "obs", seen)),
         "action_space": json.dumps(_space(spec.action, "action", seen)),
         "dataset_id": dataset_id,
@@ -78,69 +85,61 @@ def export_minari(
         "dataset_size": round(size / 1e6, 1),
         **({} if spec.env_spec is None else {"env_spec": spec.env_spec}),
     }
-    temporary = data / "metadata.json.aside"
-    temporary.write_text(json.dumps(metadata))
-    os.replace(temporary, data / "metadata.json")
+    data.mkdir(exist_ok=True)
+    write_bytes(data, "metadata.json", json.dumps(metadata, allow_nan=False).encode())
     return count
 
 
 def _write_episode(folder: Path, number: int, spec: Spec, episode: Episode) -> int:
     import pyarrow as pa
 
-    count = episode.steps
     columns = {
         "observations": _arrays(spec.obs, episode.obs),
-        "actions": _arrays(spec.action, episode.action, pad=1),
-        "rewards": pa.array(np.append(_one(episode.reward), 0).astype(episode.reward.dtype)),
-        "terminations": pa.array(np.append(episode.terminated, False)),
-        "truncations": pa.array(np.append(episode.truncated, False)),
+        "actions": _arrays(spec.action, map_leaves(_padded, episode.action)),
+        "rewards": pa.array(_padded(episode.reward)),
+        "terminations": pa.array(_padded(episode.terminated)),
+        "truncations": pa.array(_padded(episode.truncated)),
     }
-    infos = {**episode.extras, "stream": np.full(count, episode.stream, np.int32)}
+    infos = {**episode.extras, "stream": np.full(episode.steps, episode.stream, np.int32)}
     arrays, fields = [], []
     for name, values in infos.items():
-        plain = _padded(values.reshape(count, -1), 1)
-        arrays.append(_array(plain) if values.ndim > 1 else pa.array(plain[:, 0]))
+        arrays.append(_array(_padded(values)) if values.ndim > 1 else pa.array(_padded(values)))
         shape = {"shape": ",".join(map(str, values.shape[1:]))} if values.ndim > 1 else None
         fields.append(pa.field(name, arrays[-1].type, metadata=shape))
     columns["infos"] = pa.StructArray.from_arrays(arrays, fields=fields)
     batch = pa.record_batch(list(columns.values()), names=list(columns))
-    folder.mkdir()
+    folder.mkdir(parents=True)
     file = folder / "part-0.arrow"
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    (folder / "metadata.json").write_text(json.dumps({"id": number, "total_steps": count}))
+    metadata = {"id": number, "total_steps": episode.steps}
+    (folder / "metadata.json").write_text(json.dumps(metadata, allow_nan=False))
     return file.stat().st_size
 
 
-def _arrays(spec: Tree, values: Tree, pad: int = 0) -> Any:
+def _arrays(spec: Tree, values: Tree) -> Any:
     """Values as Minari lays them out: structs for dicts and tuples, flat fixed-size lists for arrays."""
     import pyarrow as pa
 
     if isinstance(spec, Field):
         if _is_discrete(spec):
-            return pa.array(_padded(values.reshape(-1, 1), pad)[:, 0])
-        values = values.astype(np.int8) if values.dtype.kind == "b" else values
-        return _array(_padded(values.reshape(len(values), -1), pad))
+            return pa.array(values.reshape(-1))
+        return _array(values.astype(np.int8) if values.dtype.kind == "b" else values)
     items = spec.items() if isinstance(spec, dict) else enumerate(spec)
-    named = {str(key): _arrays(sub, values[key], pad) for key, sub in items}
+    named = {str(key): _arrays(sub, values[key]) for key, sub in items}
     return pa.StructArray.from_arrays(list(named.values()), names=list(named))
 
 
 def _array(values: Array) -> Any:
     import pyarrow as pa
 
-    kind = pa.list_(pa.from_numpy_dtype(values.dtype), values.shape[1])
+    kind = pa.list_(pa.from_numpy_dtype(values.dtype), math.prod(values.shape[1:]))
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=kind)
 
 
-def _padded(values: Array, pad: int) -> Array:
-    return np.concatenate([values, np.zeros((pad, values.shape[1]), values.dtype)])
-
-
-def _one(reward: Array) -> Array:
-    if reward.ndim > 1:
-        raise SpecError(f"Minari's rewards are numbers, not {reward.shape[1:]}; export to Arrow instead.")
-    return reward
+def _padded(values: Array) -> Array:
+    """With a row of zeros at the end: all columns are as long as the observations."""
+    return np.concatenate([values, np.zeros_like(values[:1])])
 
 
 def _is_discrete(field: Field) -> bool:
@@ -163,33 +162,30 @@ def _space(spec: Tree, path: str, seen: dict[str, tuple[int, int]]) -> dict[str,
         lowest, highest = seen.get(path, (0, 0))
         if _is_discrete(spec) and lowest >= 0:
             space = {"type": "Discrete", "start": 0, "n": 1 + highest}
+        elif dtype.kind == "b":
+            space = {"type": "MultiBinary"}
         else:
-            space = (
-                {"type": "MultiBinary"} if dtype.kind == "b" else {"type": "Box", "low": None, "high": None}
-            )
+            space = {"type": "Box", "low": None, "high": None}
     return spaces.to_minari(space, spec.shape, dtype)
 
 
 def import_minari(path: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
     """Import all episodes of a Minari dataset, one after another, to a new lake."""
     refuse_existing(Path(lake))
-    data = _data(Path(path))
-    metadata = _metadata(data)
-    total = metadata.get("total_episodes", 0)
-    total = total if isinstance(total, int) else 0
+    data, metadata, (obs_space, action_space) = _described(Path(path))
+    total, env_spec = metadata.get("total_episodes"), metadata.get("env_spec")
 
     def spec(first: Episode) -> Spec:
         found = spec_of(first)
         with untrusted.blaming(data / "metadata.json", SpecError, "restore it"):
-            obs, action = (
-                _with_spaces(tree, untrusted.parse_json(metadata[name]))
-                for tree, name in ((found.obs, "observation_space"), (found.action, "action_space"))
+            return replace(
+                found,
+                obs=_with_spaces(found.obs, obs_space),
+                action=_with_spaces(found.action, action_space),
+                env_spec=env_spec if isinstance(env_spec, str) else None,
             )
-        env_spec = metadata.get("env_spec")
-        return replace(
-            found, obs=obs, action=action, env_spec=env_spec if isinstance(env_spec, str) else None
-        )
 
+    total = total if isinstance(total, int) else 0
     return import_episodes(read_minari(path), lake, spec=spec, total=total, progress=progress)
 
 
@@ -208,44 +204,36 @@ def read_minari(path: str | Path) -> Iterator[Episode]:
     `infos` with one value per step, or one more, become extras; anything else in them is left out. A dataset
     that is damaged, or whose HDF5 file refers to another file, raises `SpecError`.
     """
-    data = _data(Path(path))
-    metadata = _metadata(data)
-    with untrusted.blaming(data / "metadata.json", SpecError, "restore it, or export it with a newer Minari"):
-        spaces = []
-        for name in ("observation_space", "action_space"):
-            if name not in metadata:
-                raise SpecError(f"{data} does not say its {name}; export it with a newer Minari.")
-            spaces.append(untrusted.parse_json(metadata[name]))
+    data, metadata, (obs_space, action_space) = _described(Path(path))
     jpeg = bool(metadata.get("jpeg_encoding", True))
-    read: dict[str, Callable[[Path], Iterator[dict[str, Any]]]] = {
-        "arrow": lambda data: _read_arrow(data, "arrow"),
-        "parquet": lambda data: _read_arrow(data, "parquet"),
-        "hdf5": read_hdf5,
-    }
     form = metadata.get("data_format", "hdf5")
-    if not isinstance(form, str) or form not in read:
-        raise SpecError(f"{data} has the data format {form!r}; this reads {sorted(read)}.")
-    episodes, number = read[form](data), 0
-    while True:
+    if form not in ("arrow", "hdf5", "parquet"):
+        raise SpecError(f"{data} has the data format {form!r}; this reads arrow, hdf5 and parquet.")
+    episodes = read_hdf5(data) if form == "hdf5" else _read_arrow(data, form)
+    for number in itertools.count():
         with untrusted.blaming(f"episode {number} of {data}", SpecError, "restore the dataset"):
             found = next(episodes, None)
             if found is None:
                 return
-            episode = _episode(found, spaces[0], spaces[1], jpeg)
+            episode = _episode(found, obs_space, action_space, jpeg)
         yield episode
-        number += 1
 
 
-def _data(path: Path) -> Path:
-    for folder in (path, path / "data"):
-        if (folder / "metadata.json").exists():
-            return folder
-    raise SpecError(f"{path} is not a Minari dataset: neither it nor its folder `data` has a metadata.json.")
-
-
-def _metadata(data: Path) -> dict[str, Any]:
-    with untrusted.blaming(data / "metadata.json", SpecError, "restore it"):
-        return untrusted.read_json(data / "metadata.json")
+def _described(path: Path) -> tuple[Path, dict[str, Any], list[Any]]:
+    """The data folder of a dataset, its metadata, and the spaces of observations and actions."""
+    data = next((folder for folder in (path, path / "data") if (folder / "metadata.json").exists()), None)
+    if data is None:
+        raise SpecError(
+            f"{path} is not a Minari dataset: neither it nor its folder `data` has a metadata.json."
+        )
+    found = []
+    with untrusted.blaming(data / "metadata.json", SpecError, "restore it, or export it with a newer Minari"):
+        metadata = untrusted.read_json(data / "metadata.json")
+        for name in ("observation_space", "action_space"):
+            if name not in metadata:
+                raise SpecError(f"{data} does not say its {name}; export it with a newer Minari.")
+            found.append(untrusted.parse_json(metadata[name]))
+    return data, metadata, found
 
 
 def _read_arrow(data: Path, form: str) -> Iterator[dict[str, Any]]:
@@ -256,11 +244,9 @@ def _read_arrow(data: Path, form: str) -> Iterator[dict[str, Any]]:
         dataset = ds.dataset(folder, format=form, exclude_invalid_files=True)
         for file in dataset.files:
             (check_ipc if form == "arrow" else check_parquet)(file)
-        table = dataset.to_table().combine_chunks()
+        table = dataset.to_table()
         table.validate(full=True)  # or offsets in the file may point outside of its buffers
-        columns = {name: table[name].combine_chunks() for name in table.column_names}
-        columns = {name: c.chunk(0) if hasattr(c, "chunks") else c for name, c in columns.items()}
-        yield {name: _from_arrow(values) for name, values in columns.items()}
+        yield {name: _from_arrow(table[name].combine_chunks()) for name in table.column_names}
 
 
 def _from_arrow(values: Any) -> Any:

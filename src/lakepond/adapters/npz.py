@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from lakepond import untrusted
-from lakepond.adapters.episodes import Episode, Imported, Progress, import_episodes
-from lakepond.adapters.staging import refuse_existing
+from lakepond.adapters.episodes import Episode, Imported, Progress, exporting, import_episodes
 from lakepond.errors import SpecError
 from lakepond.lake.files import write_path
 from lakepond.lake.read.lake import Lake
@@ -29,16 +28,10 @@ OTHER = ("reward", "terminated", "truncated", "stream", "step_id", "done")
 
 def export_npz(lake: Lake, folder: str | Path, *, progress: Progress | None = None) -> int:
     """Write the episodes one by one, each file atomically; return their number. `progress` counts steps."""
-    folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise SpecError(f"{folder} already exists; name a new folder.")
-    folder.mkdir(parents=True, exist_ok=True)
-    count = steps = 0
-    for episode in lake.episodes():
-        write_path(folder / f"{count:06d}.npz", partial(_save, _named(episode)))
-        count, steps = count + 1, steps + episode.steps
-        if progress is not None:
-            progress(steps, len(lake))
+    count = 0
+    for number, _, episode in exporting(lake, Path(folder), progress):
+        write_path(Path(folder) / f"{number:06d}.npz", partial(_save, _named(episode)))
+        count = number + 1
     return count
 
 
@@ -58,9 +51,8 @@ def _named(episode: Episode) -> dict[str, Array]:
 
 def import_npz(folder: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
     """Import every .npz file of a folder, in the order of their names, as an episode of a new lake."""
-    refuse_existing(Path(lake))
-    files = _files(Path(folder))
-    return import_episodes(read_npz(folder), lake, total=len(files), progress=progress)
+    total = sum(1 for _ in Path(folder).glob("*.npz"))
+    return import_episodes(read_npz(folder), lake, total=total, progress=progress)
 
 
 def read_npz(folder: str | Path) -> Iterator[Episode]:
@@ -70,17 +62,13 @@ def read_npz(folder: str | Path) -> Iterator[Episode]:
     may stand for `terminated`. Any other array with one value per step is an extra. A file that is
     damaged or lacks an array raises `SpecError`, which names it. Nothing is unpickled.
     """
-    for file in _files(Path(folder)):
+    files = sorted(Path(folder).glob("*.npz"))
+    if not files:
+        raise SpecError(f"{folder} has no .npz files; each is to be one episode.")
+    for file in files:
         with untrusted.blaming(file, SpecError, "restore or remove it"):
             episode = _episode(file, untrusted.read_npz(file))
         yield episode
-
-
-def _files(folder: Path) -> list[Path]:
-    files = sorted(folder.glob("*.npz"))
-    if not files:
-        raise SpecError(f"{folder} has no .npz files; each is to be one episode.")
-    return files
 
 
 def _episode(file: Path, arrays: dict[str, Array]) -> Episode:

@@ -59,6 +59,8 @@ class SavedBuffer(NamedTuple):
 class ReplayBuffer:
     """A replay buffer with the interface of eigen2's class, shared by a population of agents."""
 
+    alpha: float | None = None
+
     def __init__(
         self, capacity: int = 50_000, *, device: Any = None, min_size: int = 10_000, seed: int | None = None
     ) -> None:
@@ -98,9 +100,8 @@ class ReplayBuffer:
                 f"state is {state.dtype.name}{list(state.shape)}; both must be alike."
             )
         if self.replay is None:
-            self.replay = self._make(
-                Spec(obs=Field(state.shape, state.dtype), action=Field(action.shape, action.dtype))
-            )
+            spec = Spec(obs=Field(state.shape, state.dtype), action=Field(action.shape, action.dtype))
+            self.replay = Replay(spec, self.capacity, alpha=self.alpha)
         self.replay.record(
             obs=state,
             action=action,
@@ -110,9 +111,6 @@ class ReplayBuffer:
             truncated=False,
             stream=stream,
         )
-
-    def _make(self, spec: Spec) -> Replay:
-        return Replay(spec, self.capacity)
 
     def sample(self, batch_size: int) -> Any:
         """Return a dict of `batch_size` distinct transitions: states, actions, rewards, next_states, dones.
@@ -167,33 +165,22 @@ class ReplayBuffer:
         Pickles are read in pieces, by a reader that builds only NumPy data. Options: those of the class.
         """
         path = Path(file_path)
-        note: dict[str, Any] = {}
+        options = {"device": device, "min_size": min_size, "seed": seed}
         if path.is_dir():
             with Lake.open(path) as lake:
                 note = lake.commit.note
-        capacity = note.get("capacity", 50_000) if path.is_dir() else legacy_capacity(path)
-        buffer = cls(capacity, device=device, min_size=min_size, seed=seed)
-        if path.is_dir():
-            if isinstance(buffer, PrioritizedReplayBuffer) and note.get("alpha") is not None:
+            buffer = cls(note.get("capacity", 50_000), **options)
+            if buffer.alpha is not None and note.get("alpha") is not None:
                 buffer.alpha = note["alpha"]
-            buffer.replay = buffer._open(path)
+            buffer.replay = Replay.open_saved(path, buffer.capacity, alpha=buffer.alpha)
         else:
+            buffer = cls(legacy_capacity(path), **options)
             with progress.bar(f"reading {path}") as drawn:
                 for old in read_legacy(path, progress=drawn):
                     buffer.add(old.state, old.action, float(old.reward), old.next_state, bool(old.done))
-        progress.print_line(f"loaded from {path}: {buffer._in_words()}")
+        found = "no transitions" if buffer.replay is None else buffer.replay.stats()
+        progress.print_line(f"loaded from {path}: {found}")
         return buffer
-
-    def _in_words(self) -> str:
-        if self.replay is None:
-            return "no transitions"
-        stats = self.replay.stats()
-        return (
-            f"{stats.steps:,} transitions in {stats.bytes_held:,} B, {stats.ratio:,.0f} x smaller than plain"
-        )
-
-    def _open(self, path: Path) -> Replay:
-        return Replay.open_saved(path, self.capacity)
 
     def __len__(self) -> int:
         return 0 if self.replay is None else len(self.replay)
@@ -245,14 +232,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         seed: int | None = None,
     ) -> None:
         super().__init__(capacity, device=device, min_size=min_size, seed=seed)
-        self.alpha = alpha
-        self.beta = beta
-
-    def _make(self, spec: Spec) -> Replay:
-        return Replay(spec, self.capacity, alpha=self.alpha)
-
-    def _open(self, path: Path) -> Replay:
-        return Replay.open_saved(path, self.capacity, alpha=self.alpha)
+        self.alpha, self.beta = alpha, beta
 
     def sample(self, batch_size: int) -> Any:
         """Return the dict, the step ids for `update_priorities`, and the importance weights (NumPy arrays).
@@ -270,17 +250,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
 
 def _as_dict(batch: Batch) -> dict[str, Any]:
-    def float32(values: Any) -> Any:
-        return values.astype(np.float32) if isinstance(values, np.ndarray) else values.float()
-
-    tensors = not isinstance(batch.reward, np.ndarray)
-    return {
-        "states": float32(batch.obs) if tensors else batch.obs,
-        "actions": float32(batch.action) if tensors else batch.action,
-        "rewards": float32(batch.reward).reshape(-1, 1),
-        "next_states": float32(batch.next_obs) if tensors else batch.next_obs,
-        "dones": float32(batch.terminated).reshape(-1, 1),
+    values: dict[str, Any] = {
+        "states": batch.obs,
+        "actions": batch.action,
+        "rewards": batch.reward.reshape(-1, 1),
+        "next_states": batch.next_obs,
+        "dones": batch.terminated.reshape(-1, 1),
     }
+    if isinstance(values["rewards"], np.ndarray):
+        return values | {name: values[name].astype(np.float32) for name in ("rewards", "dones")}
+    return {name: tensor.float() for name, tensor in values.items()}
 
 
 def _on_host(values: Any) -> Array:

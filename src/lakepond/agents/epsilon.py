@@ -54,10 +54,9 @@ class Epsilon:
                 "an exponential epsilon must fall to an end above 0; use a linear schedule for 0."
             )
 
-    def init(self, agents: int | None = None) -> EpsilonState:
-        """The schedule at its start; with a leading axis if `agents` is given."""
-        shape = () if agents is None else (agents,)
-        return EpsilonState(jnp.full(shape, self.start, jnp.float32), jnp.zeros(shape, jnp.int32))
+    def init(self) -> EpsilonState:
+        """The schedule at its start."""
+        return EpsilonState(jnp.float32(self.start), jnp.int32(0))
 
     def value(self, state: EpsilonState, agent: jax.Array | int = 0) -> jax.Array:
         """The current value."""

@@ -53,8 +53,8 @@ def stack(agents: list[Any]) -> Any:
     return jax.tree.map(lambda *each: jnp.stack(each), *agents)
 
 
-def pick(agents: Any, agent: int | jax.Array) -> Any:
-    """Select one agent: index the leading axis of a tree."""
+def pick(agents: Any, agent: int | slice | jax.Array) -> Any:
+    """Select one agent, or several: index the leading axis of a tree."""
     return jax.tree.map(lambda each: each[agent], agents)
 
 

@@ -10,10 +10,11 @@ LayerNorm everywhere is what lets PQN learn without a target network (Gallici et
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +24,10 @@ from lakepond.errors import ConfigError
 from lakepond.types import Field
 
 Params = Any
-ConvImpl = Literal["auto", "real", "slices"]
-KINDS = ("mlp", "cnn", "nature")
+CONVOLUTIONS = {"cnn": [(3, 1, 16)], "nature": [(8, 4, 32), (4, 2, 64), (3, 1, 64)]}
+"""size, stride and channels of each, by kind of network"""
+DENSE = {"cnn": 128, "nature": 512}
+"""width of the dense layer after them"""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,17 @@ class Network:
     """the value of each action, (batch, actions), of observations (batch, ...)"""
 
 
+class Layer(NamedTuple):
+    """relu(LayerNorm(product(params, x)))."""
+
+    name: str
+    kind: str
+    """of its product; the name of its weights in a checkpoint"""
+    product: Callable[[Params, jax.Array], jax.Array]
+    inputs: int
+    outputs: int
+
+
 @lru_cache(maxsize=64)  # equal networks are the same one, so that programs are compiled once
 def make(
     kind: str,
@@ -45,7 +59,6 @@ def make(
     *,
     hidden: tuple[int, ...] = (256, 128),
     dueling: bool = False,
-    conv_impl: ConvImpl = "auto",
     dtype: str = "float32",
 ) -> Network:
     """The network of that kind for these observations; `hidden` are the layers of the mlp.
@@ -53,13 +66,55 @@ def make(
     dtype: of the products in all layers but the last; parameters, LayerNorm and values are float32.
     """
     if kind == "mlp":
-        return _mlp(obs, actions, hidden, dueling, dtype)
-    if kind == "cnn":
-        return _convolutional(obs, actions, [(3, 1, 16)], 128, dueling, conv_impl, dtype)
-    if kind == "nature":
-        convs = [(8, 4, 32), (4, 2, 64), (3, 1, 64)]
-        return _convolutional(obs, actions, convs, 512, dueling, conv_impl, dtype)
-    raise ConfigError(f"{kind!r} is not a valid network; choose from {', '.join(KINDS)}.")
+        sizes = [math.prod(obs.shape), *hidden]
+        layers = [Layer(f"layer{i}", "dense", dense, *sizes[i : i + 2]) for i in range(len(hidden))]
+    elif kind in CONVOLUTIONS:
+        layers = _convolutional(obs, CONVOLUTIONS[kind], DENSE[kind])
+    else:
+        raise ConfigError(f"{kind!r} is not a valid network; choose from mlp, {', '.join(CONVOLUTIONS)}.")
+    width = layers[-1].outputs if layers else math.prod(obs.shape)
+    images = kind != "mlp" and obs.rows == 0  # frames first, values of 0..255
+
+    def init(key: jax.Array) -> Params:
+        *keys, key_head = jax.random.split(key, len(layers) + 1)
+        params = {
+            layer.name: {
+                layer.kind: dense_init(k, layer.inputs, layer.outputs),
+                "norm": norm_init(layer.outputs),
+            }
+            for k, layer in zip(keys, layers, strict=True)
+        }
+        return {**params, "head": head_init(key_head, width, actions, dueling)}
+
+    def apply(params: Params, x: jax.Array) -> jax.Array:
+        x = x.astype(jnp.float32)
+        if images:
+            x = jnp.moveaxis(x, 1, -1) / 255.0
+        for layer in layers:
+            if layer.kind == "dense":
+                x = x.reshape(x.shape[0], -1)
+            weights = jax.tree.map(lambda each: each.astype(dtype), params[layer.name][layer.kind])
+            x = layer.product(weights, x.astype(dtype)).astype(jnp.float32)
+            x = jax.nn.relu(norm(params[layer.name]["norm"], x))
+        return head(params["head"], x.reshape(x.shape[0], -1))
+
+    return Network(init, apply)
+
+
+def _convolutional(obs: Field, convs: list[tuple[int, int, int]], width: int) -> list[Layer]:
+    """Layers for images: frames first, or a board with its planes last."""
+    if len(obs.shape) != 3:
+        raise ConfigError(f"a convolutional network takes images, but an observation is {obs}; use 'mlp'.")
+    high, wide, depth = (*obs.shape[1:], obs.shape[0]) if obs.rows == 0 else obs.shape
+    layers = []
+    for i, (size, stride, channels) in enumerate(convs):
+        high, wide = ((n - size) // stride + 1 for n in (high, wide))
+        if high < 1 or wide < 1:
+            raise ConfigError(f"observations of {obs} are too small for a {size} x {size} convolution.")
+        product = partial(conv, size=size, stride=stride)
+        layers.append(Layer(f"conv{i}", "conv", product, size * size * depth, channels))
+        depth = channels
+    return [*layers, Layer("dense", "dense", dense, high * wide * depth, width)]
 
 
 # --- layers --------------------------------------------------------------------------------------
@@ -90,19 +145,15 @@ def norm(params: Params, x: jax.Array) -> jax.Array:
     return found
 
 
-def conv(params: Params, x: jax.Array, size: int, stride: int, impl: ConvImpl = "auto") -> jax.Array:
-    """A convolution without padding, (batch, height, width, channels): a real one, or slices and a matmul.
+def conv(params: Params, x: jax.Array, size: int, stride: int) -> jax.Array:
+    """A convolution without padding, (batch, height, width, channels): on a CPU slices and a matmul.
 
     XLA for CPU has no fast convolution inside `scan`: measured 15 times slower there than the slices.
     """
-    if impl == "auto":
-        impl = "real" if fleet.accelerated() else "slices"
-    channels = x.shape[-1]
-    if impl == "real":
-        kernel = params["weight"].reshape(size, size, channels, -1)
-        dimensions = ("NHWC", "HWIO", "NHWC")
+    if fleet.accelerated():
+        kernel = params["weight"].reshape(size, size, x.shape[-1], -1)
         found: jax.Array = jax.lax.conv_general_dilated(
-            x, kernel, (stride, stride), "VALID", dimension_numbers=dimensions
+            x, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
         return jnp.add(found, params["bias"])
     height, width = ((n - size) // stride + 1 for n in x.shape[1:3])
@@ -117,12 +168,10 @@ def conv(params: Params, x: jax.Array, size: int, stride: int, impl: ConvImpl = 
 def head_init(key: jax.Array, inputs: int, actions: int, dueling: bool) -> Params:
     """The last layer."""
     key_value, key_advantage = jax.random.split(key)
-    if not dueling:
-        return {"advantage": dense_init(key_advantage, inputs, actions, 1.0)}
-    return {
-        "advantage": dense_init(key_advantage, inputs, actions, 1.0),
-        "value": dense_init(key_value, inputs, 1, 1.0),
-    }
+    params = {"advantage": dense_init(key_advantage, inputs, actions, 1.0)}
+    if dueling:
+        params["value"] = dense_init(key_value, inputs, 1, 1.0)
+    return params
 
 
 def head(params: Params, x: jax.Array) -> jax.Array:
@@ -131,91 +180,3 @@ def head(params: Params, x: jax.Array) -> jax.Array:
     if "value" not in params:
         return advantage
     return dense(params["value"], x) + advantage - advantage.mean(-1, keepdims=True)
-
-
-# --- networks ------------------------------------------------------------------------------------
-
-
-def _normed(
-    product: Callable[..., jax.Array], params: Params, norm_params: Params, x: jax.Array, dtype: str
-) -> jax.Array:
-    """relu(LayerNorm(product(params, x))), the product in `dtype`."""
-    cast = jax.tree.map(lambda each: each.astype(dtype), params)
-    return jax.nn.relu(norm(norm_params, product(cast, x.astype(dtype)).astype(jnp.float32)))
-
-
-def _mlp(obs: Field, actions: int, hidden: tuple[int, ...], dueling: bool, dtype: str) -> Network:
-    sizes = [_size(obs), *hidden]
-
-    def init(key: jax.Array) -> Params:
-        keys = jax.random.split(key, len(sizes))
-        layers = {
-            f"layer{i}": {
-                "dense": dense_init(keys[i], sizes[i], sizes[i + 1]),
-                "norm": norm_init(sizes[i + 1]),
-            }
-            for i in range(len(hidden))
-        }
-        return {**layers, "head": head_init(keys[-1], sizes[-1], actions, dueling)}
-
-    def apply(params: Params, x: jax.Array) -> jax.Array:
-        x = x.reshape(x.shape[0], -1).astype(jnp.float32)
-        for i in range(len(hidden)):
-            layer = params[f"layer{i}"]
-            x = _normed(dense, layer["dense"], layer["norm"], x, dtype)
-        return head(params["head"], x)
-
-    return Network(init, apply)
-
-
-def _convolutional(
-    obs: Field,
-    actions: int,
-    convs: list[tuple[int, int, int]],
-    width: int,
-    dueling: bool,
-    impl: ConvImpl,
-    dtype: str,
-) -> Network:
-    """`convs`: size, stride and channels of each."""
-    if len(obs.shape) != 3:
-        raise ConfigError(f"a convolutional network takes images, but an observation is {obs}; use 'mlp'.")
-    stacked = obs.rows == 0  # frames first, values of 0..255; a board has its planes last, values of 0 and 1
-    board = (*obs.shape[1:], obs.shape[0]) if stacked else obs.shape
-    shapes = [board]
-    for size, stride, channels in convs:
-        high, wide = ((n - size) // stride + 1 for n in shapes[-1][:2])
-        if high < 1 or wide < 1:
-            raise ConfigError(f"observations of {obs} are too small for a {size} x {size} convolution.")
-        shapes.append((high, wide, channels))
-    flat = shapes[-1][0] * shapes[-1][1] * shapes[-1][2]
-
-    def init(key: jax.Array) -> Params:
-        keys = jax.random.split(key, len(convs) + 2)
-        params: dict[str, Params] = {}
-        for i, (size, _, channels) in enumerate(convs):
-            inputs = size * size * shapes[i][2]
-            params[f"conv{i}"] = {"conv": dense_init(keys[i], inputs, channels), "norm": norm_init(channels)}
-        params["dense"] = {"dense": dense_init(keys[-2], flat, width), "norm": norm_init(width)}
-        return {**params, "head": head_init(keys[-1], width, actions, dueling)}
-
-    def apply(params: Params, x: jax.Array) -> jax.Array:
-        x = x.astype(jnp.float32)
-        if stacked:
-            x = jnp.moveaxis(x, 1, -1) / 255.0
-        for i, (size, stride, _) in enumerate(convs):
-            layer = params[f"conv{i}"]
-            product = partial(conv, size=size, stride=stride, impl=impl)
-            x = _normed(product, layer["conv"], layer["norm"], x, dtype)
-        x = x.reshape(x.shape[0], -1)
-        x = _normed(dense, params["dense"]["dense"], params["dense"]["norm"], x, dtype)
-        return head(params["head"], x)
-
-    return Network(init, apply)
-
-
-def _size(obs: Field) -> int:
-    size = 1
-    for n in obs.shape:
-        size *= n
-    return size

@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lakepond.agents.fleet import pick
+
 Array = jax.Array
 Tree = Any
 
@@ -23,9 +25,9 @@ Tree = Any
 class Sizes(NamedTuple):
     """Number of elites, children and mutants of the next generation."""
 
-    elites: int = 6
-    children: int = 6
-    mutants: int = 4
+    elites: int
+    children: int
+    mutants: int
 
     @property
     def total(self) -> int:
@@ -40,25 +42,6 @@ class Parents(NamedTuple):
     """agents drawn for each parent; the fittest is taken"""
     blend: tuple[float, float]
     """range of the share that a child has of its first parent"""
-
-
-class Mutation(NamedTuple):
-    """How mutants differ, and how that adapts."""
-
-    rate: float = 0.2
-    """share of the weights that move"""
-    std: float = 0.025
-    """how far, to begin with"""
-    std_max: float = 0.2
-    """how far at most"""
-    growth: float = 1.5
-    """factor when validation has not improved for `patience` generations"""
-    patience: int = 3
-
-
-def take(population: Tree, index: Array | int | slice) -> Tree:
-    """One agent, or several, by number."""
-    return jax.tree.map(lambda x: x[index], population)
 
 
 def put(population: Tree, index: int, agent: Tree) -> Tree:
@@ -112,21 +95,12 @@ def evolve(
     """The next generation: elites, then children, then mutants."""
     key_mothers, key_fathers, key_alpha, key_winners, key_mutate = jax.random.split(key, 5)
     k, (low, high) = parents
-    elites = take(population, ranking(fitness)[: sizes.elites])
+    elites = pick(population, ranking(fitness)[: sizes.elites])
     children = blend(
-        take(population, tournament(key_mothers, fitness, sizes.children, k)),
-        take(population, tournament(key_fathers, fitness, sizes.children, k)),
+        pick(population, tournament(key_mothers, fitness, sizes.children, k)),
+        pick(population, tournament(key_fathers, fitness, sizes.children, k)),
         jax.random.uniform(key_alpha, (sizes.children,), minval=low, maxval=high),
     )
-    winners = take(population, tournament(key_winners, fitness, sizes.mutants, k))
+    winners = pick(population, tournament(key_winners, fitness, sizes.mutants, k))
     mutants = mutate(key_mutate, winners, rate, std)
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), elites, children, mutants)
-
-
-def adapt(std: float, stalled: int, mutation: Mutation) -> float:
-    """The next std: as at the beginning after an improvement, larger every `patience` generations without."""
-    if stalled == 0:
-        return mutation.std
-    if stalled % mutation.patience == 0:
-        return min(std * mutation.growth, mutation.std_max)
-    return std

@@ -12,7 +12,7 @@ One `update` is a rollout of every copy, then some epochs of minibatches on it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -120,21 +120,17 @@ class PQN:
         """Act for one rollout and learn from it."""
         seen = self.collect(state, agent)
         rollout = seen.rollout
-        target = lambda_returns(
-            rollout.reward,
-            rollout.terminated,
-            rollout.truncated,
-            seen.value,
-            gamma=self.settings.gamma,
-            lam=self.settings.lam,
-        )
-        orders = jnp.concatenate(
-            [self.shuffled(k) for k in jax.random.split(self.key_learn(state), self.settings.epochs)]
-        )
+        target = self.returns(rollout.reward, rollout.terminated, rollout.truncated, seen.value)
+        keys = jax.random.split(self.key_learn(state), self.settings.epochs)
+        orders = jnp.concatenate([self.shuffled(key) for key in keys])
         data = rollout.obs, rollout.action, target
         learned = self.descend(state.params, state.optimiser, data, orders, self.rate(state))
         state, metrics = self.updated(state, seen, *learned)
         return state, rollout, metrics
+
+    def returns(self, *steps: jax.Array) -> jax.Array:
+        """The targets of reward, terminated, truncated and value of each step: see `lambda_returns`."""
+        return lambda_returns(*steps, gamma=self.settings.gamma, lam=self.settings.lam)
 
     def key_learn(self, state: PQNState) -> jax.Array:
         """The key of what is learned in the next update."""
@@ -177,36 +173,24 @@ class PQN:
         def best(obs: jax.Array) -> jax.Array:
             return self.network.apply(params, obs).max(-1)
 
-        def step(env: EnvState, key: jax.Array) -> tuple[EnvState, tuple[jax.Array, ...]]:
+        def step(env: EnvState, key: jax.Array) -> tuple[EnvState, tuple[Any, ...]]:
             key_act, key_env = jax.random.split(key)
             values = self.network.apply(params, env.obs)
             action = act(values, epsilon, key_act)
             after, seen = self.env.step(env, action, key_env)
             # time ends seldom: only then is the value of an episode's last observation worth a pass
             cut = jax.lax.cond(seen.truncated.any(), best, lambda obs: jnp.zeros(obs.shape[0]), seen.next_obs)
-            return after, (
-                env.obs,
-                action,
-                seen.reward,
-                seen.next_obs,
-                seen.terminated,
-                seen.truncated,
-                values.max(-1),
-                cut,
-                (seen.score * seen.over).sum(),
-                seen.over.sum(),
-            )
+            flags = seen.terminated, seen.truncated
+            rollout = Rollout(env.obs, action, seen.reward, seen.next_obs, *flags, reset_obs=after.obs)
+            score, episodes = (seen.score * seen.over).sum(), seen.over.sum()
+            return after, (rollout, values.max(-1), cut, score, episodes)
 
         keys = jax.random.split(jax.random.split(state.key, 3)[1], self.settings.rollout)
         env = fleet.spread(state.env) if self.spread else state.env
-        env, seen = jax.lax.scan(step, env, keys)
-        obs, action, reward, next_obs, terminated, truncated, value, cut, score, episodes = seen
+        env, (rollout, value, cut, score, episodes) = jax.lax.scan(step, env, keys)
         following = jnp.concatenate([value[1:], best(env.obs)[None]])
-        reset_obs = jnp.concatenate([obs[1:], env.obs[None]])
-        rollout = Rollout(obs, action, reward, next_obs, terminated, truncated, reset_obs)
-        return Collected(
-            env, rollout, jnp.where(truncated, cut, following), epsilon, score.sum(), episodes.sum()
-        )
+        value = jnp.where(rollout.truncated, cut, following)
+        return Collected(env, rollout, value, epsilon, score.sum(), episodes.sum())
 
     def descend(
         self,

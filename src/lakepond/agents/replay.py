@@ -10,7 +10,8 @@ network. A pass has as many steps as a rollout, so gradient samples are the same
 History is two device ponds. `recent` holds all steps since the last fill, one lane per environment. `filled`
 is a uniform sample of the `older` steps in the lake, loaded at the last fill (`flow.device_fill`). A
 sequence comes from `recent` with the probability of its share of all steps, so every step of the history is
-equally likely, whether all of it fits the device or not.
+equally likely, whether all of it fits the device or not. A `rewarded` share of the sequences is drawn
+otherwise: they contain a step with a reward, and each such step of the history is equally likely.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import jax.numpy as jnp
 import optax
 
 from lakepond.agents.networks import Params
-from lakepond.agents.pqn import PQN, Collected, PQNMetrics, PQNState, Rollout, lambda_returns
+from lakepond.agents.pqn import PQN, Collected, PQNMetrics, PQNState, Rollout
 from lakepond.pond.device import Added, DevicePond, PondState, Sequences
 
 Draw = Callable[[jax.Array, int, int], Sequences]
@@ -52,9 +53,7 @@ def learn(
         mixed = jax.tree.map(lambda new, old: jnp.concatenate([new[:, lanes], old], 1), fresh, past)
         values = pqn.network.apply(params, mixed.next_obs.reshape(-1, *mixed.next_obs.shape[2:]))
         value = values.max(-1).reshape(mixed.reward.shape)
-        target = lambda_returns(
-            mixed.reward, mixed.terminated, mixed.cut, value, gamma=settings.gamma, lam=settings.lam
-        )
+        target = pqn.returns(mixed.reward, mixed.terminated, mixed.cut, value)
         data = mixed.obs, mixed.action, target
         params, optimiser, loss, gradient = pqn.descend(
             params, optimiser, data, pqn.shuffled(key_order), rate
@@ -93,6 +92,8 @@ class HistoryPonds:
 
     recent: DevicePond
     filled: DevicePond
+    rewarded: float = 0.0
+    """share of the sequences that are drawn by a reward that they contain"""
 
     def add(self, history: HistoryState, rollout: Rollout) -> HistoryState:
         """Add a rollout, (steps, lanes, ...)."""
@@ -100,11 +101,28 @@ class HistoryPonds:
 
     def draw(self, history: HistoryState, key: jax.Array, count: int, length: int) -> Sequences:
         """Draw `count` sequences of `length` steps; see `DevicePond.sample_windows`."""
+        rewarded = round(self.rewarded * count)
+        if rewarded in (0, count):
+            return self._draw(history, key, count, length, rewarded=rewarded > 0)
+        key_rewarded, key_any = jax.random.split(key)
+        some = self._draw(history, key_rewarded, rewarded, length, rewarded=True)
+        rest = self._draw(history, key_any, count - rewarded, length, rewarded=False)
+        return Sequences(*(jnp.concatenate(both, axis=1) for both in zip(some, rest, strict=True)))
+
+    def _draw(
+        self, history: HistoryState, key: jax.Array, count: int, length: int, *, rewarded: bool
+    ) -> Sequences:
         key_which, key_recent, key_filled = jax.random.split(key, 3)
-        recent = self.recent.sample_windows(history.recent, key_recent, count, length)
-        filled = self.filled.sample_windows(history.filled, key_filled, count, length)
-        new = self.recent.held(history.recent)
-        is_new = jax.random.uniform(key_which, (count,)) * (new + history.older) < new
+        recent = self.recent.sample_windows(history.recent, key_recent, count, length, rewarded=rewarded)
+        filled = self.filled.sample_windows(history.filled, key_filled, count, length, rewarded=rewarded)
+        new, older = self.recent.held(history.recent), history.older
+        if rewarded:
+            each = older / jnp.maximum(self.filled.held(history.filled), 1)  # steps that one stands for
+            rewards = self.recent.rewarded_steps(history.recent).block.sum()
+            earlier = self.filled.rewarded_steps(history.filled).block.sum() * each
+            some = rewards + earlier > 0
+            new, older = jnp.where(some, rewards, new), jnp.where(some, earlier, older)
+        is_new = jax.random.uniform(key_which, (count,)) * (new + older) < new
 
         def chosen(one: jax.Array, other: jax.Array) -> jax.Array:
             return jnp.where(is_new.reshape(1, count, *[1] * (one.ndim - 2)), one, other)

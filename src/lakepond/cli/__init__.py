@@ -90,6 +90,9 @@ def program() -> NoReturn:
 
     Ctrl-C is ignored while it ends; otherwise it could print a traceback of a library.
     """
+    for name in ("stdout", "stderr"):  # one that is closed (2>&-): print would take the other one for it
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     code = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
@@ -161,43 +164,42 @@ def _answer(words: list[str], debug: bool) -> int:
             with suppress(OSError):  # the terminal was closed
                 print(f"\nlakepond: stopped. {hint()}", file=sys.stderr)
         return 128 + stopped.signum if isinstance(stopped, Terminated) else INTERRUPTED
-    except BrokenPipeError:
-        raise
-    except (LakepondError, OSError) as error:
-        if debug:
+    except Exception as error:
+        sentence = _sentence(error, f"`lakepond {name}`")
+        if debug or sentence is None:
             raise
-        print(f"lakepond: {printable(one_sentence(error))}", file=sys.stderr)
+        print(f"lakepond: {printable(sentence)}", file=sys.stderr)
         return exit_code(error)
-    except MemoryError:
-        if debug:
-            raise
-        needs = f"`lakepond {name}` needs more memory than this machine has; see `lakepond plan`."
-        print(f"lakepond: {needs}", file=sys.stderr)
-        return NO
-    except ModuleNotFoundError as error:
+
+
+def _sentence(error: Exception, program: str) -> str | None:
+    """An error for people; None for one that nobody raised on purpose, whose traceback is needed."""
+    if isinstance(error, BrokenPipeError):  # handled by `main`
+        return None
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+    if isinstance(error, LakepondError | OSError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return f"{program} needs more memory than this machine has; see `lakepond plan`."
+    if isinstance(error, ModuleNotFoundError):
         extra = EXTRAS.get((error.name or "").partition(".")[0])
-        if debug or extra is None:
-            raise
-        needs = f"`lakepond {name}` needs {error.name}: pip install 'lakepond[{extra}]'."
-        print(f"lakepond: {needs}", file=sys.stderr)
-        return NO
+        return extra and f"{program} needs {error.name}: pip install 'lakepond[{extra}]'."
+    return None
 
 
 def parse(name: str, words: list[str]) -> Command:
     """A command from the words after its name; raises SystemExit after printing its help or wrong usage."""
     import tyro
-
-    from lakepond.cli.values import registry
-
-    kind, program = load(name), f"lakepond {name}"
-    return cast(Command, tyro.cli(kind, prog=program, args=words, config=forms(), registry=registry()))
-
-
-def forms() -> tuple[Any, ...]:
-    """How fields become options."""
     from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes
 
-    return OmitArgPrefixes, OmitSubcommandPrefixes, FlagCreatePairsOff
+    from lakepond.cli.options import registry
+
+    forms = (OmitArgPrefixes, OmitSubcommandPrefixes, FlagCreatePairsOff)
+    return cast(
+        Command,
+        tyro.cli(load(name), prog=f"lakepond {name}", args=words, config=forms, registry=registry()),
+    )
 
 
 def load(name: str) -> type[Any]:
@@ -243,13 +245,6 @@ def exit_code(error: BaseException) -> int:
     return BUSY if isinstance(error, BlockingIOError) else NO
 
 
-def one_sentence(error: BaseException) -> str:
-    """An error for people."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
-    return str(error)
-
-
 def _unknown(group: str, word: str, known: Mapping[str, Entry]) -> str:
     from difflib import get_close_matches
 
@@ -264,7 +259,6 @@ def _unknown(group: str, word: str, known: Mapping[str, Entry]) -> str:
 def _log_to_stderr(debug: bool) -> Iterator[None]:
     """Print log messages of the library to stderr: warnings, or with --debug all of them."""
     log, handler = logging.getLogger("lakepond"), _Stderr()
-    handler.setFormatter(logging.Formatter("lakepond: %(message)s"))
     before = log.level
     log.setLevel(logging.DEBUG if debug else logging.WARNING)
     log.addHandler(handler)
@@ -275,13 +269,9 @@ def _log_to_stderr(debug: bool) -> Iterator[None]:
         log.setLevel(before)
 
 
-class _Stderr(logging.StreamHandler[Any]):
+class _Stderr(logging.Handler):
     """Writes to the current sys.stderr, which a live display may have replaced."""
 
-    @property
-    def stream(self) -> Any:
-        return sys.stderr
-
-    @stream.setter
-    def stream(self, _: Any) -> None:
-        pass
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # the terminal was closed
+            print(f"lakepond: {self.format(record)}", file=sys.stderr, flush=True)

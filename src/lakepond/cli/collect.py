@@ -10,8 +10,7 @@ from tyro.conf import arg
 
 from lakepond import formats
 from lakepond.cli import words
-from lakepond.cli.flag import Flag, optional
-from lakepond.cli.limits import at_least
+from lakepond.cli.options import Flag, at_least, optional
 
 if TYPE_CHECKING:
     from lakepond.distributed.collector import Collector
@@ -76,11 +75,11 @@ class Collect:
                 collector.run(self.steps)
             finally:
                 ended.set()
-        status = collector.status
-        if self.json:
-            words.print_json({"writer": self.writer, "lake": self.lake, "steps": status.steps})
-        else:
-            print(f"{self.writer}: {formats.counted(status.steps, 'step')} recorded in {self.lake}")
+        steps = collector.status.steps
+        text = f"{self.writer}: {formats.counted(steps, 'step')} recorded in {self.lake}"
+        words.print_result(
+            {"writer": self.writer, "lake": self.lake, "steps": steps}, text, as_json=self.json
+        )
 
     def _look(self, collector: Collector, ended: threading.Event) -> None:
         """Give the collector new weights, and have it wait while the learner is behind."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from tyro.conf import Positional
 
 from lakepond import formats
 from lakepond.cli import where, words
-from lakepond.cli.flag import Json, optional
-from lakepond.cli.limits import retention
+from lakepond.cli.options import Json, optional, retention
 
 NONE = optional("N", "keep all")
 
@@ -46,22 +45,15 @@ class Compact:
             files = lake.stats().files
             lake.compact(keep_last=self.keep_last, keep_every=self.keep_every)
             after = _on_disk(folder)
-            result: dict[str, Any] = {
-                "lake": folder,
-                "commit": lake.commit.number,
-                "files_before": files,
-                "files": lake.stats().files,
-                "bytes_before": before,
-                "bytes": after,
-            }
-        if self.json:
-            words.print_json(result)
-            return
-        print(
-            f"{folder}: commit {result['commit']} had {files:,} files and now has {result['files']:,}; "
-            f"the lake had {formats.size(before)} on disk and now has {formats.size(after)}."
+            number, left = lake.commit.number, lake.stats().files
+        result = {"lake": folder, "commit": number, "files_before": files, "files": left}
+        words.print_result(
+            {**result, "bytes_before": before, "bytes": after},
+            f"{folder}: commit {number} had {files:,} files and now has {left:,}; "
+            f"the lake had {formats.size(before)} on disk and now has {formats.size(after)}.",
+            as_json=self.json,
         )
-        if after > before:
+        if after > before and not self.json:
             words.talk("Older commits still use their own files; --keep-last deletes those.")
 
     def interrupted(self) -> str:

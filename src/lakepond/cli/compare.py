@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import arg
 
 from lakepond.cli import words
-from lakepond.cli.flag import Flag, Json, optional
-from lakepond.cli.limits import at_least
+from lakepond.cli.options import Flag, Json, at_least, optional
 from lakepond.cli.settings import GpuShare, Log, Ray, options_of, with_options
 from lakepond.trainers.compare import PRESETS, CompareConfig
 
-Options: Any = options_of(CompareConfig, PRESETS, {"": tuple(CompareConfig.__dataclass_fields__)})
+Options: Any = options_of(CompareConfig, PRESETS, {"": " ".join(CompareConfig.__dataclass_fields__)})
 NOTHING_GIVEN = Options()
 
 
@@ -120,4 +119,4 @@ def table(arms: dict[str, Any]) -> RenderableType:
         for arm, found in arms.items()
     ]
     heads = ("arm", "runs", "mean", "95 % from", "to", "IQM")
-    return words.table("Score as a fraction of the best arm's", heads, rows)
+    return words.NumberTable("Score as a fraction of the best arm's", heads, rows)

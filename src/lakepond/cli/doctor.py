@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from lakepond.cli import DONE, NO, words
-from lakepond.cli.flag import Flag, Json, optional
+from lakepond.cli.options import Flag, Json, optional
 
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red"}
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from lakepond.cli import words
-from lakepond.cli.flag import Flag, Json, optional
-from lakepond.cli.limits import at_least
+from lakepond.cli.options import Flag, Json, at_least, optional
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -61,11 +60,12 @@ class Evaluate:
         at_least(1, random_agents=self.random_agents)
         from lakepond.trainers import evaluate_market
 
-        home = evaluate_market.folder_of(self.folder, "holdout" if self.holdout else "validation")
-        before = evaluate_market.recorded(self.folder, "holdout") if self.holdout else None
+        part: Any = "holdout" if self.holdout else "validation"
+        home = evaluate_market.folder_of(self.folder, part)
+        before = evaluate_market.recorded(self.folder, part) if self.holdout else None
         result = before or evaluated(
             self.folder,
-            "holdout" if self.holdout else "validation",
+            part,
             checkpoint=self.checkpoint,
             random_agents=self.random_agents,
             sweep=evaluate_market.SWEEP if self.sweep else (),
@@ -103,7 +103,7 @@ def tables(result: dict[str, Any]) -> Iterator[RenderableType]:
     beaten = [f"{100 * result[key]:.0f} %" if (key := f"champion_beats_{n}") in result else "" for n in names]
     rows.append(("beaten by champion", *beaten))
     title = f"{result['part']} days, {result['first_day']} to {result['last_day']}"
-    yield words.table(title, ("", *(ACCOUNTS[name] for name in names)), rows)
+    yield words.NumberTable(title, ("", *(ACCOUNTS[name] for name in names)), rows)
     if sweep := result.get("sweep"):
         heads = ("cost", "slippage", "champion", "buy and hold", "random", "random beaten")
         forms = ("{:g} %", "{:g} %", "{:+.1f} %", "{:+.1f} %", "{:+.1f} %", "{:.0%}")
@@ -111,4 +111,4 @@ def tables(result: dict[str, Any]) -> Iterator[RenderableType]:
             tuple(form.format(value) for form, value in zip(forms, each.values(), strict=True))
             for each in sweep
         ]
-        yield words.table("total return by cost and slippage", heads, swept)
+        yield words.NumberTable("total return by cost and slippage", heads, swept)

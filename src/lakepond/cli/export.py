@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import where, words
-from lakepond.cli.flag import Json, optional
+from lakepond.cli.options import Json, optional
 from lakepond.errors import SpecError
 
 if TYPE_CHECKING:
@@ -66,31 +67,24 @@ class Export:
             self._write(lake, form, progress)
             steps, number = len(lake), lake.commit.number
         held = sum(file.stat().st_size for file in [self.target, *self.target.rglob("*")] if file.is_file())
-        if self.json:
-            words.print_json(
-                {"target": self.target, "form": form, "commit": number, "steps": steps, "bytes": held}
-            )
-        else:
-            print(f"{self.target}: {steps:,} steps of commit {number} as {form}, {formats.size(held)}.")
+        result = {"target": self.target, "form": form, "commit": number, "steps": steps, "bytes": held}
+        text = f"{self.target}: {steps:,} steps of commit {number} as {form}, {formats.size(held)}."
+        words.print_result(result, text, as_json=self.json)
 
     def _write(self, lake: Lake, form: Form, progress: Callable[[int, int], None]) -> None:
-        both = self.next_obs == "yes"
-        if form == "npz":
-            lake.to_npz(self.target, progress=progress)
-        elif form == "minari":
-            lake.to_minari(self.target, progress=progress)
-        elif form == "parquet":
-            lake.to_parquet(self.target, next_obs=both)
-        elif form == "lerobot":
-            lake.to_lerobot(self.target, progress=progress)
-        elif form == "arrow":
-            from lakepond.adapters.arrow import export_arrow
+        from lakepond.adapters.arrow import export_arrow
+        from lakepond.adapters.legacy import export_legacy
 
-            export_arrow(lake, self.target, next_obs=both)
-        else:
-            from lakepond.adapters.legacy_lake import export_legacy
-
-            export_legacy(lake, self.target, compress=self.compress == "yes", progress=progress)
+        both, gzip = self.next_obs == "yes", self.compress == "yes"
+        writers: dict[Form, Callable[[Path], object]] = {
+            "parquet": partial(lake.to_parquet, next_obs=both),
+            "arrow": partial(export_arrow, lake, next_obs=both),
+            "npz": partial(lake.to_npz, progress=progress),
+            "minari": partial(lake.to_minari, progress=progress),
+            "lerobot": partial(lake.to_lerobot, progress=progress),
+            "pickle": partial(export_legacy, lake, compress=gzip, progress=progress),
+        }
+        writers[form](self.target)
 
     def interrupted(self) -> str:
         return f"{self.target} is incomplete: delete it and export again."

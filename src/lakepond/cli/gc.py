@@ -9,8 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from lakepond.cli import where, words
-from lakepond.cli.flag import Flag, Json, optional
-from lakepond.cli.limits import at_least, retention
+from lakepond.cli.options import Flag, Json, at_least, optional, retention
 
 NONE = optional("N", "keep all")
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import words
-from lakepond.cli.flag import Json, optional
+from lakepond.cli.export import Form
+from lakepond.cli.options import Json, optional
 from lakepond.errors import SpecError
 
 if TYPE_CHECKING:
     from lakepond.adapters.episodes import Imported
-
-Form = Literal["parquet", "arrow", "npz", "minari", "lerobot", "pickle"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Import:
 
     def run(self) -> None:
         from lakepond.adapters.arrow import import_arrow
-        from lakepond.adapters.legacy_lake import import_legacy
+        from lakepond.adapters.legacy import import_legacy
         from lakepond.adapters.lerobot import import_lerobot
         from lakepond.adapters.minari import import_minari
         from lakepond.adapters.npz import import_npz
@@ -58,15 +57,13 @@ class Import:
         }
         with words.progress(f"import of {self.source.name}") as progress:
             found = importers[form](self.source, self.lake, progress=progress)
-        if self.json:
-            totals = {**found._asdict(), "ratio": found.ratio}
-            words.print_json({"source": self.source, "form": form, "lake": self.lake, **totals})
-            return
-        plain, held = formats.size(found.bytes_plain), formats.size(found.bytes_on_disk)
-        print(
-            f"{self.lake}: {formats.counted(found.steps, 'step')} in "
-            f"{formats.counted(found.episodes, 'episode')}, {held}; "
-            f"{plain} uncompressed, {formats.ratio(found.ratio)}."
+        totals = {**found._asdict(), "ratio": found.ratio}
+        steps, episodes = formats.counted(found.steps, "step"), formats.counted(found.episodes, "episode")
+        held = f"{formats.size(found.bytes_on_disk)}; {formats.size(found.bytes_plain)} uncompressed"
+        words.print_result(
+            {"source": self.source, "form": form, "lake": self.lake, **totals},
+            f"{self.lake}: {steps} in {episodes}, {held}, {formats.ratio(found.ratio)}.",
+            as_json=self.json,
         )
 
     def interrupted(self) -> str:

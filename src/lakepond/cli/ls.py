@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,8 +15,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import where, words
-from lakepond.cli.flag import Json
-from lakepond.cli.limits import at_least
+from lakepond.cli.options import Json, at_least
 from lakepond.errors import LakeNotFound
 
 if TYPE_CHECKING:
@@ -50,11 +50,8 @@ class Ls:
             if not run and not (path / where.LAKE).exists():
                 self._found(path)
                 return
-        chains = where.open_lake(self.path)
-        try:
+        with closing(where.open_lake(self.path)) as chains:
             self._commits(chains)
-        finally:
-            chains.close()
 
     def _found(self, path: Path) -> None:
         found = [_summary(folder) for folder in _below(path)]
@@ -75,19 +72,15 @@ class Ls:
                 for each in found
             ]
             columns = ("path", "what", "steps", "on disk", "smaller", "last commit")
-            words.console().print(words.table("", columns, rows, text=(0, 1, 5)))
+            words.console().print(words.NumberTable("", columns, rows, text=(0, 1, 5)))
 
     def _commits(self, chains: Chains) -> None:
         from lakepond.errors import LakeCorrupt
 
         known = {name: chains.numbers(name) for name in chains.names()}
         shown: list[dict[str, Any]] = []
-        newest = [
-            (w, n)
-            for w, numbers in known.items()
-            for n in (numbers[-self.limit :] if self.limit else numbers)
-        ]
-        for writer, number in newest:
+        newest = slice(-self.limit or None, None)  # 0: all
+        for writer, number in [(w, n) for w, numbers in known.items() for n in numbers[newest]]:
             try:
                 commit = chains.commit(writer, number)
             except LakeCorrupt as error:
@@ -132,7 +125,7 @@ class Ls:
         if any(each["writer"] for each in shown):
             rows = [(*row, each["writer"] or "–") for row, each in zip(rows, shown, strict=True)]
             columns = (*columns, "writer")
-        words.console().print(words.table("", columns, rows, text=(5, 6)[: len(columns) - 5]))
+        words.console().print(words.NumberTable("", columns, rows, text=(5, 6)[: len(columns) - 5]))
         if kept > len(shown):
             words.talk(f"{kept - len(shown):,} older commits are not shown; --limit 0 shows all.")
 
@@ -168,16 +161,8 @@ def _summary(folder: Path) -> dict[str, Any]:
     from lakepond.runs import Run
 
     run = Run.open(folder) if where.is_run(folder) and not (folder / where.LAKE).exists() else None
-    found: dict[str, Any] = {
-        "path": str(folder),
-        "trainer": run.trainer if run else None,
-        "commit": None,
-        "steps": None,
-        "bytes_on_disk": None,
-        "ratio": None,
-        "last_commit": None,
-        "problem": None,
-    }
+    found: dict[str, Any] = {"path": str(folder), "trainer": run.trainer if run else None}
+    found |= dict.fromkeys(("commit", "steps", "bytes_on_disk", "ratio", "last_commit", "problem"))
     lake_folder = folder / "lake" if run else folder
     if not (lake_folder / where.LAKE).exists():
         return found
@@ -187,10 +172,5 @@ def _summary(folder: Path) -> dict[str, Any]:
             moment = datetime.fromisoformat(lake.commit.time).timestamp()
     except LakeError as error:
         return found | {"problem": str(error)}
-    return found | {
-        "commit": stats.commit,
-        "steps": stats.steps,
-        "bytes_on_disk": stats.bytes_on_disk,
-        "ratio": stats.ratio,
-        "last_commit": moment,
-    }
+    known = {name: getattr(stats, name) for name in ("commit", "steps", "bytes_on_disk", "ratio")}
+    return found | known | {"last_commit": moment}

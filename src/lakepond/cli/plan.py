@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import arg
 
 from lakepond.cli import DONE, NO, where, words
-from lakepond.cli.flag import Json, optional
-from lakepond.cli.limits import at_least
+from lakepond.cli.options import Json, at_least, optional
 from lakepond.errors import SpecError
 
 if TYPE_CHECKING:
@@ -82,11 +81,14 @@ class PlanRun:
         from lakepond.cli import plan_tables
         from lakepond.lake.write.disk_guard import parse_bytes
         from lakepond.machine import free_disk, memory
-        from lakepond.plan.measured import written
+        from lakepond.plan.measured import beside, written
         from lakepond.plan.needs import judge, make_plan
 
-        so_far = None if self.measured is None else written(where.lake_folder(self.measured))
-        run = self._run_facts(so_far)
+        so_far: LakeSize | None = None
+        run: RunSize | None = None
+        if self.measured is not None:
+            so_far = written(where.lake_folder(self.measured))
+            run = beside(self.measured, so_far) if where.is_run(self.measured) else None
         plan = make_plan(self._workload(so_far, run), self._measured(so_far, run))
         disk = free_disk(self.measured or self.path) if self.disk is None else parse_bytes(self.disk)
         verdict = judge(
@@ -110,14 +112,6 @@ class PlanRun:
             text = f"{machine} is too small for this run, stored as {self.store}:"
             out.print(words.styled((text, "bold red"), f" {'; '.join(verdict.why)}."))
         return DONE if verdict.fits else NO
-
-    def _run_facts(self, so_far: LakeSize | None) -> RunSize | None:
-        """What is measured of the run of --from; None for a lake without a run."""
-        from lakepond.plan.measured import beside
-
-        if self.measured is None or so_far is None or not where.is_run(self.measured):
-            return None
-        return beside(self.measured, so_far)
 
     def _measured(self, so_far: LakeSize | None, run: RunSize | None) -> Measured | None:
         from lakepond.plan.needs import Measured

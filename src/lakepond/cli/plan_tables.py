@@ -98,18 +98,10 @@ def _growth(plan: Plan, story: bool, since: int) -> RenderableType:
     rows = []
     for g in _milestones([g for g in plan.growth if g.steps >= since]):
         reported = [f"{reported_gb(plan.workload, g.generation):,.1f} GB"] if story else []
-        rows.append(
-            (
-                str(g.generation),
-                formats.count(g.steps),
-                *reported,
-                formats.size(g.plain),
-                _of(g.gzip),
-                _of(g.lakepond),
-            )
-        )
+        sizes = formats.size(g.plain), _of(g.gzip), _of(g.lakepond)
+        rows.append((str(g.generation), formats.count(g.steps), *reported, *sizes))
     heads = ("gen", "steps", *(["reported"] if story else []), *HEADS)
-    return words.table(f"The replay on disk{_at_worst()}", heads, rows)
+    return words.NumberTable(f"The replay on disk{_at_worst()}", heads, rows)
 
 
 def _milestones(growth: Sequence[Growth]) -> list[Growth]:
@@ -120,7 +112,7 @@ def _milestones(growth: Sequence[Growth]) -> list[Growth]:
 
 def _beside(plan: Plan) -> RenderableType:
     rows = [(part.name, formats.span(*part.bytes)) for part in plan.parts]
-    return words.table("Also on the disk", ("", "size"), rows)
+    return words.NumberTable("Also on the disk", ("", "size"), rows)
 
 
 def _totals(plan: Plan) -> RenderableType:
@@ -133,7 +125,7 @@ def _totals(plan: Plan) -> RenderableType:
         (f"upload every {plan.workload.upload_every} gen", *(_of(store.upload) for store in stores)),
         ("upload of the folder", "–", _of(plan.upload_of_folder), "–"),
     ]
-    return words.table(f"Total{_at_worst()}", ("", *HEADS), rows)
+    return words.NumberTable(f"Total{_at_worst()}", ("", *HEADS), rows)
 
 
 def _offers(plan: Plan) -> RenderableType:
@@ -145,7 +137,7 @@ def _offers(plan: Plan) -> RenderableType:
         fits = [words.styled((each, COLOURS[each])) for each in found]
         rows.append((offer.provider, *what, formats.size(offer.disk), *fits))
     heads = ("provider", *([] if narrow else ["offer"]), "disk", *HEADS)
-    return words.table("Rented disks", heads, rows, text=(0,) if narrow else (0, 1))
+    return words.NumberTable("Rented disks", heads, rows, text=(0,) if narrow else (0, 1))
 
 
 def fit(need: Range, disk: float) -> str:

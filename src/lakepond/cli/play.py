@@ -10,8 +10,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import words
-from lakepond.cli.flag import Json, optional
-from lakepond.cli.limits import at_least, between
+from lakepond.cli.options import Json, at_least, between, optional
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,9 @@ class Play:
             from lakepond.report.video import save_gif
 
             save_gif(episode.observations, self.video)
-        if self.json:
-            words.print_json(result)
-            return
         rows = [
             (name, formats.number(value) if isinstance(value, float) else str(value))
             for name, value in result.items()
             if value is not None
         ]
-        words.console().print(words.facts(rows))
+        words.print_result(result, words.facts(rows), as_json=self.json)

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import words
-from lakepond.cli.flag import Flag, Json, optional
+from lakepond.cli.options import Flag, Json, optional
 from lakepond.errors import SpecError
 
 
@@ -34,7 +34,6 @@ class Pull:
     def run(self) -> None:
         from lakepond.cloud.place import Cloud
         from lakepond.flow.cloud_to_lake import pull
-        from lakepond.lake.format.commits import Commit
         from lakepond.lake.read.lake import Lake
         from lakepond.runs.copies import is_run_in_cloud, pull_run
 
@@ -48,25 +47,20 @@ class Pull:
             lake = Lake.open(run.lake_folder) if run.lake_folder.exists() else None
         else:
             lake = pull(self.path, place, commit=self.commit, lazy=self.lazy)
-        stats, heads = None, dict[str, Commit]()
+        held: dict[str, Any] | None = None
+        text = f"a run of {trainer}" if trainer else "a lake"
         if lake is not None:
             with lake:
                 stats, heads = lake.stats(), lake.heads
-        if self.json:
-            summary: dict[str, Any] | None = None
-            if stats is not None:
-                summary = {"commit": stats.commit, "steps": stats.steps, "bytes": stats.bytes_on_disk}
-                summary["writers"] = {
-                    name: {"commit": head.number, "steps": head.recorded - head.oldest}
-                    for name, head in heads.items()
-                }
-            words.print_json({"url": str(place), "path": self.path, "trainer": trainer, "lake": summary})
-            return
-        what = f"a run of {trainer}" if trainer else "a lake"
-        what += f" of {len(heads)} writers" if len(heads) > 1 else ""
-        held = "" if stats is None else f", commit {stats.commit}, {formats.count(stats.steps)} steps"
-        size_text = "" if stats is None else f", {formats.size(stats.bytes_on_disk)}"
-        print(f"{self.path} is {what}{held}{size_text}.")
+            held = {"commit": stats.commit, "steps": stats.steps, "bytes": stats.bytes_on_disk}
+            held["writers"] = {
+                name: {"commit": head.number, "steps": head.recorded - head.oldest}
+                for name, head in heads.items()
+            }
+            text += f" of {len(heads)} writers" if len(heads) > 1 else ""
+            text += f", commit {stats.commit}, {stats.steps:,} steps, {formats.size(stats.bytes_on_disk)}"
+        result = {"url": str(place), "path": self.path, "trainer": trainer, "lake": held}
+        words.print_result(result, f"{self.path} is {text}.", as_json=self.json)
 
     def interrupted(self) -> str:
         return f"Downloaded files are kept; `lakepond pull {self.url} {self.path}` downloads the rest."

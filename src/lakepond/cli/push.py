@@ -10,8 +10,7 @@ from tyro.conf import Positional
 
 from lakepond import formats
 from lakepond.cli import DONE, NO, where, words
-from lakepond.cli.flag import Json, optional
-from lakepond.cli.limits import at_least
+from lakepond.cli.options import Json, at_least, optional
 
 if TYPE_CHECKING:
     from lakepond.cloud.status import UploadStatus
@@ -44,11 +43,12 @@ class Push:
         else:
             status = push(where.lake_folder(self.path), place, timeout=self.timeout)
         done = status is None or status.done
-        if self.json:
-            found = None if status is None else asdict(status)
-            words.print_json({"path": self.path, "url": str(place), "done": done, "status": found})
-        else:
-            print(f"{self.path} is in {place}: {_uploaded(status)}." if done else f"{place}: {status}")
+        found = None if status is None else asdict(status)
+        words.print_result(
+            {"path": self.path, "url": str(place), "done": done, "status": found},
+            f"{self.path} is in {place}: {_uploaded(status)}." if done else f"{place}: {status}",
+            as_json=self.json,
+        )
         if not done:
             words.talk(f"The upload is not complete; `lakepond push {self.path} {place}` uploads the rest.")
         return DONE if done else NO

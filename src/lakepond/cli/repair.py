@@ -8,7 +8,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from lakepond.cli import NO, where, words
-from lakepond.cli.flag import Json
+from lakepond.cli.options import Json
 
 
 @dataclass(frozen=True)

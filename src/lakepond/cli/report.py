@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from lakepond.cli import words
-from lakepond.cli.flag import Flag, optional
+from lakepond.cli.options import Flag, optional
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,18 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import shlex
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from tyro.conf import arg
 
-from lakepond.cli.flag import optional
+from lakepond.cli.options import optional
+from lakepond.errors import ConfigError, RunMismatch
 
 Config = TypeVar("Config")
 Ray = Annotated[str | None, optional("local|auto|HOST:PORT", "none")]
@@ -27,21 +29,21 @@ GpuShare = Annotated[float, arg(metavar="FLOAT")]
 Log = Annotated[tuple[Literal["tensorboard", "wandb"], ...], optional("tensorboard|wandb ...", "none")]
 _hints: Callable[..., dict[str, Any]] = cache(typing.get_type_hints)
 """cached: that takes most of the time of `--help`"""
+NOWHERE = "none"
+"""value of --push-to: do not push"""
 NAMES = {int: "INT", float: "FLOAT", str: "TEXT", bool: "True|False", Path: "PATH"}
 
 
-def options_of(
-    kind: type[Any], presets: Mapping[str, Any], headings: Mapping[str, Sequence[str]]
-) -> type[Any]:
+def options_of(kind: type[Any], presets: Mapping[str, Any], headings: Mapping[str, str]) -> type[Any]:
     """A dataclass with the settings of `kind` and of the dataclasses in it, None unless given, by heading.
 
-    `presets` are shown as defaults, the first one is the default preset. A setting that `headings` does not
-    name is an error.
+    `presets` are shown as defaults, the first one is the default preset. `headings` gives the names of the
+    settings below each, with spaces between them; a setting that is below none is an error.
     """
-    found = {name: owner for owner in _parts(kind) for name in _settings(owner)}
+    found = dict(_owners(kind))
     parts: list[tuple[str, Any, Any]] = []
     for heading, names in headings.items():
-        fields = [_option(name, found.pop(name), presets) for name in names if name in found]
+        fields = [_option(name, found.pop(name), presets) for name in names.split() if name in found]
         if fields:
             part: Any = dataclasses.make_dataclass(f"{kind.__name__}{heading.title()}", fields, frozen=True)
             option = Annotated[part, arg(name=heading)]
@@ -56,6 +58,48 @@ def with_options(config: Config, options: Any) -> Config:
     every = {name: value for part in vars(options).values() for name, value in vars(part).items()}
     changed: Config = _replaced(config, {name: value for name, value in every.items() if value is not None})
     return changed
+
+
+def to_train(
+    preset: Config, options: Any, trainer: str, out: Path | None, *, resume: bool, cloud: str | None = None
+) -> Config:
+    """The settings of a preset, or of the run in `out` to resume, with the given options in their place.
+
+    cloud: where to push the run after every generation. A destination that only the config.json of the run
+    contains, and neither this nor --push-to, is refused, because somebody else may have written it.
+    """
+    base: Any = preset
+    if resume:
+        if out is None:
+            raise ConfigError(f"--resume needs --out: lakepond train {trainer} --resume --out runs/NAME.")
+        base = _of_run(type(preset), out, trainer, cloud or given(options, "push_to"))
+    config = with_options(base, options)
+    if cloud is not None:
+        config = dataclasses.replace(config, push_to=cloud, push_every=1)
+    if config.push_to == NOWHERE:
+        config = dataclasses.replace(config, push_to=None)
+    return typing.cast(Config, config)
+
+
+def _of_run(kind: type[Config], folder: Path, trainer: str, push_to: str | None) -> Any:
+    from lakepond.runs import Run, settings
+    from lakepond.runs.resume import Resume
+
+    Resume(required=True).find(folder)
+    there = Run.open(folder)
+    if there.trainer != trainer:
+        raise RunMismatch(
+            f"{folder} is a run of the trainer {there.trainer!r}, not {trainer!r}; choose another folder."
+        )
+    named = there.config.get("push_to")
+    if named is not None and push_to is None:
+        place = shlex.quote("".join(letter for letter in str(named) if letter.isprintable()))
+        raise ConfigError(
+            f"the settings in {folder} push this run to {place}; confirm that with --push-to {place}, or "
+            f"resume without pushing with --push-to {NOWHERE}."
+        )
+    config: Any = settings.from_json(kind, there.config, trainer, folder, warn=False)  # training warns
+    return dataclasses.replace(config, push_to=None)
 
 
 def given(options: Any, name: str) -> Any:
@@ -114,16 +158,14 @@ def _replaced(config: Any, new: dict[str, Any]) -> Any:
     return dataclasses.replace(config, **changed)
 
 
-def _parts(kind: type[Any]) -> list[type[Any]]:
-    """A dataclass and those in it."""
-    hints = _hints(kind)
-    inner = [hints[f.name] for f in dataclasses.fields(kind) if dataclasses.is_dataclass(hints[f.name])]
-    return [kind, *(part for each in inner for part in _parts(typing.cast(type[Any], each)))]
-
-
-def _settings(kind: type[Any]) -> list[str]:
-    hints = _hints(kind)
-    return [f.name for f in dataclasses.fields(kind) if not dataclasses.is_dataclass(hints[f.name])]
+def _owners(kind: type[Any]) -> Iterator[tuple[str, type[Any]]]:
+    """The settings of a dataclass and of the dataclasses in it, each with the class that has it."""
+    for field in dataclasses.fields(kind):
+        hint = _hints(kind)[field.name]
+        if dataclasses.is_dataclass(hint):
+            yield from _owners(typing.cast(type[Any], hint))
+        else:
+            yield field.name, kind
 
 
 def _docstrings(kind: type[Any]) -> dict[str, str]:
@@ -139,16 +181,10 @@ def _docstrings_in(file: str) -> dict[str, dict[str, str]]:
     """The strings under the fields of each class in a file."""
     found: dict[str, dict[str, str]] = {}
     for owner in ast.parse(Path(file).read_text()).body:
-        if not isinstance(owner, ast.ClassDef):
-            continue
-        texts = found.setdefault(owner.name, {})
-        for field, under in itertools.pairwise(owner.body):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(under, ast.Expr)
-                and isinstance(under.value, ast.Constant)
-                and isinstance(under.value.value, str)
-            ):
-                texts[field.target.id] = " ".join(under.value.value.split())
+        if isinstance(owner, ast.ClassDef):
+            texts = found.setdefault(owner.name, {})
+            for pair in itertools.pairwise(owner.body):
+                match pair:
+                    case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                        texts[name] = " ".join(text.split())
     return found

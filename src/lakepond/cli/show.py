@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +12,8 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import where, words
-from lakepond.cli.flag import Json, optional
 from lakepond.cli.ls import note_text
+from lakepond.cli.options import Json, optional
 
 if TYPE_CHECKING:
     from lakepond.lake.read.lake import Lake
@@ -36,16 +37,13 @@ class Show:
     json: Json = False
 
     def run(self) -> None:
-        chains = where.open_lake(self.path)
-        try:
-            with chains.lake(where.heads(chains, self.writer, self.commit)) as lake:
-                found = _summary(lake) | {"lake": str(chains)}
-        finally:
-            chains.close()
-        if self.json:
-            words.print_json(found)
-            return
-        size, age = formats.size, formats.age(datetime.fromisoformat(found["time"]).timestamp(), time.time())
+        with (
+            closing(where.open_lake(self.path)) as chains,
+            chains.lake(where.heads(chains, self.writer, self.commit)) as lake,
+        ):
+            found = _summary(lake) | {"lake": str(chains)}
+        size, ratio = formats.size, formats.ratio(found["ratio"])
+        age = formats.age(datetime.fromisoformat(found["time"]).timestamp(), time.time())
         shared = f"{size(found['bytes_shared'])} of them in sources, " if found["bytes_shared"] else ""
         other = size(found["bytes_on_disk"] - found["bytes_of_rows"])
         rows = [
@@ -59,15 +57,12 @@ class Show:
             ),
             ("on disk", f"{size(found['bytes_on_disk'])} in {formats.counted(found['files'], 'file')}"),
             ("of which", f"rows {size(found['bytes_of_rows'])}, {shared}other columns {other}"),
-            (
-                "without deduplication",
-                f"{size(found['bytes_plain'])}, {formats.ratio(found['ratio'])} as much",
-            ),
+            ("without deduplication", f"{size(found['bytes_plain'])}, {ratio} as much"),
             ("this commit", f"{size(found['bytes_written'])} in {formats.duration(found['seconds'])}"),
             *((f"writer {name}", size(held)) for name, held in found["bytes_by_writer"].items() if name),
             *found["spec"].items(),
         ]
-        words.console().print(words.facts(rows))
+        words.print_result(found, words.facts(rows), as_json=self.json)
 
 
 def _summary(lake: Lake) -> dict[str, Any]:

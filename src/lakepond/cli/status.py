@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import where, words
-from lakepond.cli.flag import Json
+from lakepond.cli.options import Json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -66,16 +66,10 @@ def show(status: RunStatus, *, as_json: bool) -> None:
 def picture(status: RunStatus) -> RenderableType:
     """A status for people."""
     now = time.time()
-    colour = COLOURS[status.state]
-    state = (
-        status.state
-        if status.trainer
-        else "being written"
-        if status.state == "running"
-        else "not being written"
-    )
+    written = "being written" if status.state == "running" else "not being written"
+    state = (status.state if status.trainer else written, COLOURS[status.state])
     pid = f", process {status.pid}" if status.pid else ""
-    head = words.styled((str(status.path), "bold"), f"  {status.trainer or 'lake'}, ", (state, colour), pid)
+    head = words.styled((str(status.path), "bold"), f"  {status.trainer or 'lake'}, ", state, pid)
     rows: list[tuple[str | Text, str | Text]] = [("", head)]
     if status.done is not None and status.trainer is not None:
         rows.append((status.unit, _progress(status)))
@@ -103,11 +97,8 @@ def _progress(status: RunStatus) -> str | Text:
         return formats.count(status.done)
     share = min(1.0, (status.done or 0) / max(1, status.total))
     full = round(share * BAR)
-    left = (
-        f", {formats.duration(status.eta_seconds)} left"
-        if status.eta_seconds and status.state == "running"
-        else ""
-    )
+    running = status.eta_seconds and status.state == "running"
+    left = f", {formats.duration(status.eta_seconds)} left" if running else ""
     text = f" {formats.count(status.done)} of {formats.count(status.total)}, {100 * share:.0f} %{left}"
     return words.styled(("━" * full, COLOURS[status.state]), ("━" * (BAR - full), "dim"), text)
 
@@ -124,9 +115,8 @@ def _machine(status: RunStatus) -> list[tuple[str, str]]:
     if status.rss_bytes is not None:
         rows.append(("memory", formats.size(status.rss_bytes)))
     if status.device_bytes is not None:
-        rows.append(
-            ("device", f"{formats.size(status.device_bytes)} of {formats.size(status.device_limit_bytes)}")
-        )
+        used, limit = formats.size(status.device_bytes), formats.size(status.device_limit_bytes)
+        rows.append(("device", f"{used} of {limit}"))
     if status.disk_free_bytes is not None:
         full = status.disk_full_seconds
         until = f", full in {formats.duration(full)} at this rate" if full is not None else ""

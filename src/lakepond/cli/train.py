@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,27 +15,23 @@ from tyro.conf import arg
 
 from lakepond import formats
 from lakepond.cli import where, words
-from lakepond.cli.flag import Flag, Json, optional
-from lakepond.cli.limits import at_least
-from lakepond.cli.settings import GpuShare, Log, Ray, given, options_of, with_options
+from lakepond.cli.options import Flag, Json, at_least, optional
+from lakepond.cli.settings import GpuShare, Log, Ray, options_of, to_train
 from lakepond.envs.market_rules import Rules
 from lakepond.trainers.erl import PRESETS, Config
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-HEADINGS: dict[str, tuple[str, ...]] = {
-    heading: tuple(names.split())
-    for heading, names in {
-        "": "generations seed panel days instruments capacity gradient_steps batch_size min_free push_to",
-        "market": "signal market_seed validation holdout",
-        "population": "elites children mutants tournament blend_low blend_high mutation_rate mutation_std "
-        "mutation_std_max patience inject_every",
-        "episode": "episodes noise fitness_episodes validation_slices",
-        "learner": "learn_from critics gamma tau actor_rate critic_rate reward_scale width dtype together",
-        "saving": "keep_last keep_every warn_free at_floor push_every",
-        "rules": " ".join(Rules.__dataclass_fields__),
-    }.items()
+HEADINGS = {
+    "": "generations seed panel days instruments capacity gradient_steps batch_size min_free push_to",
+    "market": "signal market_seed validation holdout",
+    "population": "elites children mutants tournament blend_low blend_high mutation_rate mutation_std "
+    "mutation_std_max patience inject_every",
+    "episode": "episodes noise fitness_episodes validation_slices",
+    "learner": "learn_from critics gamma tau actor_rate critic_rate reward_scale width dtype together",
+    "saving": "keep_last keep_every warn_free at_floor push_every",
+    "rules": " ".join(Rules.__dataclass_fields__),
 }
 """the settings in `--help`, by heading; those without one are changed most often"""
 
@@ -82,28 +78,20 @@ class TrainErl:
     settings: Annotated[ErlOptions, arg(name="")] = NOTHING_GIVEN
 
     def run(self) -> None:
-        from lakepond.errors import ConfigError
         from lakepond.trainers import erl, programs
 
         at_least(0, resume_from=self.resume_from)
         at_least(1, workers=self.workers)
         at_least(0, gpus_per_worker=self.gpus_per_worker)
         programs.prepare_jax()
-        resumes = self.resume or self.resume_from is not None
-        if resumes and self.out is None:
-            raise ConfigError("--resume needs --out: lakepond train erl --resume --out runs/NAME.")
-        folder = self.folder
-        base = PRESETS[self.preset]
-        if resumes:
+        folder, resume = self.folder, self.resume or self.resume_from is not None
+        if resume and self.out is not None:
             _fetch(folder, self.cloud)
-            base = where.settings_of_run(Config, folder, "erl", self.cloud or given(self.settings, "push_to"))
-        config = with_options(base, self.settings)
-        if self.cloud is not None:
-            if not (folder / "config.json").exists():
-                _check_free(self.cloud)
-            config = replace(config, push_to=self.cloud, push_every=1)
-        if config.push_to == where.NOWHERE:
-            config = replace(config, push_to=None)
+        preset = PRESETS[self.preset]
+        config = to_train(preset, self.settings, "erl", self.out, resume=resume, cloud=self.cloud)
+        required = self.cloud is not None
+        option = "--cloud" if required else "--push-to"
+        where.check_free(config.push_to, folder, option, start_over=self.start_over, required=required)
         if not self.json:
             prices = f" with the prices of {config.panel}" if config.panel is not None else ""
             words.talk(f"Training in {folder}{prices}; compiling takes a while in the first generation.")
@@ -134,16 +122,6 @@ class TrainErl:
     def folder(self) -> Path:
         """The folder of the run."""
         return self.out or where.next_run(f"erl-{self.preset}")
-
-
-def _check_free(url: str) -> None:
-    """Refuse to push a new run to where another one is."""
-    from lakepond.cloud.place import Cloud
-    from lakepond.errors import ConfigError
-    from lakepond.runs.copies import is_run_in_cloud
-
-    if is_run_in_cloud(Cloud.of(url)):
-        raise ConfigError(f"{url} contains another run; resume it (--resume), or give another URL (--cloud).")
 
 
 def _fetch(folder: Path, url: str | None) -> None:
@@ -197,10 +175,8 @@ def _print_result(folder: Path, last: dict[str, Any], seconds: float, part: str,
         "commits": len(commits.numbers(folder / "lake" / "commits")),
     }
     if part != "nothing":
-        result |= {
-            "evaluation": evaluated(folder, part),
-            "evaluation_folder": str(folder / "evaluation" / part),
-        }
+        result["evaluation"] = evaluated(folder, part)
+        result["evaluation_folder"] = str(folder / "evaluation" / part)
     result["report"] = str(write_report([folder], folder / "report.html")[0])
     if as_json:
         words.print_json(result)
@@ -214,20 +190,15 @@ def summary(result: dict[str, Any]) -> Iterator[RenderableType]:
     """The result of a run for people: the facts and the table of its evaluation."""
     from lakepond.cli.evaluate import FILES, tables
 
-    share = result["blocked_on_saving_seconds"] / max(result["training_seconds"], 1e-9)
-    blocked = f"{formats.duration(result['blocked_on_saving_seconds'])}, {100 * share:.2f} % of the time"
+    plain, held, stored = (formats.size(result[f"bytes_{what}"]) for what in ("plain", "held", "on_disk"))
+    blocked = result["blocked_on_saving_seconds"]
+    share = 100 * blocked / max(result["training_seconds"], 1e-9)
     yield words.facts(
         [
-            (
-                "replay",
-                f"{formats.count(result['steps'])} steps, {formats.size(result['bytes_plain'])} uncompressed",
-            ),
-            ("in memory", formats.size(result["bytes_held"])),
-            (
-                "on disk",
-                f"{formats.size(result['bytes_on_disk'])} in the lake, {result['commits']:,} commits",
-            ),
-            ("blocked on saving", blocked),
+            ("replay", f"{formats.count(result['steps'])} steps, {plain} uncompressed"),
+            ("in memory", held),
+            ("on disk", f"{stored} in the lake, {result['commits']:,} commits"),
+            ("blocked on saving", f"{formats.duration(blocked)}, {share:.2f} % of the time"),
         ]
     )
     files = []

@@ -4,45 +4,40 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from tyro.conf import arg
 
 from lakepond.cli import where, words
-from lakepond.cli.flag import Flag, Json, optional
-from lakepond.cli.limits import at_least
-from lakepond.cli.settings import GpuShare, Log, Ray, given, options_of, with_options
+from lakepond.cli.options import Flag, Json, at_least, optional
+from lakepond.cli.settings import GpuShare, Log, Ray, options_of, to_train
 from lakepond.errors import ConfigError
 from lakepond.trainers import live, mixture, single
 
 Preset = Literal["minatar", "published", "atari", "tiny"]
 Out = Annotated[Path | None, optional("PATH", "the next runs/<trainer>-<game>-<n>")]
 
-HEADINGS: dict[str, tuple[str, ...]] = {
-    heading: tuple(names.split())
-    for heading, names in {
-        "": "game suite frame_stack env_steps reset_every evaluate_every seed network hidden dtype agents "
-        "envs learning_rate big_replay_ratio",
-        "PQN": "rollout epochs minibatches gamma lam max_gradient",
-        "epsilon": "epsilon_kind epsilon_start epsilon_end epsilon_share epsilon_reset epsilon_offsets",
-        "evaluation": "evaluation_episodes evaluation_epsilon evaluation_greedy evaluation_steps",
-        "replay": "replay_share replay_pond",
-        "saving": "checkpoint_every keep_every lake max_steps keep_last min_free push_to push_every",
-        "reset": "share pond clone_optimiser",
-        "big-agent": "dueling big_envs big_pond big_batch big_learning_rate big_target_every big_double "
-        "big_start big_shrink big_new_layers big_n_step big_gamma big_rate_end big_distill big_last "
-        "big_alpha big_epsilon_start big_learner big_replay_share clone_every",
-    }.items()
+HEADINGS = {
+    "": "game suite frame_stack env_steps reset_every evaluate_every seed network hidden dtype agents "
+    "envs learning_rate big_replay_ratio",
+    "PQN": "rollout epochs minibatches gamma lam max_gradient",
+    "epsilon": "epsilon_kind epsilon_start epsilon_end epsilon_share epsilon_reset epsilon_offsets",
+    "evaluation": "evaluation_episodes evaluation_epsilon evaluation_greedy evaluation_steps",
+    "replay": "replay_share replay_pond replay_newest replay_rewarded",
+    "saving": "checkpoint_every keep_every lake max_steps keep_last min_free push_to push_every",
+    "reset": "share pond clone_optimiser",
+    "big-agent": "dueling big_envs big_pond big_batch big_learning_rate big_target_every big_double "
+    "big_start big_shrink big_new_layers big_n_step big_gamma big_rate_end big_distill big_last "
+    "big_alpha big_epsilon_start big_learner big_replay_share clone_every",
 }
 """the settings in `--help`, by heading; those without one are changed most often"""
 SingleOptions: Any = options_of(single.SingleConfig, single.PRESETS, HEADINGS)
 MixtureOptions: Any = options_of(mixture.MixtureConfig, mixture.PRESETS, HEADINGS)
 LiveOptions: Any = options_of(live.LiveConfig, live.PRESETS, HEADINGS)
-PRESETS: dict[str, Any] = {"single": single.PRESETS, "mixture": mixture.PRESETS, "live": live.PRESETS}
+TRAINERS: dict[str, Any] = {"single": single, "mixture": mixture, "live": live}
 NO_SINGLE, NO_MIXTURE, NO_LIVE = SingleOptions(), MixtureOptions(), LiveOptions()
 
 
@@ -73,13 +68,15 @@ class _Game:
 
         at_least(0, resume_from=self.resume_from)
         placement = self.placement()
+        for folder, config in self.runs().items():
+            where.check_free(config.push_to, folder, "--push-to", start_over=self.start_over)
         programs.prepare_jax()
         if not self.json:
             words.talk(f"Training in {self.folder}; compiling takes a while at first.")
         began = time.perf_counter()
         checks = jax.debug_nans(True) if self.preset == "tiny" else nullcontext()
         with checks:
-            result = import_module(f"lakepond.trainers.{self.trainer}").run(
+            result = TRAINERS[self.trainer].run(
                 self.config,
                 self.folder,
                 resume=self.resume,
@@ -93,36 +90,46 @@ class _Game:
             seconds = time.perf_counter() - began
             words.print_json({"folder": str(self.folder), "seconds": seconds, **result})
             return
-        rows = [("evaluation", f"{result['evaluation']:.2f}")] if "evaluation" in result else []
+        rows = [
+            (name, f"{each['evaluation']:.2f}")
+            for name, each in self.scored(result).items()
+            if "evaluation" in each
+        ]
         words.console().print(words.facts([*rows, ("run", str(self.folder))]))
+
+    def scored(self, result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """The metrics whose evaluations are shown, by what to call them."""
+        return {"evaluation": result}
 
     def placement(self) -> dict[str, Any]:
         """Where the trainer runs, if it has a choice."""
         return {}
 
+    def runs(self) -> dict[Path, Any]:
+        """The settings of each run, by its folder."""
+        return {self.folder: self.config}
+
     def interrupted(self) -> str:
         same = "the same command" if self.out else f"the same command with --out {self.folder}"
-        return where.nothing_saved(self.folder) or (
+        return where.nothing_saved(self.first_run) or (
             f"Everything up to the last checkpoint is saved; {same} resumes the run."
         )
 
     @cached_property
     def config(self) -> Any:
         """The settings of the preset, or of the run to resume, with those that were given."""
-        base: Any = PRESETS[self.trainer][self.preset]
-        if self.resume or self.resume_from is not None:
-            if self.out is None:
-                raise ConfigError(
-                    f"--resume needs --out: lakepond train {self.trainer} --resume --out runs/NAME."
-                )
-            push_to = given(self.settings, "push_to")
-            base = where.settings_of_run(type(base), self.out, self.trainer, push_to)
-        config = with_options(base, self.settings)
-        return replace(config, push_to=None) if config.push_to == where.NOWHERE else config
+        preset = TRAINERS[self.trainer].PRESETS[self.preset]
+        resume = self.resume or self.resume_from is not None
+        return to_train(preset, self.settings, self.trainer, self.out, resume=resume)
+
+    @property
+    def first_run(self) -> Path:
+        """The folder of the run, or of the first of several."""
+        return self.folder
 
     @cached_property
     def folder(self) -> Path:
-        """The folder of the run."""
+        """The folder of the run, or of several."""
         game = "".join(each if each.isalnum() or each in "-_" else "-" for each in self.config.game.lower())
         return self.out or where.next_run(f"{self.trainer}-{game}")
 
@@ -132,10 +139,40 @@ class TrainSingle(_Game):
     """Train one agent on a game with PQN; started again with the same --out it resumes exactly.
 
     Example: lakepond train single --game breakout --env-steps 1000000 --out runs/single
+
+    Example: lakepond train single --game breakout --seeds 8 --out runs/eight
     """
 
     trainer: ClassVar[str] = "single"
+    seeds: Annotated[int | None, optional("INT", "one run")] = None
+    """train this many agents in one program, from --seed on, each as a run in OUT/seed-<number>"""
     settings: Annotated[SingleOptions, arg(name="")] = NO_SINGLE
+
+    def placement(self) -> dict[str, Any]:
+        """In one folder, or in one for each seed."""
+        at_least(1, seeds=self.seeds)
+        if self.seeds is not None and (self.resume or self.resume_from is not None):
+            raise ConfigError(
+                "--seeds resumes its runs without --resume; to resume one of them, name its folder: "
+                f"lakepond train single --resume --out {self.out or 'OUT'}/seed-<number>."
+            )
+        return {"seeds": self.seeds}
+
+    def scored(self, result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """The metrics of the run, or of each seed."""
+        return super().scored(result) if self.seeds is None else result
+
+    def runs(self) -> dict[Path, Any]:
+        """The settings of the run, or of each seed."""
+        if self.seeds is None:
+            return super().runs()
+        found: dict[Path, Any] = single.of_seeds(self.config, self.folder, self.seeds)
+        return found
+
+    @property
+    def first_run(self) -> Path:
+        """The folder of the run, or of the first seed."""
+        return self.folder if self.seeds is None else self.folder / f"seed-{self.config.seed}"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from lakepond import formats
 from lakepond.cli import DAMAGED, DONE, where, words
-from lakepond.cli.flag import Flag, Json, optional
+from lakepond.cli.options import Flag, Json, optional
 
 if TYPE_CHECKING:
     from lakepond.flow.following.chains import Chains
@@ -39,16 +40,13 @@ class Verify:
     json: Json = False
 
     def run(self) -> int:
-        chains = where.open_lake(self.path)
-        try:
+        checked = []
+        with closing(where.open_lake(self.path)) as chains:
             chosen = self._chosen(chains)
-            checked = []
             for i, (writer, number) in enumerate(chosen, 1):
                 which = f"verify commit {number}" + (f" ({i} of {len(chosen)})" if len(chosen) > 1 else "")
                 with words.progress(which) as progress:
                     checked.append(_check(chains, number, writer, progress))
-        finally:
-            chains.close()
         intact = all(each["intact"] for each in checked)
         if self.json:
             words.print_json({"lake": str(chains), "intact": intact, "commits": checked})
@@ -85,12 +83,6 @@ def _check(chains: Chains, number: int, writer: str, progress: Callable[[int, in
         totals = Catalog(commit, chains.segments(writer)).totals()
     except LakeCorrupt as error:
         return {**which, "number": number, "intact": False, "why": str(error)}
-    return {
-        **which,
-        "number": number,
-        "intact": True,
-        "why": None,
-        "files": totals.files,
-        "bytes": totals.bytes,
-        "seconds": time.perf_counter() - began,
-    }
+    seconds = time.perf_counter() - began
+    read = {"files": totals.files, "bytes": totals.bytes, "seconds": seconds}
+    return {**which, "number": number, "intact": True, "why": None, **read}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import webbrowser
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +13,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from lakepond.cli import where, words
-from lakepond.cli.flag import Flag, optional
-from lakepond.cli.limits import between
+from lakepond.cli.options import Flag, between, optional
 
 PORT = 8917
 
@@ -42,16 +42,16 @@ class ViewLake:
         from lakepond.report.view import ViewServer
         from lakepond.report.view.server import ADDRESS
 
-        between(0, 65535, port=PORT if self.port is None else self.port)
+        port = PORT if self.port is None else self.port
+        between(0, 65535, port=port)
         folder = where.lake_at(self.path)
+        serve = partial(ViewServer, folder, host=self.host, allow_hosts=self.allow_host)
         try:
-            server = ViewServer(
-                folder, PORT if self.port is None else self.port, host=self.host, allow_hosts=self.allow_host
-            )
+            server = serve(port)
         except OSError:
             if self.port is not None:
                 raise
-            server = ViewServer(folder, host=self.host, allow_hosts=self.allow_host)
+            server = serve()
         with server, tempfile.TemporaryDirectory(prefix="lakepond-view-") as private:
             who = "from this machine" if self.host == ADDRESS else "from other machines too, unencrypted"
             words.talk(f"serving {folder} {who}, to those who have this address; Ctrl-C stops it.")

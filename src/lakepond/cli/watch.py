@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from lakepond.cli import DONE, words
-from lakepond.cli.flag import Flag
-from lakepond.cli.limits import at_least
+from lakepond.cli.options import Flag, at_least
 from lakepond.cli.status import looking_at, picture, show
 
 if TYPE_CHECKING:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from lakepond.errors import CloudUnreachable, LakeNotFound, SpecError
+from lakepond.errors import CloudUnreachable, ConfigError, LakeNotFound, SpecError
 
 if TYPE_CHECKING:
     from lakepond.cloud.place import Cloud
     from lakepond.flow.following.chains import Chains
     from lakepond.lake.format.commits import Commit
 
+log = logging.getLogger("lakepond")
 LAKE, RUN = "lake.json", "config.json"
-NOWHERE = "none"
-"""value of --push-to: do not push"""
-Config = TypeVar("Config")
 
 
 def is_url(path: str | Path) -> bool:
@@ -55,10 +52,10 @@ def lake_at(path: str | Path) -> Path | Cloud:
 def lake_in_cloud(url: str) -> Cloud:
     """The place of the lake at a URL: the URL itself, or `lake/` of a run."""
     from lakepond.cloud.place import Cloud
-    from lakepond.runs.copies import is_run_in_cloud
+    from lakepond.runs.copies import is_run_in_cloud, lake_of
 
     place = Cloud.of(url)
-    return replace(place, url=f"{place.url.rstrip('/')}/lake") if is_run_in_cloud(place) else place
+    return lake_of(place) if is_run_in_cloud(place) else place
 
 
 def commits_of(chains: Chains, writer: str | None) -> dict[str, list[int]]:
@@ -117,33 +114,6 @@ def is_run(path: Path) -> bool:
     return True
 
 
-def settings_of_run(kind: type[Config], folder: Path, trainer: str, push_to: str | None) -> Config:
-    """The settings of the run to resume, but never a destination for uploads.
-
-    kind: their dataclass. push_to: the destination that was given; one that only the config.json of the run
-    contains is refused, because somebody else may have written it.
-    """
-    from lakepond.errors import ConfigError, RunMismatch
-    from lakepond.runs import Run, settings
-    from lakepond.runs.resume import Resume
-
-    Resume(required=True).find(folder)
-    there = Run.open(folder)
-    if there.trainer != trainer:
-        raise RunMismatch(
-            f"{folder} is a run of the trainer {there.trainer!r}, not {trainer!r}; choose another folder."
-        )
-    named = there.config.get("push_to")
-    if named is not None and push_to is None:
-        place = shlex.quote("".join(letter for letter in str(named) if letter.isprintable()))
-        raise ConfigError(
-            f"the settings in {folder} push this run to {place}; confirm that with --push-to {place}, or "
-            f"resume without pushing with --push-to {NOWHERE}."
-        )
-    config: Any = settings.from_json(kind, there.config, trainer, folder, warn=False)  # training warns
-    return replace(config, push_to=None)  # type: ignore[no-any-return]
-
-
 def cloud_for(path: Path, url: str | None) -> Cloud:
     """Where to push a lake or a run: `url`, or the bucket in the environment (CLOUD_BUCKET).
 
@@ -175,6 +145,33 @@ def check_bucket(place: Cloud) -> None:
 
     with suppress(CloudUnreachable, Unlistable):
         Store(place).list("leases")  # the folder with the fewest objects
+
+
+def check_free(
+    url: str | None, folder: Path, option: str, *, start_over: bool, required: bool = False
+) -> None:
+    """Refuse to push a new run to where another one is, before it is trained; a resumed run is not new.
+
+    folder: of the run. option: the one that gave the URL. start_over: the run in `folder` is replaced.
+    A server that does not answer is a warning, or an error if the bucket is `required`.
+    """
+    if url is None or ((folder / RUN).exists() and not start_over):
+        return
+    from lakepond.cloud.place import Cloud
+    from lakepond.runs.copies import is_run_in_cloud
+
+    try:
+        occupied = is_run_in_cloud(Cloud.of(url))
+    except CloudUnreachable as error:
+        if required:
+            raise
+        log.warning("cannot check whether %s contains another run: %s", url, error)
+        return
+    if occupied:
+        first = "" if option == "--cloud" else f"`lakepond pull {url} FOLDER` and "  # which fetches it
+        raise ConfigError(
+            f"{url} contains another run; {first}resume it (--resume), or give another URL ({option})."
+        )
 
 
 def next_run(name: str) -> Path:

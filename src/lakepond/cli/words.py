@@ -23,7 +23,6 @@ from lakepond.formats import json_ready
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
-    from rich.table import Table
     from rich.text import Text
 
     Cell = str | Text
@@ -32,6 +31,16 @@ if TYPE_CHECKING:
 def print_json(result: dict[str, Any]) -> None:
     """Print one JSON object to stdout, on one line, without NaN."""
     print(json.dumps(json_ready(result), allow_nan=False), flush=True)
+
+
+def print_result(result: dict[str, Any], text: RenderableType, *, as_json: bool) -> None:
+    """Print the result of a command to stdout: with --json as one object, else as text for people."""
+    if as_json:
+        print_json(result)
+    elif isinstance(text, str):
+        print(text)
+    else:
+        console().print(text)
 
 
 def talk(sentence: str) -> None:
@@ -91,28 +100,22 @@ def is_narrow() -> bool:
     return console().width < NARROW
 
 
-def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, text: Collection[int] = (0,)
-) -> RenderableType:
+@dataclass(frozen=True)
+class NumberTable:
     """A table whose columns `text` hold text and whose other columns hold numbers.
 
     Numbers and their units are never wrapped or cut; text wraps. If the numbers do not fit side by side, each
     row is printed as a block of lines, "name  value".
     """
-    return _Table(title, columns, list(rows), text)
 
-
-@dataclass(frozen=True)
-class _Table:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    text: Collection[int]
+    text: Collection[int] = (0,)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Called by Rich, with the width that there is."""
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
+        from rich import box, table
 
         cells = [[_cell(value) for value in row] for row in self.rows]
         widths = self._widths(cells, options.max_width)
@@ -123,7 +126,7 @@ class _Table:
                 yield facts(zip(self.columns, row, strict=True))
                 yield ""
             return
-        made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+        made = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0))
         for i, (column, width) in enumerate(zip(self.columns, widths, strict=True)):
             number = i not in self.text
             side: JustifyMethod = "right" if number else "left"
@@ -134,14 +137,10 @@ class _Table:
 
     def _widths(self, cells: Sequence[Sequence[Text]], most: int) -> list[int] | None:
         """The width of each column; None if the numbers do not fit."""
-        wide = (
-            [
-                max(line.cell_len for cell in (_cell(name), *column) for line in (cell.split() or [cell]))
-                for name, column in zip(self.columns, zip(*cells, strict=True), strict=True)
-            ]
-            if cells
-            else [len(name) for name in self.columns]
-        )
+        wide = [
+            max(line.cell_len for cell in map(_cell, column) for line in (cell.split() or [cell]))
+            for column in zip(self.columns, *cells, strict=True)
+        ]
         need = [min(w, TEXT_WIDTH) if i in self.text else w for i, w in enumerate(wide)]
         left = most - sum(need) - GAP * len(need)
         if left < 0:
@@ -153,11 +152,11 @@ class _Table:
         return need
 
 
-def facts(rows: Iterable[tuple[Cell, Cell]]) -> Table:
+def facts(rows: Iterable[tuple[Cell, Cell]]) -> RenderableType:
     """Names and values, one per line."""
-    from rich.table import Table
+    from rich import table
 
-    made = Table.grid(padding=(0, 2))
+    made = table.Table.grid(padding=(0, 2))
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in rows:
@@ -165,11 +164,11 @@ def facts(rows: Iterable[tuple[Cell, Cell]]) -> Table:
     return made
 
 
-def line(*cells: tuple[Cell, int]) -> Table:
+def line(*cells: tuple[Cell, int]) -> RenderableType:
     """One line of cells with their widths, so that lines printed one by one stand below each other."""
-    from rich.table import Table
+    from rich import table
 
-    made = Table.grid(padding=(0, 2))
+    made = table.Table.grid(padding=(0, 2))
     for _, width in cells:
         made.add_column(min_width=width or None, no_wrap=bool(width), overflow="fold")
     made.add_row(*(_cell(text) for text, _ in cells))

@@ -76,7 +76,7 @@ class Bucket(Protocol):
         """The entry of one object; None if there is none."""
 
     def list(self, prefix: str) -> Iterator[Listed]:
-        """All objects under a prefix."""
+        """All objects under a prefix, in any order; an object may come twice."""
 
     def folders(self, prefix: str) -> Sequence[str]:
         """The names of the folders directly below a prefix, sorted; one request, whatever is in them."""

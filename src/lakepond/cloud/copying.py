@@ -13,22 +13,28 @@ import math
 import threading
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from lakepond.cloud import leases
+import numpy as np
+from numpy.typing import NDArray
+
+from lakepond.cloud import arrays, leases
+from lakepond.cloud.arrays import FILE, Files, Listing
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.chains import ChainCopy, read_boundary
 from lakepond.cloud.fetching import CloudSegments, check_content
 from lakepond.cloud.layout import commit_name, commit_numbers, segment_name
+from lakepond.cloud.sending import Sending
 from lakepond.cloud.slots import Changed, Shown, Slots
-from lakepond.cloud.uploader import Upload, Uploader
+from lakepond.cloud.store import Store
+from lakepond.cloud.uploader import Uploader
 from lakepond.errors import CloudError, CloudNotFound, CloudUnreachable, LakeCorrupt
 from lakepond.formats import ranges
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.names import is_shared
+from lakepond.lake.format.names import SEGMENT, entries, is_shared
 from lakepond.lake.links import check_folders, read_regular
 from lakepond.lake.read.catalog import Catalog, added_files
 
@@ -49,8 +55,8 @@ class Planned(NamedTuple):
     commit: Commit
     data: bytes
     """its file"""
-    files: dict[str, int]
-    """the files that it needs and the commit before it does not, with their sizes"""
+    files: Files
+    """the files that it needs and the commit before it does not"""
 
 
 class Copier:
@@ -60,14 +66,13 @@ class Copier:
         self._copy = copy
         self.path, self.store, self.cloud = copy.path, copy.store, copy.store.cloud
         self._lake, self._home, self._elsewhere = copy.lake, copy.home, copy.elsewhere
-        self._places = {copy.lake, copy.store}
         self._commits, self._segments = self._home / "commits", Segments(self.path, copy.writer)
         self._manifests = CloudSegments(copy.store, self._home)
         self._uploader = uploader
         self._change = threading.Condition()
         self._stop = False
-        self.to_go: dict[str, int] = {}
-        """files that are not known to be there, with their sizes"""
+        self._sending: Sending | None = None
+        self._expected = (0, 0)  # files that may have to be sent, and their bytes, before the cloud is asked
         self.commit_files = self.commit_bytes = 0
         """commits that were put, and their bytes"""
         self.pushed: int | None = None
@@ -75,7 +80,8 @@ class Copier:
         self._slots = Slots(copy)
         self._before: Commit | None = None  # the newest commit whose files are all there
         self._errors = 0  # failed uploads that were taken into account
-        self._sent_at: dict[str, float] = {}  # when files were sent that no commit there names yet
+        self._files = np.empty(0, FILE)  # of the commits that were planned last
+        self._sent = np.empty(0, FILE)  # of other commits: files that were sent and that none there names yet
         self._gone: set[str] = set()  # files that were there once: a `gc`, or two, may be deleting them
         self._left_out: set[int] = set()  # commits that are not sent; reported once
         self._listed_at = -math.inf  # when a LIST has shown which files are there
@@ -102,13 +108,20 @@ class Copier:
         """Stop waiting for uploads."""
         with self._change:
             self._stop = True
-            self._change.notify_all()
+            if self._sending is not None:
+                self._sending.close()
+
+    def pending(self) -> tuple[int, int]:
+        """How many files are not known to be there, and their bytes."""
+        with self._change:
+            sending = self._sending
+            return self._expected if sending is None else (sending.pending_files, sending.pending_bytes)
 
     def confirm(self, ask: bool) -> bool:
         """Whether a recent LIST has confirmed which files are in the cloud; with `ask`, one may be made."""
         if ask and time.monotonic() - self._listed_at > CONFIRMED_SECONDS:
             try:
-                self._forget_deleted(self.store.list("segments"))
+                self._forget_deleted(Listing(self.store.scan("segments")))
             except CloudError:
                 return False
         return time.monotonic() - self._listed_at <= CONFIRMED_SECONDS
@@ -123,7 +136,7 @@ class Copier:
         newest = here[-1]
         if self._slots.next is None:
             self._before = None
-            self._expect(self._plan(here[:MOST_COMMITS]))
+            self._expect(here[:MOST_COMMITS])
             shown = self._look(here)
             wanted = self._slots.wanted(here, shown)
             self._leave_out(
@@ -155,7 +168,7 @@ class Copier:
         self._slots.compare_descriptions()
         listed = self.store.list("commits")
         slots = {number: listed[commit_name(number)] for number in commit_numbers(listed)}
-        files = self.store.list("segments")
+        files = Listing(self.store.scan("segments"))
         self._forget_deleted(files)
         shown = Shown(slots, files, read_boundary(self.store))  # read after the LIST: `gc` raises it first
         self._slots.compare(here, slots)
@@ -168,10 +181,10 @@ class Copier:
             self._left_out.update(new)
             log.warning("%s: commit %s of %s is not pushed", why, ranges(new), self._home)
 
-    def _forget_deleted(self, files: dict[str, Listed]) -> None:
+    def _forget_deleted(self, files: Listing) -> None:
         """Forget that files on this disk are in the cloud as well if a `gc`, say, has deleted them there."""
-        here = (file.name for file in self._segments.folder.glob("*"))
-        gone = [name for name in here if name in self._elsewhere and f"segments/{name}" not in files]
+        here = (entry.name for entry in entries(self._segments.folder, SEGMENT))
+        gone = [name for name in here if name in self._elsewhere and files.get(name) is None]
         if gone:
             self._gone.update(gone)
             self._elsewhere.doubt(gone)
@@ -182,49 +195,70 @@ class Copier:
     def _some_commits(self, numbers: list[int], newest: int, shown: Shown | None) -> None:
         """Upload the files of some commits, several at a time, and publish each commit after its own."""
         plan = self._plan(numbers, newest, shown)
-        left: set[str] = set()
-        errors: dict[str, Exception] = {}
+        files = self._join(plan)
+        shared = self._choose(files, shown)
 
-        def finish(name: str, error: Exception | None) -> None:
-            if error is None:
-                self._elsewhere.add([name])
-            with self._change:
-                left.discard(name)
-                self.to_go.pop(name, None)
-                if error is not None:
-                    errors[name] = error
-                self._change.notify_all()
+        def send(at: int, name: str) -> int:
+            found = None if shown is None else shared.get(name) if is_shared(name) else shown.files.get(name)
+            started = leases.clock()
+            size = self._send_one(name, found)
+            if size and name not in self._gone:
+                files["sent_at"][at] = started
+            return size
 
-        uploads: dict[str, Upload] = {}
-        for planned in plan:
-            for name, size in planned.files.items():
-                found = None if shown is None else self._find(name, shown)
-                listed = shown is None or (found is not None and found.size == size)
-                if not (listed and name in self._elsewhere):
-                    uploads[name] = Upload(
-                        segment_name(name),
-                        size,
-                        send=lambda name=name, found=found: self._send_one(name, found),  # type: ignore[misc]
-                        done=lambda name=name: finish(name, None),  # type: ignore[misc]
-                        failed=lambda error, name=name: finish(name, error),  # type: ignore[misc]
-                    )
-        left.update(uploads)
+        sending = Sending(self._uploader, files, send, lambda name: self._elsewhere.add([name]))
         with self._change:
-            self.to_go = {name: upload.size for name, upload in uploads.items()}
-        self._uploader.submit(*uploads.values())
+            self._sending = sending
+            if self._stop:
+                sending.close()
+        stop = 0
         published = None
         for planned in plan:
-            self._wait(planned.files, left, errors)
-            sent = {n: size for n, size in planned.files.items() if shown is None or n in uploads}
+            stop += len(planned.files)
+            if not sending.wait(stop):
+                raise CloudUnreachable(
+                    f"the connection to {self.cloud} was closed before everything was uploaded."
+                )
+            sent = planned.files["send"] | (shown is None)
             number = planned.commit.number
             if shown is None or number not in shown.slots:
                 published = number
                 self._publish_safely(planned, sent)
             else:
-                self._check_arrived(sent)
+                self._check_arrived(planned.files[sent])
             self.pushed, self._before = number, planned.commit
         if published is not None:
             log.info("%s: commit %d is complete in the cloud", self.cloud, published)
+
+    def _join(self, plan: list[Planned]) -> Files:
+        """Have the files of all planned commits in one array, with the times when they were sent before."""
+        files = np.concatenate([np.empty(0, FILE), *(planned.files for planned in plan)])
+        start = 0
+        for i, planned in enumerate(plan):
+            stop = start + len(planned.files)
+            plan[i] = planned._replace(files=files[start:stop])
+            start = stop
+        sent = np.concatenate([self._sent, self._files[self._files["sent_at"] > -math.inf]])
+        if len(sent):
+            _, new, old = np.intersect1d(files["key"], sent["key"], return_indices=True)
+            files["sent_at"][new] = sent["sent_at"][old]
+            sent = np.delete(sent, old)
+        self._sent, self._files = sent, files
+        return files
+
+    def _choose(self, files: Files, shown: Shown | None) -> dict[str, Listed | None]:
+        """Set `send` of the files that are not there; returns the entries of those that all writers share."""
+        shared: dict[str, Listed | None] = {}
+        files["send"] = arrays.first_of_each(files)
+        for at, (name, size) in enumerate(arrays.sizes(files)):
+            found = None
+            if shown is not None and files["send"][at]:
+                found = self._find(name, shown)
+                if is_shared(name):
+                    shared[name] = found
+            listed = shown is None or (found is not None and found.size == size)
+            files["send"][at] &= not (listed and name in self._elsewhere)
+        return shared
 
     def _plan(
         self, numbers: Iterable[int], newest: int | None = None, shown: Shown | None = None
@@ -257,18 +291,16 @@ class Copier:
             self._leave_out([number], why)
         return found
 
-    def _added(self, commit: Commit, before: Commit | None) -> dict[str, int]:
+    def _added(self, commit: Commit, before: Commit | None) -> Files:
         catalog = Catalog(commit, self._manifests)
-        try:
-            return added_files(catalog, None if before is None else Catalog(before, self._manifests))
-        except (LakeCorrupt, CloudNotFound):
-            if before is None:
-                raise
-            return added_files(catalog, None)  # a manifest of the one before is gone with it
+        if before is not None:
+            with suppress(LakeCorrupt, CloudNotFound):  # a manifest of the one before is gone with it
+                return arrays.as_array(added_files(catalog, Catalog(before, self._manifests)).items())
+        return arrays.as_array(catalog.files())
 
     def _lost(self, planned: Planned, shown: Shown | None) -> str | None:
         """A file of a commit that is neither here nor there; None if there is none."""
-        for name, size in planned.files.items():
+        for name, size in arrays.sizes(planned.files):
             if self._segments.local(name) is not None:
                 continue
             if shown is None:
@@ -282,29 +314,13 @@ class Copier:
                 return name
         return None
 
-    def _expect(self, plan: list[Planned]) -> None:
+    def _expect(self, numbers: list[int]) -> None:
         """Report the files that may have to be sent, before the cloud is asked."""
+        files = np.concatenate([np.empty(0, FILE), *(planned.files for planned in self._plan(numbers))])
+        files = files[arrays.first_of_each(files)]
+        new = np.fromiter((name not in self._elsewhere for name in arrays.names(files)), bool)
         with self._change:
-            self.to_go = {
-                name: size
-                for planned in plan
-                for name, size in planned.files.items()
-                if name not in self._elsewhere
-            }
-
-    def _wait(self, names: Iterable[str], left: set[str], errors: dict[str, Exception]) -> None:
-        """Return when these files have arrived; raises if one was given up."""
-        with self._change:
-            self._change.wait_for(lambda: left.isdisjoint(names) or self._stop)
-            if self._stop and not left.isdisjoint(names):
-                raise CloudUnreachable(
-                    f"the connection to {self.cloud} was closed before everything was uploaded."
-                )
-        for name in names:
-            if isinstance(error := errors.get(name), FileNotFoundError):
-                raise Changed from None
-            if error is not None:
-                raise error
+            self._sending, self._expected = None, (int(new.sum()), int(files["size"][new].sum()))
 
     def _send_one(self, name: str, found: Listed | None) -> int:
         """Have one segment there; returns how many bytes were sent for it."""
@@ -318,27 +334,21 @@ class Copier:
             return 0
         if found is not None and place.holds(segment_name(name), read_regular(file), found):
             return 0
-        started = leases.clock()
-        size = place.keep(segment_name(name), lambda: read_regular(file))
-        if size and name not in self._gone:
-            self._sent_at[name] = started
-        return size
+        return place.keep(segment_name(name), lambda: read_regular(file))
 
     def _find(self, name: str, shown: Shown) -> Listed | None:
         """A segment in the cloud; None if it is not there. What all writers share is not in the LIST."""
-        return self._lake.head(segment_name(name)) if is_shared(name) else shown.files.get(segment_name(name))
+        return self._lake.head(segment_name(name)) if is_shared(name) else shown.files.get(name)
 
-    def _check_arrived(self, files: dict[str, int]) -> None:
+    def _check_arrived(self, files: Files) -> None:
         """Raise, to be tried again, unless the server has these files: it may have lost what it took."""
-        asked = [name for name in files if len(files) <= MOST_HEADS or is_shared(name)]
-        there = {segment_name(name): self._copy.place(name).head(segment_name(name)) for name in asked}
-        if len(asked) < len(files):
-            there |= self.store.list("segments")
-        lost = [
-            name
-            for name, size in files.items()
-            if (found := there.get(segment_name(name))) is None or found.size != size
-        ]
+        asked = arrays.shared(files) | (len(files) <= MOST_HEADS)
+        listing = Listing() if asked.all() else Listing(self.store.scan("segments"))
+        lost = []
+        for (name, size), ask in zip(arrays.sizes(files), asked, strict=True):
+            found = self._copy.place(name).head(segment_name(name)) if ask else listing.get(name)
+            if found is None or found.size != size:
+                lost.append(name)
         if lost:
             self._gone.update(lost)
             self._elsewhere.drop(lost)
@@ -349,7 +359,7 @@ class Copier:
 
     # --- publishing ------------------------------------------------------------------------------
 
-    def _publish_safely(self, planned: Planned, sent: dict[str, int]) -> None:
+    def _publish_safely(self, planned: Planned, sent: NDArray[np.bool_]) -> None:
         """Publish a commit whose files are all there, and stay there: `gc` deletes none of them meanwhile.
 
         It deletes nothing that was put a short time ago. Other files that no commit may name yet are
@@ -357,21 +367,21 @@ class Copier:
         which other machines may have put before: one `gc` may have deleted them, and another one be about to.
         """
         started = leases.clock()
-        old = {
-            name: size
-            for name, size in planned.files.items()
-            if started - self._sent_at.pop(name, -math.inf) > RECENT_SECONDS or is_shared(name)
-        }
-        places = {place: [name for name in old if self._copy.place(name) is place] for place in self._places}
+        files = planned.files
+        old = (started - files["sent_at"] > RECENT_SECONDS) | arrays.shared(files)
+        files["sent_at"] = -math.inf
+        places: dict[Store, list[str]] = {}
+        for name in arrays.names(files[old]):
+            places.setdefault(self._copy.place(name), []).append(name)
         with ExitStack() as stack:
             for place, names in places.items():
-                if names:
-                    stack.enter_context(leases.protecting(place, names))
-            self._check_arrived({**sent, **old})
+                stack.enter_context(leases.protecting(place, names))
+            self._check_arrived(files[sent | old])
             self._publish(planned)
-        self._gone.difference_update(planned.files)
+        if self._gone:
+            self._gone.difference_update(arrays.names(files))
         if leases.clock() - started > RECENT_SECONDS:  # this machine was suspended
-            self._check_arrived(planned.files)
+            self._check_arrived(files)
 
     def _publish(self, planned: Planned) -> None:
         """Publish a commit whose files are all there."""

@@ -257,11 +257,8 @@ def _bring_commit(copy: ChainCopy, remote: Remote, number: int, *, ahead: bool =
     store, name = copy.store, commits.file_name(number)
     data = _read(store, commit_name(number))
     file = copy.home / "commits" / name
-    if file.exists() and file.read_bytes() != data:
-        raise CloudConflict(
-            f"{copy.home} and {store.cloud} have different commits {number}: two runs wrote them. Pull to "
-            "another folder, or push this one elsewhere."
-        )
+    if file.exists():
+        _check_same(copy, number, data)
     try:
         commit = parse_slot(data, number)
         if isinstance(commit, Skip):
@@ -291,8 +288,20 @@ def _bring_commit(copy: ChainCopy, remote: Remote, number: int, *, ahead: bool =
     if not file.exists():
         copy.elsewhere.note_slot(number, data)
         (copy.home / "commits" / commits.NEWEST).unlink(missing_ok=True)  # it finds commits without gaps only
-        write_bytes(copy.home / "commits", name, data)
+        try:
+            write_bytes(copy.home / "commits", name, data, existing="refuse")
+        except FileExistsError:  # another process has created it in the meantime
+            _check_same(copy, number, data)
     return commit
+
+
+def _check_same(copy: ChainCopy, number: int, data: bytes) -> None:
+    """Raise `CloudConflict` unless the commit on this disk has this content."""
+    if (copy.home / "commits" / commits.file_name(number)).read_bytes() != data:
+        raise CloudConflict(
+            f"{copy.home} and {copy.store.cloud} have different commits {number}: two runs wrote them. Pull "
+            "to another folder, or push this one elsewhere."
+        )
 
 
 def commit_of(copy: ChainCopy, number: int) -> Commit:

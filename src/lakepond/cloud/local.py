@@ -79,21 +79,21 @@ class LocalBucket:
 
     def list(self, prefix: str) -> Iterator[Listed]:
         """All files under a prefix."""
-        start = self._folder / prefix
-        if not start.is_dir():
-            return
-
-        def fail(error: OSError) -> None:  # a listing that lacks a folder is not a listing
-            if not isinstance(error, FileNotFoundError):
-                with self._blaming(prefix):
-                    raise error
-
-        for folder, _, files in os.walk(start, onerror=fail):
-            for file in sorted(files):
-                name = (Path(folder) / file).relative_to(self._folder).as_posix()
-                found = None if file.endswith(ASIDE) else self.head(name)
-                if found is not None:
-                    yield found
+        folders = [prefix]
+        while folders:
+            folder = Path(folders.pop())
+            with self._blaming(prefix):  # a listing that lacks a folder is not a listing
+                try:
+                    entries = os.scandir(self._folder / folder)
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+                with entries:
+                    for entry in entries:
+                        name = (folder / entry.name).as_posix()
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(name)
+                        elif not name.endswith(ASIDE) and (found := self.head(name)) is not None:
+                            yield found
 
     def folders(self, prefix: str) -> Sequence[str]:
         """The names of the folders directly below a prefix, sorted."""

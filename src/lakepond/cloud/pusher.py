@@ -97,14 +97,14 @@ class Pusher:
             elif busy and error is not None:
                 state = "waiting"
             copier = self._copier
-            to_go = dict(copier.to_go)
+            pending_files, pending_bytes = copier.pending()
             return replace(
                 status,
                 state=state,
                 uploaded=status.uploaded + copier.commit_files,
                 uploaded_bytes=status.uploaded_bytes + copier.commit_bytes,
-                pending=len(to_go),
-                pending_bytes=sum(to_go.values()),
+                pending=pending_files,
+                pending_bytes=pending_bytes,
                 lag_seconds=time.monotonic() - self._asked_at if busy else 0.0,
                 last_error=error,
                 pushed=copier.pushed,

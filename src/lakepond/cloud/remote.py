@@ -84,31 +84,34 @@ class RemoteBucket:
 
         The client fails on a page of a listing because of one key like `demo//x` or `demo/../x`. Then each
         folder is listed alone, and a folder that has such a key is listed from the name "0" on, which sorts
-        after it.
+        after it; objects that were listed before come again.
         """
         with self._asking(prefix):
             yield from self._list(prefix)
 
-    def _list(self, prefix: str) -> Sequence[Listed]:
+    def _list(self, prefix: str) -> Iterator[Listed]:
         from obstore.exceptions import InvalidPathError
 
         client, where = self._client(60.0), prefix or None
 
-        def from_key(offset: str | None) -> Sequence[Listed]:
+        def from_key(offset: str | None) -> Iterator[Listed]:
             pages = _obstore().list(client, where, offset=offset)
-            return [_listed(each) for page in pages for each in page]
+            return (_listed(each) for page in pages for each in page)
 
         try:
-            return from_key(None)
+            yield from from_key(None)
+            return
         except InvalidPathError as error:
             if not self._reported:
                 self._reported = True
                 log.info("%s: invalid keys are ignored: %s", self._cloud, _first_line(error))
         with suppress(InvalidPathError):
             level = _obstore().list_with_delimiter(client, where)
-            folders = [self._list(f"{folder}/") for folder in level["common_prefixes"]]
-            return [*map(_listed, level["objects"]), *(each for found in folders for each in found)]
-        return from_key(f"{prefix}0")
+            yield from map(_listed, level["objects"])
+            for folder in level["common_prefixes"]:
+                yield from self._list(f"{folder}/")
+            return
+        yield from from_key(f"{prefix}0")
 
     def folders(self, prefix: str) -> Sequence[str]:
         """The names of the folders directly below a prefix, sorted."""

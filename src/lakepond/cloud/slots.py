@@ -11,6 +11,7 @@ import logging
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from lakepond.cloud.arrays import Listing
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.chains import ChainCopy, Skip, parse_slot, read_boundary
 from lakepond.cloud.layout import commit_name
@@ -27,7 +28,7 @@ class Shown:
     """What a LIST has shown of the chain."""
 
     slots: dict[int, Listed]
-    files: dict[str, Listed]
+    files: Listing
     boundary: int
     """no slot below this number may be created"""
 

@@ -194,24 +194,42 @@ class Store:
         `known`: names, and folders with a slash at the end, to ask for one by one where a key that the client
         cannot name keeps it from listing everything at once. Without them that is an error.
         """
-        start = "/".join(part for part in (self._prefix, under.strip("/")) if part)
-        start = f"{start}/" if start else ""
+        start, ignored = self._start(under), set[str]()
         try:
-            found = [*self.bucket.list(start)]
+            names = {each.name: each for each in self._valid(self.bucket.list(start), ignored)}
         except Unlistable as error:
             if not known:
                 raise
             if not self._unlistable:
                 self._unlistable = True
                 log.warning("%s: only %s are used: %s", self.cloud, ", ".join(known), error)
-            found = [each for name in known for each in self._one_by_one(start + name)]
-        below = f"{self._prefix}/" if self._prefix else ""
-        names = {each.name.removeprefix(below): each for each in found if each.name.startswith(below)}
-        names = {name: each._replace(name=name) for name, each in names.items() if valid_name(name)}
-        folders = {parent for name in names for parent in _parents(name)}
-        names = {name: each for name, each in names.items() if name not in folders}
-        self._report_ignored(len(found) - len(names))
+            found = (each for name in known for each in self._one_by_one(start + name))
+            names = {each.name: each for each in self._valid(found, ignored)}
+        for folder in {parent for name in names for parent in _parents(name)}:
+            if names.pop(folder, None) is not None:
+                ignored.add(folder)
+        self._report_ignored(len(ignored))
         return names
+
+    def scan(self, under: str) -> Iterator[Listed]:
+        """The objects of a folder one by one, for folders of any size; an object may come twice."""
+        ignored: set[str] = set()
+        yield from self._valid(self.bucket.list(self._start(under)), ignored)
+        self._report_ignored(len(ignored))
+
+    def _start(self, under: str) -> str:
+        start = "/".join(part for part in (self._prefix, under.strip("/")) if part)
+        return f"{start}/" if start else ""
+
+    def _valid(self, found: Iterable[Listed], ignored: set[str]) -> Iterator[Listed]:
+        """Those with valid names, relative to this place; the names of the others are added to `ignored`."""
+        below = f"{self._prefix}/" if self._prefix else ""
+        for each in found:
+            name = each.name.removeprefix(below)
+            if each.name.startswith(below) and valid_name(name):
+                yield each._replace(name=name)
+            else:
+                ignored.add(each.name)
 
     def _one_by_one(self, key: str) -> Iterable[Listed]:
         if key.endswith("/"):

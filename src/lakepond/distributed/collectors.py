@@ -4,7 +4,8 @@
 
 Experience never travels through Ray. An actor that dies is restarted by Ray and continues its chain, or
 starts another one on another machine. A thread of this process asks every actor for its status, gives those
-that are behind the newest weights, and makes them wait while the learner is behind.
+that are behind the newest weights, makes them wait while the learner is behind, and notices if the head of
+the cluster is gone.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ class Collectors:
         every = parse_seconds(commit_every)
         self._place = _Place.of(lake)
         self._version, self._weights = 0, None
+        self._head_lost: str | None = None
         self._wait, self._lock, self._end = False, threading.Lock(), threading.Event()
         with ExitStack() as stack:
             cluster = stack.enter_context(
@@ -128,7 +130,7 @@ class Collectors:
                     gpus_per_worker=gpus_per_collector,
                 )
             )
-            self._ray = cluster.ray
+            self._ray, self._head = cluster.ray, ray_cluster.ClusterHead(cluster.ray)
             _warn_of_folder(self._ray, self._place)
             actor = self._ray.remote(_Actor).options(**cluster.options(), max_concurrency=2)
             how = {"envs": envs_per_collector, "spec": spec, "folder": folder, "commit_every": every}
@@ -150,15 +152,22 @@ class Collectors:
         """Give all collectors new weights for `policy.load`; returns their number, 1 for the first.
 
         Returns at once: a collector takes the newest ones between two of its steps, those before are dropped.
+        Raises `ClusterError` once the head of the cluster is lost.
         """
+        self._check_head()
         reference = self._ray.put(params)
         with self._lock:
             self._version, self._weights = self._version + 1, reference
             return self._version
 
     def status(self) -> Statuses:
-        """The status of each collector; prints as a table."""
-        return Statuses(member.status() for member in self._members)
+        """The status of each collector; prints as a table.
+
+        Raises `ClusterError` once the head of the cluster is lost: the collectors end with it, and Ray ends
+        this process about 40 s later.
+        """
+        self._check_head()
+        return self._statuses()
 
     def close(self) -> None:
         """Stop all collectors after they have committed and pushed; Ray too, if it was started for them."""
@@ -171,8 +180,15 @@ class Collectors:
         self.close()
 
     def __repr__(self) -> str:
-        found = self.status()
+        found = self._statuses()
         return f"Collectors({sum(each.alive for each in found)} of {len(found)} alive)"
+
+    def _statuses(self) -> Statuses:
+        return Statuses(member.status() for member in self._members)
+
+    def _check_head(self) -> None:
+        if self._head_lost is not None:
+            raise ClusterError(self._head_lost)
 
     # --- the thread ----------------------------------------------------------------------------------
 
@@ -184,7 +200,12 @@ class Collectors:
                 with suppress(CloudError, OSError):  # as it was the last time
                     self._wait = self._learners.are_behind()
             try:
+                self._head.check()
                 self._ask_all()
+            except ClusterError as error:
+                self._head_lost = str(error)
+                log.error("%s", error)
+                return
             except Exception:
                 if not self._end.is_set():
                     log.exception("the collectors could not be asked for their status; trying again")
@@ -213,6 +234,7 @@ class Collectors:
     def _wait_for_first(self) -> None:
         until = time.monotonic() + START_SECONDS
         while not any(member.is_started for member in self._members):
+            self._check_head()
             error = next((member.last.error for member in self._members if member.last.error), None)
             if error is not None:
                 raise ClusterError(f"the collectors could not start: {error}")
@@ -227,6 +249,8 @@ class Collectors:
         self._thread.join()
 
     def _stop_actors(self) -> None:
+        if self._head.lost:  # they have ended with their nodes, or do so soon, and nobody can be asked
+            return
         ending = [member.actor.stop.remote() for member in self._members if member.status().alive]
         with suppress(self._ray.exceptions.RayError):
             late = self._ray.wait(ending, num_returns=len(ending), timeout=STOP_SECONDS)[1] if ending else []

@@ -5,7 +5,8 @@
 
 `make(name)` makes the object whose methods are called, in each worker, before its first task; it may contain
 references of `ray.put`. A task may be done twice, if its worker dies before the result is here; one result of
-each task is returned. `each` yields results as they come.
+each task is returned. `each` yields results as they come. A worker that is free when the tasks are given out
+gets the one with its own number, so what it keeps for that task is there again the next time.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Workers:
         try:
             while waiting or doing:
                 while waiting and self._free:
-                    name, task = self._free.pop(), waiting.popleft()
+                    name, task = self._give(waiting)
                     doing[self._actors[name].call.remote(self._make, method, *tasks[task])] = name, task
                 self._ask()
                 for ref in self._done([*doing, *self._asked]):
@@ -116,6 +117,14 @@ class Workers:
                     )
         finally:  # what is not waited for any more
             self._asked.update({ref: name for ref, (name, _) in doing.items()})
+
+    def _give(self, waiting: deque[int]) -> tuple[str, int]:
+        """A free worker and its next task: the one with its own number, or the first that waits."""
+        name = self._free.pop()
+        own = int(name.rpartition("-")[2])
+        task = own if own in waiting else waiting[0]
+        waiting.remove(task)
+        return name, task
 
     def _done(self, refs: list[Any]) -> list[Any]:
         """Those that are there within a moment, at least one if possible."""

@@ -110,15 +110,12 @@ class Gymnasium:
 
 
 class _Copies:
-    """A vector environment with any autoreset mode."""
+    """A vector environment with any autoreset mode; `reset` comes first."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], dtype: Any) -> None:
         declared = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self.env, self.dtype = env, np.dtype(dtype)
         self.mode = AutoresetMode(getattr(env.unwrapped, "autoreset_mode", declared))
-        self.stepped = False
-        self.terminated = self.truncated = np.zeros(env.num_envs, bool)
-        self.obs: Array = np.zeros(0)
 
     def reset(self, seed: int) -> Array:
         self.stepped = False

@@ -13,41 +13,40 @@ import numpy as np
 from lakepond.envs.games import find_game
 from lakepond.envs.vector import EnvState, EnvStep
 from lakepond.errors import ConfigError
+from lakepond.lazy import deferred
 from lakepond.types import Field
+
+
+def _gymnax() -> Any:
+    """The library, without the second that it takes to import what only its pictures need."""
+    with deferred("seaborn", "matplotlib.pyplot"):
+        import gymnax
+    return gymnax
 
 
 @dataclass(frozen=True)
 class Gymnax:
     """Many copies of one environment."""
 
-    game: str
+    name: str
+    """the game"""
     sticky: float = 0.0
     """probability that the last action is repeated instead of the chosen one"""
     resumes: ClassVar[bool] = True
     """all of it is arrays"""
+    _suffix: ClassVar[str] = ""
+    """of the id, after the name"""
 
     def __post_init__(self) -> None:
-        from gymnax import registered_envs
-
-        object.__setattr__(self, "game", find_game(self.game, list(registered_envs), "gymnax"))
+        games = list(_gymnax().registered_envs)
+        object.__setattr__(self, "name", find_game(self.name, games, "gymnax"))
         if not hasattr(self._rules.action_space(self._rules.default_params), "n"):
-            raise ConfigError(f"{self.game} has continuous actions; these agents need discrete ones.")
-
-    @property
-    def name(self) -> str:
-        """The game."""
-        return self.game
-
-    @property
-    def _id(self) -> str:
-        return self.game
+            raise ConfigError(f"{self.name} has continuous actions; these agents need discrete ones.")
 
     @cached_property
     def _rules(self) -> Any:
-        import gymnax  # seconds: it imports plotting libraries
-
         with jax.ensure_compile_time_eval():  # it holds arrays, which must not be those of a trace
-            return gymnax.make(self._id)[0]
+            return _gymnax().make(self.name + self._suffix)[0]
 
     @cached_property
     def obs(self) -> Field:
@@ -55,7 +54,7 @@ class Gymnax:
         key = jax.ShapeDtypeStruct((2,), jnp.uint32)  # type: ignore[no-untyped-call]
         seen, _ = jax.eval_shape(self._rules.reset_env, key, self._rules.default_params)
         if not hasattr(seen, "shape"):
-            raise ConfigError(f"an observation of {self.game} is {seen}; these agents need a single array.")
+            raise ConfigError(f"an observation of {self.name} is {seen}; these agents need a single array.")
         kind = "uint8" if np.dtype(seen.dtype) in (np.uint8, np.bool_) else "float32"
         return Field(seen.shape, kind, rows=None)
 

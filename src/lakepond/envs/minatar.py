@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from lakepond.envs.games import find_game
 from lakepond.envs.gymnax import Gymnax
@@ -22,13 +23,10 @@ class MinAtar(Gymnax):
     """Many copies of one MinAtar game, as uint8 observations of (10, 10, channels)."""
 
     sticky: float = 0.1
+    _suffix: ClassVar[str] = "-MinAtar"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "game", find_game(self.game, GAMES, "MinAtar"))
-
-    @property
-    def _id(self) -> str:
-        return f"{self.game}-MinAtar"
+        object.__setattr__(self, "name", find_game(self.name, GAMES, "MinAtar"))
 
     @cached_property
     def obs(self) -> Field:

@@ -23,15 +23,22 @@ def pond_for(obs: Field, capacity: int) -> DevicePond:
 
 
 def fill(
-    shape: DevicePond, pond: PondState | None, lake: Lake, rng: np.random.Generator
+    shape: DevicePond,
+    pond: PondState | None,
+    lake: Lake,
+    rng: np.random.Generator,
+    *,
+    newest: int | None = None,
 ) -> tuple[DevicePond, PondState]:
     """Fill a pond of one lane with steps of a lake, as many as fit, each with the same probability.
 
-    pond: the state to reuse, invalid afterwards; None: a new one. If the rows that the steps need do not fit,
+    newest: from this many that were recorded last. pond: the state to reuse, invalid afterwards; None: a new
+    one. If the rows that the steps need do not fit,
     a pond with more rows takes its place, so the shape is returned too; `SpecError` if the device has no
     memory for it.
     """
-    chosen = plan(lake, min(shape.capacity, len(lake)), rng=rng)
+    steps = len(lake) if newest is None else min(newest, len(lake))
+    chosen = plan(lake, min(shape.capacity, steps), rng=rng, newest=newest)
     if chosen.rows > shape.rows:
         shape, pond = replace(shape, rows=chosen.rows + chosen.rows // 16), None
     pieces = chosen.pieces(max(64, PIECE_BYTES // shape.row_bytes))

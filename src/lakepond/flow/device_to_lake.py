@@ -23,6 +23,7 @@ from lakepond.closing import close_after
 from lakepond.errors import LakeNotFound, SpecError
 from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit, Start
+from lakepond.lake.format.sealed import as_stored
 from lakepond.lake.format.tracks import Layout
 from lakepond.lake.read.assemble import batch_of
 from lakepond.lake.read.lake import Lake, commit_to_follow
@@ -103,6 +104,7 @@ class DeviceLake:
         Raises `SpecError` if a ring no longer holds all of these steps or their rows.
         """
         self._background.check()
+        stored = as_stored(note or {})
         length, declared = self.spec.obs.stack, self.spec.obs.row_layout
         starts: list[Array] = []
         columns: list[dict[str, Array]] = []
@@ -167,7 +169,7 @@ class DeviceLake:
             release=lambda: None,
             ends=truncated,
         )
-        done = self._background.submit(new, note or {})
+        done = self._background.submit(new, stored)
         self._next_row, self._ends = row_at, ends
         self.recorded += new.steps
         self._pour_bytes = sum(pond.rows.nbytes + pond.at.nbytes + pond.next_at.nbytes for pond in ponds)

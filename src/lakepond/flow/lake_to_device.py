@@ -84,28 +84,35 @@ class Fill:
         return rows
 
 
-def plan(lake: Lake, count: int, *, rng: np.random.Generator, block: int = BLOCK) -> Fill:
+def plan(
+    lake: Lake, count: int, *, rng: np.random.Generator, block: int = BLOCK, newest: int | None = None
+) -> Fill:
     """Choose `count` of all live steps in blocks, each step with the same probability; reads no rows.
 
     The steps come in the order of the disk, those of a stream within a segment in the order of time.
+    newest: choose from this many that were recorded last.
     """
-    if not 1 <= count <= len(lake):
-        raise TooFewSteps(f"{count:,} steps were requested, but {lake.path} has {len(lake):,}.")
+    steps = len(lake) if newest is None else min(newest, len(lake))
+    if not 1 <= count <= steps:
+        raise TooFewSteps(f"{count:,} steps were requested, but {lake.path} has {steps:,}.")
     if not hasattr(lake.spec.obs, "shape") or not hasattr(lake.spec.action, "shape"):
         raise SpecError(
             f"{lake.path} has observations or actions of several arrays; a device pond takes one of each."
         )
     phase = int(rng.integers(block))
-    live = list(lake.reader.stored())
-    sizes = [_block_sizes(_order(_streams(lake, segment))[1], block, phase) for segment in live]
+    first = lake.reader.oldest if newest is None else lake.reader.recorded - steps
+    live = [
+        (segment, np.arange(max(segment.start, first), segment.stop)) for segment in lake.reader.stored(first)
+    ]
+    sizes = [_block_sizes(_order(_streams(lake, *part))[1], block, phase) for part in live]
     chosen = _choose(np.concatenate(sizes), count, rng)
     parts: list[_Part] = []
     rows = stop = 0
-    for segment in live:
-        start, stop = stop, stop + segment.stop - segment.start
+    for segment, ids in live:
+        start, stop = stop, stop + len(ids)
         low, high = np.searchsorted(chosen, [start, stop])
         if low < high:
-            parts.append(_read(lake, segment, chosen[low:high] - start, rows))
+            parts.append(_read(lake, segment, ids, chosen[low:high] - start, rows))
             rows += len(parts[-1].row_numbers)
     if len({part.layout for part in parts}) > 1:
         raise SpecError(
@@ -120,9 +127,9 @@ def plan(lake: Lake, count: int, *, rng: np.random.Generator, block: int = BLOCK
     )
 
 
-def _streams(lake: Lake, segment: Stored) -> Array:
-    """The stream of each live step of a segment."""
-    return lake.reader.read(segment, np.arange(segment.start, segment.stop)).columns["stream"]
+def _streams(lake: Lake, segment: Stored, ids: Array) -> Array:
+    """The stream of each of these steps of a segment."""
+    return lake.reader.read(segment, ids).columns["stream"]
 
 
 def _order(stream: Array) -> tuple[Array, Array]:
@@ -163,9 +170,9 @@ class _Part(NamedTuple):
     row_numbers: Array
 
 
-def _read(lake: Lake, segment: Stored, chosen: Array, rows_before: int) -> _Part:
-    """The steps with these numbers in the order of `_order`, and the rows they need."""
-    part = lake.reader.read(segment, np.arange(segment.start, segment.stop))
+def _read(lake: Lake, segment: Stored, ids: Array, chosen: Array, rows_before: int) -> _Part:
+    """Those of the steps `ids` that have these numbers in the order of `_order`, and the rows they need."""
+    part = lake.reader.read(segment, ids)
     leaf = part.leaves[0]
     if not isinstance(leaf, LeafPart) or leaf.layout.axis not in (0, None):
         raise SpecError(
@@ -191,7 +198,7 @@ def _read(lake: Lake, segment: Stored, chosen: Array, rows_before: int) -> _Part
             "at": newest[:, 0],
             "next_at": newest[:, 1],
             **{name: columns[name] for name in ("action", "reward", "terminated", "truncated")},
-            "step_id": segment.start + step,
+            "step_id": ids[step],
         },
         leaf.track[positions],
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -87,15 +86,19 @@ class Persistent(Sampler):
     def commit(self, note: dict[str, Any] | None = None, *, wait: bool = True) -> Commit | Future[Commit]:
         """Write all steps recorded since the last commit to the lake, and return the new commit.
 
-        note: JSON-serialisable data that is stored with the commit.
+        note: JSON-serialisable data that is stored with the commit. A number that is not finite is stored as
+        the string "NaN", "Infinity" or "-Infinity"; `Commit.note` has the stored form.
         wait: return when the commit is durable. With `wait=False` the call returns a future after a few
         milliseconds and the steps are written in the background. Steps that cannot be written, for example
         because the disk is full, stay in memory and are part of the next commit.
 
-        Raises `ReplayClosed` if the replay has no lake; with `wait`, `LakeFull` if the disk is full.
+        Raises `ReplayClosed` if the replay has no lake; with `wait`, `LakeFull` if the disk is full or a
+        quota is exceeded.
         """
-        json.dumps(note)  # refuse now what cannot be written later
-        done = self._on_disk().commit(note or {})
+        from lakepond.lake.format.sealed import as_stored
+
+        stored = as_stored(note or {})  # raises now for what cannot be written later
+        done = self._on_disk().commit(stored)
         return done.result() if wait else done
 
     def flush(self) -> Commit | None:

@@ -15,7 +15,7 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -244,10 +244,13 @@ class Segments:
         """How much a reader may keep open: an open file takes its space even when it has left."""
         return None if self.budget is None else self.budget // 4
 
-    def reachable(self, name: str) -> bool:
-        """Whether it can be had, or has to be here and is lost; False only if it is elsewhere."""
+    def reachable(self, name: str, elsewhere: Container[str] = ()) -> bool:
+        """Whether it can be had, or has to be here and is lost; False only if it is elsewhere.
+
+        `elsewhere`: names that are listed; the lists are read again for other names only.
+        """
         here = self._bring is not None or self.local(name) is not None
-        return here or name not in known(self._lake)
+        return here or not (name in elsewhere or name in known(self._lake))
 
     @property
     def fetches(self) -> bool:

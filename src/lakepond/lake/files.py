@@ -65,12 +65,15 @@ def write_whole(
 
 
 def _temporary(folder: Path) -> tuple[Path, BinaryIO]:
-    """A new file with a temporary name, locked, so that `names.delete_temporary` does not delete it."""
+    """A new file with a temporary name, locked, so that `names.delete_temporary` does not delete it.
+
+    The lock is shared: readers of a commit lock it as soon as it has its name, while it is still open here.
+    """
     while True:
         aside = folder / f"{os.getpid()}-{os.urandom(4).hex()}{ASIDE}"
         file = aside.open("xb", buffering=0)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:  # deleted before it was locked
             file.close()
             continue

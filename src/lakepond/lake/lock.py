@@ -19,6 +19,8 @@ from lakepond.errors import LakeError, LakeLocked, LakeReadOnly
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 ASK_SECONDS = 0.01
 """between two tries to lock a file"""
+DECIDE_SECONDS = 0.5
+"""how long a commit may be locked by retention, which may keep it after all, until it counts as deleted"""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -123,22 +125,35 @@ class CommitLock:
     """
 
     def __init__(self, path: Path) -> None:
-        """FileNotFoundError if the file is gone, or was deleted before it could be locked."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        """FileNotFoundError if the file is gone or being deleted; one that is replaced is opened again."""
+        until = time.monotonic() + DECIDE_SECONDS
+        while True:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if _lock_shared(descriptor) and os.fstat(descriptor).st_nlink:
+                    break
+                if time.monotonic() > until:
+                    raise FileNotFoundError(errno.ENOENT, "it is being deleted", str(path))
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+            time.sleep(0.001)
         self.close = weakref.finalize(self, os.close, descriptor)
         """unlocks the file; can be repeated, and happens by itself when the lock is dropped"""
         self.close.atexit = False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            if not os.fstat(descriptor).st_nlink:
-                raise FileNotFoundError(errno.ENOENT, "it was deleted while it was opened", str(path))
-        except BlockingIOError:
-            self.close()
-            raise FileNotFoundError(errno.ENOENT, "it is being deleted", str(path)) from None
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                self.close()
-                raise
+
+
+def _lock_shared(descriptor: int) -> bool:
+    """Whether retention is not just deciding about this file, which is locked for reading then."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    return True
 
 
 @contextmanager

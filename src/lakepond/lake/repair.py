@@ -5,22 +5,25 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from lakepond.errors import LakeCorrupt, LakeNotFound, LakeTooNew
+from lakepond.errors import LakeCorrupt
 from lakepond.lake import writers
-from lakepond.lake.elsewhere import known
+from lakepond.lake.elsewhere import Segments, known
 from lakepond.lake.files import make_folders, sync_folder, write_path
-from lakepond.lake.format import commits, description
-from lakepond.lake.format.names import SOURCES, is_shared
+from lakepond.lake.format import commits, description, manifests
+from lakepond.lake.format.entries import Entry, Manifest
+from lakepond.lake.format.names import SOURCES, is_shared, segment_files
+from lakepond.lake.format.steps import StepsInfo
 from lakepond.lake.lock import WriterLock
-from lakepond.lake.read.lake import Lake
-from lakepond.lake.read.verify import THREADS, Check, checks
-from lakepond.lake.read.weights import read_weights
+from lakepond.lake.read.reader import Head, LakeReader
+from lakepond.lake.read.verify import Check, FileChecks, rows_first, run_all
+from lakepond.lake.read.weights import never_recorded
 from lakepond.types import Spec
 
 log = logging.getLogger("lakepond")
@@ -40,8 +43,8 @@ def repair(path: str | Path, *, progress: Callable[[int, int], None] | None = No
     """Check every byte of every commit; move damaged commits and damaged files to the folder `quarantine`.
 
     Each file is read once, on two threads, however many commits name it. Nothing is deleted. progress: called
-    as `progress(done, total)` after each commit. Raises `LakeNotFound` if `path` is not a lake, `LakeLocked`
-    while a process writes it, and `LakeTooNew` if a later version wrote a part of it.
+    as `progress(done, total)` after each file, in bytes. Raises `LakeNotFound` if `path` is not a lake,
+    `LakeLocked` while a process writes it, and `LakeTooNew` if a later version wrote a part of it.
     """
     path = Path(path)
     spec = description.read(path)
@@ -49,28 +52,29 @@ def repair(path: str | Path, *, progress: Callable[[int, int], None] | None = No
     with ExitStack() as locks:
         for home in homes.values():
             locks.enter_context(WriterLock(home / "lock"))
-        known_commits = [(w, n) for w, home in homes.items() for n in commits.numbers(home / "commits")]
+        files = _FilesOfCommits(path, spec, list(homes))
+        folders = [path / SOURCES, *(home / "segments" for home in homes.values())]
+        done, total = 0, sum(status.st_size for each in folders for status in segment_files(each).values())
         newest = None
         moves: list[tuple[Path, Path]] = []  # a file, and the quarantine it goes to
-        with ThreadPoolExecutor(THREADS, "lakepond-repair") as pool:
-            verdicts = {writer: _Verdicts(path, spec, writer, pool) for writer in homes}
-            for i, (writer, number) in enumerate(known_commits):
-                home = homes[writer]
-                if verdicts[writer].check(number):
-                    newest = number if newest is None else max(newest, number)
-                else:
-                    moves.append((home / "commits" / commits.file_name(number), home / "quarantine"))
+
+        def finish(each: Check | _CheckedCommit, error: LakeCorrupt | OSError | None) -> None:
+            nonlocal done, newest
+            if isinstance(each, Check):
+                files.note(each.name, error)
+                done = min(total, done + each.bytes)
                 if progress is not None:
-                    progress(i + 1, len(known_commits))
-        needed = {name for each in verdicts.values() for name in each.needed if is_shared(name)}
-        for writer, home in homes.items():
-            moves += [(file, home / "quarantine") for file in verdicts[writer].unneeded()]
-        suspects = {name for each in verdicts.values() for name in each.suspects if is_shared(name)}
-        moves += [
-            (file, path / "quarantine")
-            for name in sorted(suspects - needed)
-            if (file := path / SOURCES / name).exists()
-        ]
+                    progress(done, total)
+            elif files.is_intact(each):
+                newest = each.number if newest is None else max(newest, each.number)
+            else:
+                home = homes[each.writer]
+                moves.append((home / "commits" / commits.file_name(each.number), home / "quarantine"))
+
+        run_all(files.checks(), finish)
+        if progress is not None:
+            progress(total, total)  # files that no commit names are not read
+        moves += [(file, homes[writer] / "quarantine") for writer, file in files.unneeded()]
         for file, to in moves:
             make_folders(to)
             _move(file, _unused(to / file.name))
@@ -81,76 +85,165 @@ def repair(path: str | Path, *, progress: Callable[[int, int], None] | None = No
     return Repaired(newest, tuple(file.name for file, _ in moves))
 
 
-class _Verdicts:
-    """Which files of a writer are intact; each is read once."""
+@dataclass
+class _CheckedCommit:
+    """A commit whose files are being checked."""
 
-    def __init__(self, path: Path, spec: Spec, writer: str, pool: ThreadPoolExecutor) -> None:
-        self._path, self._spec, self._writer, self._pool = path, spec, writer, pool
-        self._home = writers.home(path, writer)
-        self._intact: set[str] = set()
-        self._damaged: dict[str, LakeCorrupt] = {}
-        self.suspects: set[str] = set()
-        """files of damaged commits"""
-        self.needed: set[str] = set()
-        """files of intact commits"""
+    writer: str
+    number: int
+    recorded: int = 0
+    keys: list[str] = field(default_factory=list)
+    """of its files, and of manifests with all files below them"""
+    error: str | None = None
+    """why its file is damaged"""
 
-    def check(self, number: int) -> bool:
-        """Whether a commit and all its files are intact."""
-        try:
-            commit = commits.read(self._home / "commits", number)
-        except (LakeCorrupt, OSError) as error:
-            self._report(number, error)
-            return False
-        names: list[str] = []
-        try:
-            with Lake(self._path, self._spec, {self._writer: commit}) as lake:
-                found = [check for check in checks(lake) if not names.append(check.name)]  # type: ignore[func-returns-value]
-                elsewhere = known(self._path)
-                for check in found:
-                    if (
-                        check.name not in elsewhere
-                        and lake.reader.heads[0].segments.local(check.name) is None
-                    ):
-                        raise LakeCorrupt(f"{check.name} is missing")
-                self._run([check for check in found if check.name not in self._intact])
-                head = lake.reader.heads[0]
-                read_weights(replace(commit), head.segments, reachable=True)
-        except LakeTooNew:
-            raise
-        except (LakeCorrupt, LakeNotFound, OSError) as error:
-            self._report(number, error)
-            self.suspects.update(names)
-            return False
-        self.needed.update(names)
-        return True
+    def run(self) -> None:
+        """Do nothing: it is judged when the checks of its files, which come before it, are done."""
 
-    def _run(self, waiting: list[Check]) -> None:
-        """Check files that were not checked yet; raises the first error."""
-        todo = [check for check in waiting if check.name not in self._damaged]
 
-        def result(check: Check) -> LakeCorrupt | None:
-            try:
-                check.run()
-            except (LakeCorrupt, OSError) as error:
-                return error if isinstance(error, LakeCorrupt) else LakeCorrupt(str(error))
-            return None
+class _FilesOfCommits:
+    """The files of all commits. Each is checked once, so time follows the number of files and commits.
 
-        for check, error in zip(todo, self._pool.map(result, todo), strict=True):
-            if error is None:
-                self._intact.add(check.name)
-            else:
-                self._damaged[check.name] = error
-        for check in waiting:
-            if check.name in self._damaged:
-                raise self._damaged[check.name]
+    A key is the name of a file after that of its writer, if it belongs to one, or stands for several keys.
+    Memory: about 500 bytes per file.
+    """
 
-    def unneeded(self) -> list[Path]:
-        """Files of damaged commits that no intact commit needs."""
-        folder = self._home / "segments"
-        return [folder / name for name in sorted(self.suspects - self.needed) if (folder / name).exists()]
+    def __init__(self, path: Path, spec: Spec, names: Sequence[str]) -> None:
+        self._path, self._spec, self._writers = path, spec, names
+        self._file_checks, self._elsewhere = FileChecks(path, spec), known(path)
+        self._segments = {writer: Segments(path, writer) for writer in names}
+        self._here: dict[str, bool] = {}
+        """the files that were found in a commit; False: the file is elsewhere, and not checked"""
+        self._groups: dict[str, list[str]] = {}
+        """keys that stand for several ones: of a manifest with all below it, or of a file of priorities"""
+        self._damaged: dict[str, str] = {}
+        """the reason for each damaged key"""
+        self._recorded: dict[str, int] = {}
+        """for files of priorities, the least number of recorded steps of a commit that can name it"""
+        self._suspects: set[str] = set()
+        """keys of damaged commits"""
+        self._needed: set[str] = set()
+        """keys of intact commits"""
 
-    def _report(self, number: int, error: Exception) -> None:
-        log.warning("commit %d of %s is damaged: %s", number, self._home, error)
+    def checks(self) -> Iterator[Check | _CheckedCommit]:
+        """The checks of all files; each commit follows the checks of its files."""
+        for writer in self._writers:
+            home = writers.home(self._path, writer)
+            for number in commits.numbers(home / "commits"):
+                found = _CheckedCommit(writer, number)
+                try:
+                    commit = commits.read(home / "commits", number)
+                    segments = {writer: self._segments[writer]}
+                    (head,) = LakeReader(self._path, {writer: commit}, self._spec, segments).heads
+                except (LakeCorrupt, OSError) as error:
+                    found.error = str(error)
+                else:
+                    found.recorded = commit.recorded
+                    for leaf, listed in rows_first(commit):
+                        yield from self._below(head, leaf, listed, found.keys)
+                    for info in commit.weights:
+                        yield from self._weights(head, info, found.keys)
+                yield found
+
+    def _below(
+        self, head: Head, leaf: int | None, entries: Iterable[Entry], keys: list[str]
+    ) -> Iterator[Check]:
+        """The checks of files that were not found before; adds the keys of all to `keys`."""
+        for entry in entries:
+            if not head.catalog.is_live(leaf, entry):
+                continue
+            key, new = self._find(head, entry.name)
+            group = f"all of {key}"
+            all_live = isinstance(entry, Manifest) and head.catalog.all_live(leaf, entry)
+            if all_live and group in self._groups:
+                keys.append(group)
+            elif self._here[key]:
+                members = self._groups.setdefault(group, []) if all_live else keys
+                if all_live:
+                    keys.append(group)
+                members.append(key)
+                if key in self._damaged:
+                    continue
+                if not isinstance(entry, Manifest):
+                    if new:
+                        yield Check(key, entry.bytes, partial(self._file_checks.check, head, entry))
+                    continue
+                try:  # from its file, and from memory for other commits with a part of what it lists
+                    listed = (
+                        manifests.read(head.segments, entry, leaf, len(head.commit.rows))
+                        if new
+                        else head.catalog.read(entry, leaf)
+                    )
+                except (LakeCorrupt, OSError) as error:
+                    self._damaged[key] = str(error)
+                else:
+                    yield from self._below(head, leaf, listed, members)
+
+    def _weights(self, head: Head, info: StepsInfo, keys: list[str]) -> Iterator[Check]:
+        """The check of a file of priorities, if it was not found before; adds its key to `keys`."""
+        key, _ = self._find(head, f"{info.digest}.steps")
+        if self._here[key]:
+            changes = info is not head.commit.priorities
+            keys.append(f"{info.steps} {'changes' if changes else 'priorities'} in {key}")
+            if keys[-1] not in self._groups:
+                self._groups[keys[-1]] = [key]
+                if key not in self._damaged:
+                    yield Check(keys[-1], info.bytes, partial(self._check_weights, head, info, keys[-1]))
+
+    def _check_weights(self, head: Head, info: StepsInfo, key: str) -> None:
+        self._recorded[key] = self._file_checks.check_weights(head, info)
+
+    def _find(self, head: Head, name: str) -> tuple[str, bool]:
+        """The key of a file, and whether it was not found before."""
+        key = sys.intern(name if is_shared(name) else f"{head.writer}/{name}")
+        if key in self._here:
+            return key, False
+        here = head.segments.local(name) is not None
+        self._here[key] = here or name not in self._elsewhere
+        if self._here[key] and not here:
+            self._damaged[key] = f"{name} is missing"
+        return key, True
+
+    def note(self, key: str, error: Exception | None) -> None:
+        """Note the result of a check; without its traceback, which refers to the bytes of the file."""
+        if error is not None:
+            self._damaged[key] = str(error)
+
+    def is_intact(self, commit: _CheckedCommit) -> bool:
+        """Whether a commit and all its files are intact, once these are checked; reports the first error."""
+        errors = [commit.error, *map(self._error, commit.keys)]
+        for key in commit.keys:
+            if self._recorded.get(key, 0) > commit.recorded:
+                errors.append(str(never_recorded(self._place(self._groups[key][0])[1])))
+        first = next(filter(None, errors), None)
+        if first is not None:
+            home = writers.home(self._path, commit.writer)
+            log.warning("commit %d of %s is damaged: %s", commit.number, home, first)
+        self._mark(commit.keys, self._needed if first is None else self._suspects)
+        return first is None
+
+    def _error(self, key: str) -> str | None:
+        """Why a file, or one of several, is damaged; None if it is intact."""
+        judged = key in self._damaged or key in self._needed or key in self._suspects
+        if not judged and (found := [*filter(None, map(self._error, self._groups.get(key, ())))]):
+            self._damaged[key] = found[0]
+        return self._damaged.get(key)
+
+    def _mark(self, keys: Iterable[str], marked: set[str]) -> None:
+        for key in keys:
+            if key not in marked:
+                marked.add(key)
+                self._mark(self._groups.get(key, ()), marked)
+
+    def unneeded(self) -> list[tuple[str, Path]]:
+        """The files of damaged commits that no intact one needs, each with its writer; shared ones last."""
+        unneeded = [key for key in self._suspects - self._needed if key in self._here]
+        found = [self._place(key) for key in sorted(unneeded, key=lambda key: (is_shared(key), key))]
+        return [(writer, file) for writer, file in found if file.exists()]
+
+    def _place(self, key: str) -> tuple[str, Path]:
+        writer, _, name = key.rpartition("/")
+        return writer, self._segments[writer].place(name)
 
 
 def _unused(file: Path) -> Path:

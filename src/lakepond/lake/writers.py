@@ -27,6 +27,7 @@ from pathlib import Path
 from lakepond.errors import LakeCorrupt, SpecError
 from lakepond.lake.files import make_folders, sync_folder, write_bytes, write_path
 from lakepond.lake.format.names import CHAIN, WRITER, entries
+from lakepond.lake.write.disk_guard import named_errors
 
 FOLDER = "writers"
 INCARNATION = "incarnation"
@@ -65,9 +66,9 @@ def chain_of(lake: Path, writer: str) -> str:
     folder = home(lake, writer)
     found = _incarnation(folder)
     if found is None:
-        make_folders(folder)
         made = f"{int(time.time()):08x}{os.urandom(2).hex()}"
-        with suppress(FileExistsError):  # another process was faster
+        with named_errors(lake, creating=True), suppress(FileExistsError):  # another process was faster
+            make_folders(folder)
             write_bytes(folder, INCARNATION, made.encode(), existing="refuse")
         found = _incarnation(folder)
     return f"{writer}.{found}"

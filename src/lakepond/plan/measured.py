@@ -8,7 +8,7 @@ import os
 import pickle
 from bisect import bisect_left
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -29,24 +29,13 @@ WORSE = 2.0
 """a trained agent sees more than a random one: at worst, data compress this many times less"""
 
 
-@dataclass(frozen=True)
-class Played:
-    """What random steps of an environment take in a real lake."""
-
-    spec: Spec
-    steps: int
-    rows: RowAxis
-    new_rows: float
-    shares: Shares
-
-
-def play(name: str, steps: int) -> Played:
-    """Play random steps of a Gymnasium environment and measure them; 0 steps: only read its spaces."""
+def play(name: str, steps: int) -> Workload:
+    """Random steps of a Gymnasium environment, as measured in a real lake; 0 steps: only read its spaces."""
     env = _make(name)
     try:
         spec = Spec.from_spaces(env.observation_space, env.action_space)
         if not steps:
-            return Played(spec, 0, "whole", 1.0, shares_for(spec))
+            return Workload(spec, 1, 1, rows="whole", shares=shares_for(spec))
         with TemporaryDirectory(prefix="lakepond-plan-") as folder:
             return _weigh(env, name, spec, steps, Path(folder) / "lake")
     finally:
@@ -66,7 +55,7 @@ def _make(name: str) -> Any:
         raise SpecError(f"cannot make the environment {name!r}: {error}") from None
 
 
-def _weigh(env: Any, name: str, spec: Spec, steps: int, folder: Path) -> Played:
+def _weigh(env: Any, name: str, spec: Spec, steps: int, folder: Path) -> Workload:
     from lakepond.lake.read.lake import Lake
     from lakepond.replay import Replay
 
@@ -86,25 +75,18 @@ def _weigh(env: Any, name: str, spec: Spec, steps: int, folder: Path) -> Played:
     with Lake.open(folder) as lake:
         files = [file for leaf in range(len(lake.commit.rows)) for _, file in lake.reader.row_files(leaf)]
         steps_bytes = sum(stored.segment.bytes for stored in lake.reader.stored())
-        layouts = lake.reader.layouts()
+        work = Workload(spec, steps, 1, rows=_axis(lake.reader.layouts()))
     plain_rows = sum(file.shard.rows * file.shard.row_bytes for file in files)
-    axis = _axis(layouts)
-    work = Workload(spec, steps, 1, rows=axis)
     row_bytes = [field.nbytes / work.length(field) for field in work.observed()]
     rows = sum(file.shard.rows * file.shard.row_bytes / row_bytes[file.leaf] for file in files)
-    columns = steps * work.column_bytes
-    return Played(
-        spec,
-        steps,
-        axis,
-        rows / steps / max(1, len({file.leaf for file in files})),
-        Shares(
-            gzip=_range(len(gzip.compress(pickled, 6)) / (len(seen) * spec.step_nbytes)),
-            rows=_range(sum(file.shard.bytes for file in files) / plain_rows if plain_rows else 1.0),
-            columns=_range(steps_bytes / columns),
-            why=f"measured in {steps:,} random steps of {name}; at worst twice that",
-        ),
+    shares = Shares(
+        gzip=_range(len(gzip.compress(pickled, 6)) / (len(seen) * spec.step_nbytes)),
+        rows=_range(sum(file.shard.bytes for file in files) / plain_rows if plain_rows else 1.0),
+        columns=_range(steps_bytes / (steps * work.column_bytes)),
+        why=f"measured in {steps:,} random steps of {name}; at worst twice that",
     )
+    leaves_of_rows = len({file.leaf for file in files})
+    return replace(work, new_rows=rows / steps / max(1, leaves_of_rows), shares=shares)
 
 
 def _range(share: float) -> Range:

@@ -9,13 +9,8 @@ from lakepond.formats import size
 from lakepond.plan.workload import Range, Workload
 
 GB = 10**9
-SYSTEM, LIBRARIES, LOGS, TEMPORARY, MARGIN = (
-    (15 * GB, 20 * GB),
-    (3 * GB, 8 * GB),
-    (0.1 * GB, 1 * GB),
-    (1 * GB, 2 * GB),
-    (20 * GB, 30 * GB),
-)
+INSTALLED = {"system": (15 * GB, 20 * GB), "libraries": (3 * GB, 8 * GB)}
+OTHER = {"logs": (0.1 * GB, 1 * GB), "temporary files": (1 * GB, 2 * GB), "margin": (20 * GB, 30 * GB)}
 PROCESS_BYTES = 2 * GB
 """main memory of a trainer without its replay: Python, JAX, compiled programs"""
 LEARNER_AGENTS = 8
@@ -88,13 +83,13 @@ class Plan:
 
     def store(self, name: str) -> StorageTotals:
         """One of plain, gzip, lakepond."""
-        stores = {"plain": self.plain, "gzip": self.gzip, "lakepond": self.lakepond}
-        return stores[name]
+        found: StorageTotals = getattr(self, name)
+        return found
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a run and replaces an assumption; None: not measured."""
+    """What is known of a run besides its workload; None: not measured, so it is assumed."""
 
     lake: Callable[[int], Range]
     """the lake's size on disk after a number of steps"""
@@ -110,32 +105,31 @@ class Measured:
 
 def make_plan(workload: Workload, measured: Measured | None = None) -> Plan:
     """The plan for a workload, from what was measured where it was."""
-    on_disk = measured.lake if measured else (lambda steps: estimate(workload, steps))
-    rows = measured.rows if measured else workload.row_bytes
-    growth = tuple(_growth(workload, g, on_disk) for g in range(1, workload.generations + 1))
-    parts = _parts(workload, measured)
+    known = measured or Measured(lambda steps: estimate(workload, steps), workload.row_bytes)
+    growth = tuple(_growth(workload, g, known.lake) for g in range(1, workload.generations + 1))
+    parts = _parts(workload, known)
     last = growth[-1]
-    checkpoint = (workload.population + 1) * workload.agent_bytes
-    if measured and measured.checkpoint is not None:
-        checkpoint = measured.checkpoint
-    agents = float(workload.generations * checkpoint)
-    process = PROCESS_BYTES if measured is None or measured.process is None else measured.process
+    if known.checkpoint is None:
+        checkpoint = (workload.population + 1) * workload.agent_bytes
+        learner = (workload.population + LEARNER_AGENTS) * workload.agent_bytes
+    else:
+        checkpoint = learner = known.checkpoint
+    learner += 2 * sum(f.nbytes for f in workload.observed()) * workload.batch_size
+    agents = (float(workload.generations * checkpoint),) * 2
+    process = PROCESS_BYTES if known.process is None else known.process
     was, meant = zip(
         *(uploads([g.gzip[i] for g in growth], workload.upload_every) for i in (0, 1)), strict=True
     )
     plain_meant = uploads([g.plain for g in growth], workload.upload_every)[1]
-    rest = [sum(part.bytes[i] for part in parts) for i in (0, 1)]
-    already = [sum(part.bytes[i] for part in parts if part.installed) for i in (0, 1)]
 
     def store(replay: Range, memory: float, device: float, upload: Range) -> StorageTotals:
-        disk = (rest[0] + replay[0], rest[1] + replay[1])
         return StorageTotals(
             replay=replay,
-            disk=disk,
-            run=(disk[0] - already[0], disk[1] - already[1]),
+            disk=_sum(replay, *(part.bytes for part in parts)),
+            run=_sum(replay, *(part.bytes for part in parts if not part.installed)),
             memory=memory + process,
-            device=device + _learner(workload, measured),
-            upload=(upload[0] + agents, upload[1] + agents),
+            device=device + learner,
+            upload=_sum(upload, agents),
         )
 
     held = workload.held(workload.steps)
@@ -148,12 +142,16 @@ def make_plan(workload: Workload, measured: Measured | None = None) -> Plan:
         gzip=store(last.gzip, twice, 0.0, (meant[0], meant[1])),
         lakepond=store(
             last.lakepond,
-            rows(held) + step_bytes(workload) * held,
-            rows(held) + workload.column_bytes * held,
+            known.rows(held) + step_bytes(workload) * held,
+            known.rows(held) + workload.column_bytes * held,
             last.lakepond,
         ),
-        upload_of_folder=(was[0] + agents, was[1] + agents),
+        upload_of_folder=_sum((was[0], was[1]), agents),
     )
+
+
+def _sum(*ranges: Range) -> Range:
+    return sum(low for low, _ in ranges), sum(high for _, high in ranges)
 
 
 def estimate(workload: Workload, steps: int) -> Range:
@@ -221,27 +219,16 @@ def _growth(workload: Workload, generation: int, on_disk: Callable[[int], Range]
     return Growth(generation, steps, plain, (plain * gzip[0], plain * gzip[1]), on_disk(steps))
 
 
-def _parts(workload: Workload, measured: Measured | None) -> tuple[DiskPart, ...]:
-    installed = (DiskPart("system", SYSTEM, installed=True), DiskPart("libraries", LIBRARIES, installed=True))
-    if measured is not None and measured.parts is not None:
-        return (*installed, *measured.parts)
-    agent, population = workload.agent_bytes, workload.population
-    older = (workload.checkpoints_kept - 1) * (population + 1) * agent
-    found = [
-        *installed,
-        DiskPart("data", (workload.data_bytes, workload.data_bytes)),
-        DiskPart(f"population, {population} x {size(agent)}", (population * agent, population * agent)),
-        DiskPart(f"best agent, {size(agent)}", (agent, agent)),
-        DiskPart(f"older checkpoints, {workload.checkpoints_kept - 1}", (older, older)),
-        DiskPart("logs", LOGS),
-        DiskPart("temporary files", TEMPORARY),
-        DiskPart("margin", MARGIN),
-    ]
-    return tuple(part for part in found if part.bytes[1])
-
-
-def _learner(workload: Workload, measured: Measured | None) -> float:
-    batch = 2.0 * sum(f.nbytes for f in workload.observed()) * workload.batch_size
-    if measured and measured.checkpoint is not None:
-        return measured.checkpoint + batch
-    return (workload.population + LEARNER_AGENTS) * workload.agent_bytes + batch
+def _parts(workload: Workload, known: Measured) -> tuple[DiskPart, ...]:
+    installed = (DiskPart(name, sizes, installed=True) for name, sizes in INSTALLED.items())
+    if known.parts is not None:
+        return (*installed, *known.parts)
+    agent, population, older = workload.agent_bytes, workload.population, workload.checkpoints_kept - 1
+    exact = {
+        "data": workload.data_bytes,
+        f"population, {population} x {size(agent)}": population * agent,
+        f"best agent, {size(agent)}": agent,
+        f"older checkpoints, {older}": older * (population + 1) * agent,
+    }
+    found = {name: (count, count) for name, count in exact.items() if count} | OTHER
+    return (*installed, *(DiskPart(name, sizes) for name, sizes in found.items()))

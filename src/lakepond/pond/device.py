@@ -338,16 +338,28 @@ class DevicePond:
         sequences: Batch = jax.tree.map(lambda x: x.reshape(batch, length, *x.shape[1:]), found)
         return sequences
 
-    def sample_windows(self, pond: PondState, key: jax.Array, count: int, length: int) -> Sequences:
+    def sample_windows(
+        self, pond: PondState, key: jax.Array, count: int, length: int, *, rewarded: bool = False
+    ) -> Sequences:
         """Draw `count` times a step, uniformly, with the `length - 1` steps after it in its lane.
 
         Unlike `sample_sequences` there is no padding: after the end of an episode or of a filled block comes
         the next one, and after the newest step of a lane its oldest; `cut` marks the step before. So every
         live step is equally likely at every position of a window. The pond must hold some.
+
+        rewarded: instead, draw a step with a reward other than 0, uniformly, at a random position of its
+        window; if the pond holds no such step, as without it.
         """
         if length < 1 or count < 1:
             raise SampleError(f"windows need a count and length of at least 1, not {count} and {length}.")
         lane, step, _ = self._draw_evenly(pond, key, count)
+        if rewarded:
+            key_step, key_position = jax.random.split(key)
+            found = self.rewarded_steps(pond)
+            number, _ = draw(found, key_step, count)
+            start = self._newest_at(pond, number) - jax.random.randint(key_position, (count,), 0, length)
+            some = found.block.sum() > 0
+            lane, step = jnp.where(some, number // self.capacity, lane), jnp.where(some, start, step)
         oldest, held = pond.oldest[lane], (pond.steps - pond.oldest)[lane]
         steps = oldest + (step - oldest + jnp.arange(length)[:, None]) % jnp.maximum(held, 1)
         numbers = lane * self.capacity + steps % self.capacity
@@ -367,6 +379,14 @@ class DevicePond:
             terminated=_at(pond.terminated, numbers),
             cut=cut,
         )
+
+    def rewarded_steps(self, pond: PondState) -> DevicePriorities:
+        """Weight 1 for each live step with a reward other than 0; the sum of `block` is their number."""
+        live = self._newest_at(pond, jnp.arange(self.capacity)) >= pond.oldest[:, None]
+        weight = (live & (pond.reward != 0)).reshape(-1).astype(jnp.float32)
+        none = no_priorities(weight.size)
+        weight = none.weight.at[: weight.size].set(weight)
+        return none._replace(weight=weight, block=weight.reshape(len(none.block), -1).sum(1))
 
     def _continued(
         self, pond: PondState, lane: jax.Array, step: jax.Array, count: int

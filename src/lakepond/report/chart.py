@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -49,8 +48,7 @@ class Chart:
     x_name: str = ""
     unit: Unit = ""
     marks: tuple[float, ...] = ()
-    """x values of events: resets"""
-    mark_name: str = ""
+    """x values of resets"""
     log: bool = False
     dates: bool = False
     """x is seconds since 1970"""
@@ -80,17 +78,12 @@ def line(name: str, x: Sequence[float], y: Sequence[float], colour: int = 0, *, 
     """A curve of at most `POINTS` points: of a longer one the means of groups, with their range as a band."""
     if len(x) <= POINTS:
         return Line(name, list(x), list(y), colour=colour, thin=thin)
-    edges = [round(i * len(x) / POINTS) for i in range(POINTS + 1)]
-    values = np.asarray(y, np.float64)
-    xs, ys, low, high = [], [], [], []
-    for start, stop in pairwise(edges):
-        group = values[start:stop]
-        group = group[np.isfinite(group)]
-        xs.append(x[stop - 1])
-        ys.append(float(group.mean()) if len(group) else math.nan)
-        low.append(float(group.min()) if len(group) else math.nan)
-        high.append(float(group.max()) if len(group) else math.nan)
-    return Line(name, xs, ys, low, high, colour=colour, thin=thin)
+    edges = np.linspace(0, len(x), POINTS + 1).round().astype(np.int64)
+    values, starts = np.asarray(y, np.float64), edges[:-1]
+    mean = np.add.reduceat(values, starts) / np.diff(edges)
+    low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+    ends = [x[stop - 1] for stop in edges[1:]]
+    return Line(name, ends, mean.tolist(), low.tolist(), high.tolist(), colour, thin)
 
 
 def spike_limit(lines: Iterable[Line]) -> float | None:
@@ -111,8 +104,7 @@ def histogram(values: Sequence[float], bins: int = 30) -> tuple[tuple[float, ...
     width = next(k * power for k in (1, 2, 5, 10) if k * power >= rough * 0.999)
     first, last = math.floor(low / width + 1e-9), math.ceil(high / width - 1e-9)
     edges = [float(f"{k * width:.12g}") for k in range(first, max(last, first + 1) + 1)]
-    places = np.clip(np.floor(np.asarray(values) / width + 1e-9) - first, 0, len(edges) - 2)
-    return tuple(edges), tuple(np.bincount(places.astype(int), minlength=len(edges) - 1).tolist())
+    return tuple(edges), tuple(np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0].tolist())
 
 
 def as_json(drawing: Drawing) -> dict[str, Any]:
@@ -130,7 +122,5 @@ def as_json(drawing: Drawing) -> dict[str, Any]:
         sides = {side: json_numbers(values, 6) for side, values in band.items() if values is not None}
         named = {"name": each.name, "colour": each.colour} | ({"thin": True} if each.thin else {})
         lines.append({**named, "xs": xs.index(x), "y": json_numbers(each.y, 6), **sides})
-    more = {"marks": list(drawing.marks), "mark_name": drawing.mark_name} if drawing.marks else {}
-    flags = {name: True for name in ("log", "dates") if getattr(drawing, name)}
-    clip = {} if drawing.clip is None else {"clip": drawing.clip}
-    return {**shared, "xs": xs, "lines": lines, **more, **flags, **clip}
+    more = {name: value for name in ("marks", "log", "dates", "clip") if (value := getattr(drawing, name))}
+    return {**shared, "xs": xs, "lines": lines, **more}

@@ -5,14 +5,14 @@ Reads the `result.json` of every finished run. What was written by hand above th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lakepond.errors import RunCorrupt, RunNotFound
-from lakepond.report.statistics import Interval, chance_of_improvement, interval
+from lakepond.report.statistics import chance_of_improvement, interval, iqm
 from lakepond.runs.metrics import is_number
 from lakepond.types import Array
 from lakepond.untrusted import blaming, read_json
@@ -22,9 +22,11 @@ BASELINES = ("single", "single-epochs")
 """what the others are compared with: the first of these that has runs, or else the first arm"""
 LEARNED = 1.0
 """a game whose best arm scores less than this has not been learned by any"""
-COLOURS = {
+COLOURS = {  # of the arms, in the order in which they are shown
     "single": "#1f3b5c",
     "single-lake": "#00a6a6",
+    "single-newest": "#6a994e",
+    "single-rewarded": "#e07be0",
     "mixture": "#d1495b",
     "mixture-restart": "#edae49",
     "mixture-keep": "#a05195",
@@ -36,9 +38,6 @@ COLOURS = {
     "single-resets": "#4ea5d9",
     "single-epochs": "#7a5230",
 }
-
-NONE = [float("nan")] * 3
-"""an interval of nothing"""
 
 Results = dict[str, dict[str, dict[int, dict[str, Any]]]]
 """by arm, game and seed"""
@@ -53,25 +52,28 @@ def read(folder: Path) -> Results:
         found.setdefault(result["arm"], {}).setdefault(result["game"], {})[result["seed"]] = result
     if not found:
         raise RunNotFound(f"{folder} holds no finished run of a comparison; `lakepond compare` makes them.")
-    order = [arm for arm in COLOURS if arm in found]
-    return {arm: found[arm] for arm in [*order, *(arm for arm in found if arm not in order)]}
+    return {arm: found[arm] for arm in [*(arm for arm in COLOURS if arm in found), *found]}
 
 
 def _checked(result: dict[str, Any]) -> dict[str, Any]:
     """The result of one run; ValueError, KeyError or TypeError unless it has all that is drawn."""
-    curve, resets = result["curve"], result["resets"]
-    numbers = [result[name] for name in ("score", "frames", "samples")]
-    numbers += [number for point in curve for number in (point[0], point[1], len(point))]
-    numbers += [reset[name] for reset in resets for name in ("frames", "before", "after")]
-    later = [reset[name] for reset in resets for name in ("recovery", "recovery_95")]
-    if not all(map(is_number, [*numbers, *(number for number in later if number is not None)])):
+    numbers = [result.get("gradient_steps", 0), *(result[name] for name in ("score", "frames", "samples"))]
+    numbers += [number for at, score in result["curve"] for number in (at, score)]
+    for reset in result["resets"]:
+        numbers += [reset[name] for name in ("frames", "before", "after")]
+        numbers += [reset[name] for name in ("recovery", "recovery_95") if reset[name] is not None]
+    if not all(map(is_number, numbers)):
         raise ValueError("it has a value that is not a finite number")
     named = isinstance(result["arm"], str) and isinstance(result["game"], str) and type(result["seed"]) is int
-    if not named or not curve or any(len(point) != 2 for point in curve) or not result["frames"]:
+    if not named or not result["curve"] or not result["frames"]:
         raise ValueError("it has no arm, game, seed, frames or curve")
     floats = {name: float(result[name]) for name in ("score", "frames", "samples")}
-    result |= floats | {"curve": [[float(at), float(score)] for at, score in curve]}
-    return result
+    return result | floats | {"curve": np.array(result["curve"], np.float64)}
+
+
+def _runs(games: dict[str, dict[int, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The runs of an arm on all games."""
+    return [run for seeds in games.values() for run in seeds.values()]
 
 
 def write(folder: Path, page: Path) -> dict[str, Any]:
@@ -97,57 +99,52 @@ def figures(results: Results) -> dict[str, Any]:
     baseline = next((arm for arm in BASELINES if arm in results), next(iter(results)))
     best: dict[str, float] = {}
     for games in results.values():
-        for game, runs in games.items():
-            best[game] = max(best.get(game, 0.0), float(np.mean([run["score"] for run in runs.values()])))
+        for game, seeds in games.items():
+            best[game] = max(best.get(game, 0.0), float(np.mean([run["score"] for run in seeds.values()])))
     learned = {game for game, score in best.items() if score >= LEARNED}
     arms: dict[str, Any] = {}
     for arm, games in results.items():
-        all_runs = [run for seeds in games.values() for run in seeds.values()]
-        summary: dict[str, Any] = {
-            "runs": len(all_runs),
-            "frames": float(np.mean([run["frames"] for run in all_runs])),
-            "samples": float(np.mean([run["samples"] for run in all_runs])),
-            "gradient_steps": float(np.mean([run.get("gradient_steps", np.nan) for run in all_runs])),
-            "games": {game: sorted(run["score"] for run in seeds.values()) for game, seeds in games.items()},
-        }
+        runs = _runs(games)
         common = [game for game in results[baseline] if game in games]
-        summary["differences"] = {game: _difference(results, arm, baseline, game) for game in common}
         shared = [game for game in common if game in learned]
-        scores, theirs = _paired(results, arm, baseline, shared)
-        if scores.size:
-            scale = np.array([best[game] for game in shared])
-            summary["mean"] = _known(interval(scores / scale, figure=_mean), len(scores))
-            summary["iqm"] = _known(interval(scores / scale), len(scores))
-            summary["beats"] = _known(interval(scores, theirs, figure=chance_of_improvement), len(scores))
-        else:
-            summary["mean"] = summary["iqm"] = summary["beats"] = NONE
-        arms[arm] = summary
+        ours, theirs = _paired(results, arm, baseline, shared)
+        fractions = ours / [best[game] for game in shared]
+        arms[arm] = {
+            "runs": len(runs),
+            "frames": float(np.mean([run["frames"] for run in runs])),
+            "samples": float(np.mean([run["samples"] for run in runs])),
+            "gradient_steps": float(np.mean([run.get("gradient_steps", np.nan) for run in runs])),
+            "games": {game: sorted(run["score"] for run in seeds.values()) for game, seeds in games.items()},
+            "differences": {game: _difference(results, arm, baseline, game) for game in common},
+            "mean": _estimate(fractions, figure=np.mean),
+            "iqm": _estimate(fractions, figure=iqm),
+            "beats": _estimate(ours, theirs, figure=chance_of_improvement),
+        }
     return {"arms": arms, "baseline": baseline, "left_out": sorted(best.keys() - learned)}
-
-
-def _mean(scores: Array) -> float:
-    return float(np.mean(scores))
 
 
 def _difference(results: Results, arm: str, baseline: str, game: str) -> list[float]:
     """Mean score of an arm on a game minus that of the baseline, of the seeds that both have."""
     ours, theirs = _paired(results, arm, baseline, [game])
-    return _known(interval(ours - theirs, figure=_mean), len(ours)) if ours.size else NONE
+    return _estimate(ours - theirs, figure=np.mean)
 
 
-def _known(found: Interval, seeds: int) -> list[float]:
-    """Value, low and high; one seed has no interval."""
-    return list(found) if seeds > 1 else [found.value, float("nan"), float("nan")]
+def _estimate(*scores: Array, figure: Callable[..., float]) -> list[float]:
+    """Value, low and high; NaN for the interval of one seed, and for everything of none."""
+    if not scores[0].size:
+        return [np.nan] * 3
+    value, low, high = interval(*scores, figure=figure)
+    return [float(value), low, high] if len(scores[0]) > 1 else [float(value), np.nan, np.nan]
 
 
 def _paired(results: Results, arm: str, baseline: str, games: list[str]) -> tuple[Array, Array]:
     """Scores (seeds, games) of an arm and of the baseline, for the seeds that all games of both have."""
     both = [results[a][game].keys() for game in games for a in (arm, baseline)]
     seeds = sorted(set.intersection(*map(set, both))) if both else []
-    ours, theirs = (
-        np.array([[results[a][game][seed]["score"] for game in games] for seed in seeds])
-        for a in (arm, baseline)
-    )
+    scores = [
+        [[results[a][game][seed]["score"] for game in games] for seed in seeds] for a in (arm, baseline)
+    ]
+    ours, theirs = np.reshape(scores, (2, len(seeds), len(games)))
     return ours, theirs
 
 
@@ -167,7 +164,8 @@ def draw_curves(results: Results, path: Path) -> None:
             runs = list(by_game.get(game, {}).values())
             if not runs:
                 continue
-            frames, scores = _common(runs)
+            frames = runs[0]["curve"][:, 0]
+            scores = np.array([np.interp(frames, *run["curve"].T) for run in runs])
             _band(panel, arm, frames / 1e3, scores.mean(0), (scores.min(0), scores.max(0)), arm)
             resets |= {reset["frames"] for run in runs for reset in run["resets"]}
         for at in resets:
@@ -208,10 +206,10 @@ def draw_recovery(results: Results, path: Path) -> dict[str, list[dict[str, Any]
     found: dict[str, list[dict[str, Any]]] = {}
     for arm, games in results.items():
         lines = []
-        for run in (run for seeds in games.values() for run in seeds.values()):
+        for run in _runs(games):
             stops = [reset["frames"] for reset in run["resets"][1:]] + [run["frames"]]
             for reset, stop in zip(run["resets"], stops, strict=False):
-                found.setdefault(arm, []).append({**reset, "total": run["frames"], "game": run["game"]})
+                found.setdefault(arm, []).append({**reset, "total": run["frames"]})
                 if reset["before"] <= 0:
                     continue
                 later = [
@@ -246,12 +244,6 @@ def _band(axis: Any, arm: str, x: Array, y: Array, band: tuple[Array, Array], la
     axis.fill_between(x, *band, color=COLOURS.get(arm), alpha=0.1, linewidth=0)
 
 
-def _common(runs: list[dict[str, Any]]) -> tuple[Array, Array]:
-    """Frames, and the scores of all runs at these, (runs, frames)."""
-    frames = np.array([at for at, _ in runs[0]["curve"]])
-    return frames, np.array([np.interp(frames, *np.transpose(run["curve"])) for run in runs])
-
-
 # --- the page ------------------------------------------------------------------------------------
 
 
@@ -259,9 +251,9 @@ def _body(
     folder: Path, results: Results, summary: dict[str, Any], pictures: str, recovered: dict[str, list[Any]]
 ) -> str:
     games = sorted({game for arm in results.values() for game in arm})
-    arms, baseline = summary["arms"], summary["baseline"]
+    arms, baseline, runs = summary["arms"], summary["baseline"], Path("runs") / folder.name
     differences = [
-        [arm, *(_interval(each["differences"].get(game, NONE)) for game in games)]
+        [arm, *(_interval(each["differences"].get(game, [np.nan])) for game in games)]
         for arm, each in arms.items()
         if arm != baseline
     ]
@@ -310,7 +302,12 @@ def _body(
         *_recovery(recovered),
         f"![recovery]({pictures}/recovery.png)",
         "",
-        *_commands(folder),
+        "## Commands",
+        "",
+        "```sh",
+        f"lakepond compare --folder {runs}        # trains; again: goes on; twice: two cores",
+        f"lakepond compare --folder {runs} --only-report --report docs/results/{folder.name}.md",
+        "```",
     ]
     return "\n".join(lines) + "\n"
 
@@ -337,18 +334,6 @@ def _recovery(recovered: dict[str, list[Any]]) -> list[str]:
         "0: the clones are at once as good. The last column allows 5 % less, for an evaluation is noisy. The",
         "agents of `clone-best` learn nothing at a reset, so what they show is noise: the null of this.",
         *_table(["arm", *heads], rows),
-    ]
-
-
-def _commands(folder: Path) -> list[str]:
-    name = Path("runs") / folder.name
-    return [
-        "## Commands",
-        "",
-        "```sh",
-        f"lakepond compare --folder {name}        # trains; again: goes on; twice: two cores",
-        f"lakepond compare --folder {name} --only-report --report docs/results/{folder.name}.md",
-        "```",
     ]
 
 

@@ -16,7 +16,7 @@ from lakepond.runs.settings import flat
 def key_figures(run: RunFolder) -> list[tuple[str, str, str]]:
     """Name, value and explanation of each figure at the top of the page."""
     found: list[tuple[str, str, str]] = []
-    last = max((series.x[-1] for series in run.metrics.values() if len(series.x)), default=None)
+    last = max((series.x[-1] for series in run.metrics.values()), default=None)
     if last is not None:
         names = {"generation": ("generations",), "steps": ("env_steps", "frames")}.get(run.x_name, ())
         goal = next((run.about["config"][name] for name in names if name in run.about["config"]), None)
@@ -32,7 +32,7 @@ def _learning(run: RunFolder) -> list[tuple[str, str, str]]:
         words = "" if best is None else f"champion of generation {best:.0f}"
         found.append(("Validation", number(validation), words))
     if (evaluation := run.last("evaluation")) is not None:
-        found.append(("Evaluation", number(evaluation), f"highest {number(run.highest('evaluation') or 0)}"))
+        found.append(("Evaluation", number(evaluation), f"highest {number(run.highest('evaluation'))}"))
     if run.resets:
         back = [reset.recovered for reset in run.resets if reset.recovered is not None]
         found.append(("Resets", str(len(run.resets)), f"{len(back)} recovered"))

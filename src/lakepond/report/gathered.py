@@ -8,9 +8,9 @@ from __future__ import annotations
 import csv
 from array import array
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from lakepond.errors import LakeError, LakepondError, RunCorrupt
 from lakepond.lake.elsewhere import Segments, known
@@ -30,12 +30,16 @@ MOST_LISTED = 64
 """most members of a list that is drawn"""
 
 
-@dataclass
-class Series:
-    """A metric over the steps at which it was logged."""
+class Series(NamedTuple):
+    """A metric over the steps at which it was logged; its values are finite."""
 
-    x: array[float] = field(default_factory=lambda: array("d"))
-    y: array[float] = field(default_factory=lambda: array("d"))
+    x: array[float]
+    y: array[float]
+
+    @classmethod
+    def empty(cls) -> Self:
+        """A series without a value."""
+        return cls(array("d"), array("d"))
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ class SavedEvaluation:
 
     part: str
     result: dict[str, Any]
-    dates: list[str]
+    days: list[float]
+    """seconds since 1970"""
     equity: dict[str, list[float]]
     trades: list[dict[str, str]]
 
@@ -105,19 +110,16 @@ class RunFolder:
     @property
     def x_name(self) -> str:
         """The unit of the steps of the log."""
-        return {"erl": "generation", "single": "steps", "mixture": "steps", "live": "steps"}.get(
-            self.trainer, "step"
-        )
+        names = {"erl": "generation", "single": "steps", "mixture": "steps", "live": "steps"}
+        return names.get(self.trainer, "step")
 
     def last(self, name: str) -> float | None:
         """The newest value of a metric."""
-        series = self.metrics.get(name)
-        return series.y[-1] if series is not None and len(series.y) else None
+        return self.metrics[name].y[-1] if name in self.metrics else None
 
     def highest(self, name: str) -> float | None:
         """The highest value of a metric."""
-        series = self.metrics.get(name)
-        return max(series.y) if series is not None and len(series.y) else None
+        return max(self.metrics[name].y) if name in self.metrics else None
 
 
 def gather(folder: str | Path) -> RunFolder:
@@ -160,13 +162,13 @@ def take(found: RunFolder, line: dict[str, Any]) -> None:
         if (kind is float or kind is int) and -LARGEST < value < LARGEST:  # a number, and not a bool
             series = found.metrics.get(name)
             if series is None:
-                series = found.metrics[name] = Series()
+                series = found.metrics[name] = Series.empty()
             series.x.append(step)
             series.y.append(value)
         elif kind is list and 1 < len(value) <= MOST_LISTED:
             members = found.lists.get(name)
             if members is None:
-                members = found.lists[name] = [Series() for _ in value]
+                members = found.lists[name] = [Series.empty() for _ in value]
             for member, one in zip(members, value, strict=False):
                 if is_number(one):
                     member.x.append(step)
@@ -175,23 +177,17 @@ def take(found: RunFolder, line: dict[str, Any]) -> None:
 
 def find_resets(found: RunFolder) -> list[Reset]:
     """The resets that were logged, and how soon the evaluation reached the level before each again."""
-    steps = found.metrics.get("reset", Series())
-    before, after = (found.metrics.get(f"evaluation_{side}", Series()) for side in ("before", "after"))
-    levels = {name: dict(zip(s.x, s.y, strict=True)) for name, s in (("before", before), ("after", after))}
-    evaluation = found.metrics.get("evaluation", Series())
-    found_resets = []
-    for step in steps.x:
-        level = levels["before"].get(step)
-        again = (
-            x
-            for x, y in zip(evaluation.x, evaluation.y, strict=True)
-            if level is not None and x > step and y >= level
-        )
-        reached = next(again, None)
-        found_resets.append(
-            Reset(step, level, levels["after"].get(step), None if reached is None else reached - step)
-        )
-    return found_resets
+
+    def logged(name: str) -> list[tuple[float, float]]:
+        return list(zip(*found.metrics.get(name, Series.empty()), strict=True))
+
+    before, after = dict(logged("evaluation_before")), dict(logged("evaluation_after"))
+    evaluations, resets = logged("evaluation"), []
+    for step, _ in logged("reset"):
+        level = before.get(step)
+        later = (x - step for x, y in evaluations if x > step and level is not None and y >= level)
+        resets.append(Reset(step, level, after.get(step), next(later, None)))
+    return resets
 
 
 def _read_checkpoints(found: RunFolder) -> None:
@@ -234,12 +230,13 @@ def _read_evaluation(file: Path) -> SavedEvaluation:
         account = result.get(who)
         values = account.items() if isinstance(account, dict) else ()
         result[who] = {name: value for name, value in values if is_number(value)}
-    dates: list[str] = []
+    days: list[float] = []
     equity: dict[str, list[float]] = {}
     if (file.parent / "equity.csv").exists():
         with (file.parent / "equity.csv").open(newline="", encoding="utf-8") as table:
             for row in csv.DictReader(table):
-                dates.append(date.fromisoformat(row.pop("date")).isoformat())
+                day = date.fromisoformat(row.pop("date"))
+                days.append(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
                 for name, value in row.items():
                     equity.setdefault(name, []).append(_float(value))
     trades = []
@@ -249,7 +246,7 @@ def _read_evaluation(file: Path) -> SavedEvaluation:
                 trades.append({name: value for name, value in trade.items() if isinstance(value, str)})
                 if trades[-1].get("profit_percent"):
                     _float(trades[-1]["profit_percent"])
-    return SavedEvaluation(str(result.get("part", file.parent.name)), result, dates, equity, trades)
+    return SavedEvaluation(str(result.get("part", file.parent.name)), result, days, equity, trades)
 
 
 def _float(text: str) -> float:

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib import resources
+from itertools import chain, count
 from pathlib import Path
 
 from lakepond._version import __version__
+from lakepond.formats import json_ready
 from lakepond.lake.files import write_bytes
 from lakepond.report.captions import caption
 from lakepond.report.chart import Drawing, as_json
@@ -59,12 +61,9 @@ def _files(drawn: Figures) -> dict[str, Drawing]:
     """Charts by valid, unique file names: a metric may have any name."""
     found: dict[str, Drawing] = {}
     for drawing in (one for group in drawn.values() for one in group):
-        name = plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", drawing.key).strip(".-") or "figure"
-        for again in range(2, 10_000):
-            if name not in found:
-                break
-            name = f"{plain}-{again}"
-        found[name] = drawing
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", drawing.key).strip(".-") or "figure"
+        names = chain([plain], (f"{plain}-{again}" for again in count(2)))
+        found[next(name for name in names if name not in found)] = drawing
     return found
 
 
@@ -91,7 +90,8 @@ def render(runs: Sequence[RunFolder], drawn: Figures) -> str:
     notes += [] if shown else ["Nothing has been logged yet."]
     problems = [f'<p class="note">{escape(text)}</p>' for text in notes]
     style = "".join(map(_static, ("uplot/uPlot.min.css", "base.css", "page.css")))
-    data = json.dumps([as_json(one) for one in charts], separators=(",", ":")).replace("<", "\\u003c")
+    drawings = json_ready([as_json(one) for one in charts])
+    data = json.dumps(drawings, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     scripts = [f"/*\n{_static('uplot/LICENSE')}\n*/\n{_static('uplot/uPlot.iife.min.js')}", _own_script()]
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"

@@ -25,22 +25,22 @@ class Side(NamedTuple):
     """One run, or several that differ only in their seed."""
 
     name: str
+    """empty if it is the only run: the title of a chart says it"""
     runs: tuple[RunFolder, ...]
     colour: int
 
-    def line(self, points_of: Callable[[RunFolder], Points | None], name: str | None = None) -> Line | None:
+    def line(self, points_of: Callable[[RunFolder], Points | None]) -> Line | None:
         """The curve of its run, or mean and range of its runs' curves; None if none has it."""
-        known = [points for run in self.runs if (points := points_of(run)) is not None and len(points[0])]
-        if not known:
-            return None
-        name = self.name if name is None else name
-        if len(known) == 1:
-            return line(name, *known[0], self.colour)
-        return mean_line(name, known, self.colour)
+        known = [points for run in self.runs if (points := points_of(run)) is not None]
+        if len(known) < 2:
+            return line(self.name, *known[0], self.colour) if known else None
+        return mean_line(self.name, known, self.colour)
 
 
 def sides(runs: Sequence[RunFolder]) -> list[Side]:
     """The sides of a comparison, in the order of their first runs."""
+    if len(runs) == 1:
+        return [Side("", (runs[0],), 0)]
     groups: dict[str, list[RunFolder]] = {}
     for run in runs:
         settings = {name: value for name, value in run.about["config"].items() if name != SEED}
@@ -71,28 +71,14 @@ def _name(group: Sequence[RunFolder]) -> str:
 
 def mean_line(name: str, many: Sequence[Points], colour: int) -> Line:
     """Mean, lowest and highest of several curves, over the steps that all of them reached."""
-    known = []
-    for xs, ys in many:
-        thinned = line("", xs, ys)
-        x, y = np.asarray(thinned.x, np.float64), np.asarray(thinned.y, np.float64)
-        kept = np.isfinite(y)
-        if kept.any():
-            known.append((x[kept], y[kept]))
-    if not known:
-        return line(name, *many[0], colour)
-    first, last = max(x[0] for x, _ in known), min(x[-1] for x, _ in known)
-    places = np.unique(np.concatenate([x for x, _ in known]))
+    thinned = [line("", *points) for points in many]
+    first, last = max(one.x[0] for one in thinned), min(one.x[-1] for one in thinned)
+    places = np.unique(np.concatenate([one.x for one in thinned]))
     places = places[(first <= places) & (places <= last)]
     if len(places) > POINTS:
         places = np.linspace(first, last, POINTS)
     if not len(places):  # no step in common: the first curve as it is
         return line(name, *many[0], colour)
-    values = np.stack([np.interp(places, x, y) for x, y in known])
-    return Line(
-        name,
-        places.tolist(),
-        values.mean(axis=0).tolist(),
-        values.min(axis=0).tolist(),
-        values.max(axis=0).tolist(),
-        colour=colour,
-    )
+    values = np.stack([np.interp(places, one.x, one.y) for one in thinned])
+    mean, low, high = (each(values, axis=0).tolist() for each in (np.mean, np.min, np.max))
+    return Line(name, places.tolist(), mean, low, high, colour)

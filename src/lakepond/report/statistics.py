@@ -24,15 +24,10 @@ class Interval(NamedTuple):
 
 def iqm(scores: Array) -> float:
     """The mean of the middle half of all scores; a quarter that is not an integer is cut in part."""
-    ordered = np.sort(np.asarray(scores, float).reshape(-1))
-    weight = np.ones(len(ordered))
-    cut = len(ordered) / 4
-    whole = int(cut)
-    weight[:whole] = weight[len(ordered) - whole :] = 0
-    if whole < len(ordered) - whole:
-        weight[whole] -= cut - whole
-        weight[len(ordered) - whole - 1] -= cut - whole
-    return float((ordered * weight).sum() / weight.sum())
+    ordered, count = np.sort(scores, axis=None), np.size(scores)
+    place = np.arange(count)  # a score covers [place, place + 1) and counts as far as that is in the middle
+    weight = np.clip(np.minimum(place + 1, 0.75 * count) - np.maximum(place, 0.25 * count), 0, 1)
+    return float(np.average(ordered, weights=weight))
 
 
 def interval(

@@ -28,8 +28,8 @@ def resets_table(runs: Sequence[RunFolder]) -> str:
         [
             run.name,
             number(reset.step),
-            "–" if reset.before is None else number(reset.before),
-            "–" if reset.after is None else number(reset.after),
+            number(reset.before),
+            number(reset.after),
             "not yet" if reset.recovered is None else f"{number(reset.recovered)} {run.x_name}",
         ]
         for run in runs

@@ -12,9 +12,10 @@ from lakepond.types import Array
 
 SIDE = 240
 """pixels of the longer side, at least"""
+FRAME_MILLISECONDS = 83
 
 
-def save_gif(observations: Array, path: Path, *, frames_per_second: int = 12) -> Path:
+def save_gif(observations: Array, path: Path) -> Path:
     """Write a GIF of observations: boards (height, width, planes) or stacks (frames, height, width)."""
     from PIL import Image
 
@@ -23,12 +24,12 @@ def save_gif(observations: Array, path: Path, *, frames_per_second: int = 12) ->
         raise ConfigError(
             f"observations of shape {first.shape} are not images; no video can be made of them."
         )
-    board = first.ndim == 3 and first.shape[-1] <= 12 and first.shape[0] == first.shape[1]
+    board = first.shape[-1] <= 12 and first.shape[0] == first.shape[1]
     pictures = [paint(each) if board else np.repeat(each[-1][..., None], 3, axis=-1) for each in observations]
     scale = max(1, -(-SIDE // max(pictures[0].shape[:2])))
     images = [Image.fromarray(np.kron(p, np.ones((scale, scale, 1), np.uint8))) for p in pictures]
     path.parent.mkdir(parents=True, exist_ok=True)
-    images[0].save(path, save_all=True, append_images=images[1:], duration=1000 // frames_per_second, loop=0)
+    images[0].save(path, save_all=True, append_images=images[1:], duration=FRAME_MILLISECONDS, loop=0)
     return path
 
 

@@ -22,6 +22,7 @@ import numba
 import numpy as np
 from numba import njit, typeof
 
+from lakepond import stopping
 from lakepond.rows import memory
 from lakepond.types import Array
 
@@ -109,8 +110,12 @@ def compiled(function: Any, *like: Any) -> Callable[..., Any]:
     numba checks the type of every argument of every call, which takes 4 µs for the arrays of a store.
     Arguments of another dtype or layout would be misread: for callers that always pass the same.
     """
-    with Announced():
-        entry: Callable[..., Any] = function.compile(tuple(typeof(argument) for argument in like))
+    types = tuple(typeof(argument) for argument in like)
+    known = function.overloads.get(types)
+    if known is not None:  # a thread and signal handlers, as below, take longer than a store needs
+        return known.entry_point
+    with Announced(), stopping.deferring("compilation"):  # an exception inside of numba can end the process
+        entry: Callable[..., Any] = function.compile(types)
     return entry
 
 

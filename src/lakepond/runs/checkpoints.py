@@ -6,13 +6,14 @@
       00000013.aside/                    being written, or left by a process that was killed
 
 A pytree of arrays becomes one safetensors file whose names are the paths of its leaves, so torch, JAX and
-NumPy read it alike. `state.json` holds the caller's own counters and the size and SHA-256 of each file.
+NumPy read it alike. `state.json` holds the caller's own counters and the size and SHA-256 of each file. It is
+strict JSON: a number that is not finite is written as the string "NaN", "Infinity" or "-Infinity", and these
+three strings are numbers again when the state is read.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from lakepond import untrusted
 from lakepond.errors import RunCorrupt, RunMismatch, RunNotFound
 from lakepond.formats import ranges
 from lakepond.lake.files import ASIDE, make_folders, sync_folder, write_all_synced
+from lakepond.lake.format.sealed import NOT_FINITE, strict
 
 STATE = "state.json"
 RETIRED = frozenset({"pond.span"})
@@ -54,13 +56,8 @@ class Checkpoints:
 
     def numbers(self) -> list[int]:
         """Numbers of the complete checkpoints, in order; `load` checks their bytes."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(
-            int(path.parent.name)
-            for path in self.folder.glob(f"[0-9]*/{STATE}")
-            if path.parent.name.isdigit()
-        )
+        names = (path.parent.name for path in self.folder.glob(f"[0-9]*/{STATE}"))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def save(self, number: int, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
         """Write checkpoint `number`, durable when this returns; then delete those no longer kept."""
@@ -142,7 +139,7 @@ class Checkpoints:
             for noted in state["files"].values():
                 if type(noted["bytes"]) is not int or not isinstance(noted["sha256"], str):
                     raise TypeError("it lacks the size or the SHA-256 of a file")
-        return state
+            return {**state, "state": _with_numbers(state["state"])}
 
     def _home(self, number: int) -> Path:
         return self.folder / f"{number:08d}"
@@ -177,8 +174,17 @@ def _fill(folder: Path, number: int, arrays: Mapping[str, Any], state: Mapping[s
             for name, data in files.items()
         },
     }
-    _write(folder / STATE, json.dumps(about, indent=1).encode())
+    _write(folder / STATE, strict(about, indent=1))
     sync_folder(folder)
+
+
+def _with_numbers(value: Any) -> Any:
+    """A value from JSON with numbers in place of the strings that stand for those that are not finite."""
+    if isinstance(value, dict):
+        return {name: _with_numbers(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(each) for each in value]
+    return float(value) if isinstance(value, str) and value in NOT_FINITE else value
 
 
 def _write(path: Path, data: bytes) -> None:

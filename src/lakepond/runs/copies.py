@@ -59,10 +59,10 @@ def _send(folder: Path, cloud: Cloud, timeout: float) -> UploadStatus | None:
     # before the lake: a checkpoint of a running trainer that is newer names a commit that is not pushed yet
     names = [file.relative_to(folder).as_posix() for file in files_of(folder, LEFT_OUT)]
     if (folder / "lake" / description.NAME).exists():
-        status = push(folder / "lake", replace(cloud, url=f"{cloud.url.rstrip('/')}/lake"), timeout=timeout)
+        status = push(folder / "lake", lake_of(cloud), timeout=timeout)
         if not status.done:
             return status
-    with closing_sync(cloud) as sync:
+    with _sync(cloud) as sync:
         for name in sorted(names, key=_order):
             if (folder / name).exists():  # an old checkpoint may be deleted meanwhile
                 sync.upload_file(folder / name, name)
@@ -70,8 +70,8 @@ def _send(folder: Path, cloud: Cloud, timeout: float) -> UploadStatus | None:
 
 
 @contextmanager
-def closing_sync(cloud: Cloud) -> Iterator[CloudSync]:
-    """A `CloudSync` whose threads end with the block."""
+def _sync(cloud: Cloud) -> Iterator[CloudSync]:
+    """Uploads and downloads single files; its threads end with the block."""
     sync = CloudSync(cloud=cloud)
     try:
         yield sync
@@ -82,7 +82,7 @@ def closing_sync(cloud: Cloud) -> Iterator[CloudSync]:
 def _note(folder: Path, cloud: Cloud, error: str | None) -> None:
     status = {"url": str(cloud), "time": time.time(), "last_error": error}
     try:
-        write_bytes(folder, UPLOAD, json.dumps(status).encode())
+        write_bytes(folder, UPLOAD, json.dumps(status, allow_nan=False).encode())
     except OSError as why:  # a full disk: the push itself is what counts
         log.warning("%s could not be written: %s", folder / UPLOAD, why)
 
@@ -94,19 +94,23 @@ def pull_run(folder: Path, cloud: Cloud, *, lazy: bool = False) -> Run:
     if CONFIG not in listed:
         raise CloudNotFound(f"{store.cloud} has no run (no {CONFIG}); `lakepond push` uploads one.")
     others = ("lake/", f"{WORKERS}/")
-    with closing_sync(cloud) as sync:
+    with _sync(cloud) as sync:
         for name in sorted((name for name in listed if not name.startswith(others)), key=_order):
             sync.download_file(name, target_in(folder, name))
     run = Run.open(folder)
     check_folders(run.lake_folder)
     if f"lake/{description.NAME}" in listed:
-        place = replace(cloud, url=f"{cloud.url.rstrip('/')}/lake")
         wanted = run.state().get("lake_commit")
-        with pull(run.lake_folder, place, lazy=lazy) as lake:
+        with pull(run.lake_folder, lake_of(cloud), lazy=lazy) as lake:
             newest = lake.commit.number
         if wanted is not None and wanted != newest:
-            pull(run.lake_folder, place, commit=wanted, lazy=lazy).close()
+            pull(run.lake_folder, lake_of(cloud), commit=wanted, lazy=lazy).close()
     return run
+
+
+def lake_of(cloud: Cloud) -> Cloud:
+    """The place of the lake of a run in the cloud."""
+    return replace(cloud, url=f"{cloud.url.rstrip('/')}/lake")
 
 
 def is_run_in_cloud(cloud: Cloud) -> bool:

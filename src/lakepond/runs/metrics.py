@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, TypeGuard, cast
+from typing import Any, BinaryIO, Literal, TypeGuard, cast
 
 from lakepond import untrusted
 from lakepond.errors import RunCorrupt, RunError
@@ -109,7 +109,6 @@ class Metrics:
 
         A log that was removed or emptied is accepted with a warning: the lines before the mark are missing.
         """
-        self._file.flush()
         size = os.fstat(self._file.fileno()).st_size
         if type(mark) is not int or mark < 0:
             raise RunCorrupt(
@@ -140,7 +139,6 @@ class Metrics:
 
     def cut(self, mark: int) -> None:
         """Delete the lines after `mark`, durably; never makes the file longer."""
-        self._file.flush()
         descriptor = self._file.fileno()
         if mark < os.fstat(descriptor).st_size:
             os.ftruncate(descriptor, mark)
@@ -251,13 +249,9 @@ def _plain(value: Any) -> Any:
     )
 
 
-class _Copy(Protocol):
-    def log(self, step: int, numbers: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def _open_copy(name: Logger, folder: Path, run_name: str, run_id: str, config: Mapping[str, Any]) -> _Copy:
+def _open_copy(
+    name: Logger, folder: Path, run_name: str, run_id: str, config: Mapping[str, Any]
+) -> _TensorBoard | _Wandb:
     try:
         return _TensorBoard(folder) if name == "tensorboard" else _Wandb(folder, run_name, run_id, config)
     except ImportError:
@@ -331,6 +325,7 @@ class _Wandb:
             dir=str(folder),
             config=dict(config),
             mode=cast(Literal["online", "offline", "disabled"], mode),
+            reinit="create_new",  # a process may train several runs at once
             settings=wandb.Settings(silent=True, console="off"),
         )
         self._run.define_metric("step", hidden=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import sys
@@ -13,6 +12,7 @@ from typing import Any, Self
 from lakepond import machine, untrusted
 from lakepond.errors import LakeLocked, RunCorrupt, RunLocked, RunMismatch, RunNotFound
 from lakepond.lake.files import make_folders, sync_folder, write_bytes
+from lakepond.lake.format.sealed import as_stored, strict
 from lakepond.lake.lock import WriterLock
 from lakepond.runs import metrics, session, settings
 from lakepond.runs.checkpoints import Checkpoint, Checkpoints
@@ -141,6 +141,8 @@ class Run:
     def save(self, number: int, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
         """Write checkpoint `number`: pytrees of arrays by name, and what else is needed to resume, as JSON.
 
+        Numbers in `state` that are not finite are stored as the strings "NaN", "Infinity" and "-Infinity";
+        they are numbers again when it is read.
         `metrics_bytes` in `state`: the property of that name when the state was taken, if that is earlier.
         """
         return self._checkpoints.save(number, arrays, {"metrics_bytes": self._writing().mark(), **state})
@@ -218,7 +220,7 @@ class Run:
             log.error("%s", failed)
 
     def _write_config(self) -> None:
-        write_bytes(self.folder, CONFIG, json.dumps(self.about, indent=1).encode())
+        write_bytes(self.folder, CONFIG, strict(self.about, indent=1))
 
     def _writing(self) -> Metrics:
         if self._metrics is None:
@@ -267,15 +269,18 @@ def _updated(
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        about = untrusted.read_json(folder / CONFIG)
-        if not isinstance(about["trainer"], str) or not isinstance(about["config"], dict):
-            raise TypeError
-        if not all(isinstance(each, dict) for each in about.get("sessions", [])):
-            raise TypeError
+        return checked(untrusted.read_json(folder / CONFIG))
     except (FileNotFoundError, NotADirectoryError):
         raise RunNotFound(
             f"{folder} is not a run: it has no {CONFIG}. Give the folder that a trainer wrote to."
         ) from None
     except (ValueError, KeyError, TypeError):
         raise RunNotFound(f"{folder / CONFIG} cannot be read as a run's settings.") from None
-    return about
+
+
+def checked(about: Any) -> dict[str, Any]:
+    """The content of a config.json; ValueError, KeyError or TypeError if it is not that of a run."""
+    fits = isinstance(about["trainer"], str) and isinstance(about["config"], dict)
+    if not fits or not all(isinstance(each, dict) for each in about.get("sessions", [])):
+        raise TypeError
+    return dict(as_stored(about))  # earlier versions wrote numbers that are not finite as such

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
 from lakepond.errors import ConfigError
+from lakepond.lake.format.sealed import NOT_FINITE
 
 log = logging.getLogger("lakepond")
 Config = TypeVar("Config")
@@ -35,9 +36,13 @@ REMOVED: dict[str, Any] = {"mixture.clone_to": "all"}
 """`trainer.setting` of older runs: the only value that this version can continue with"""
 
 
-def as_json(config: Any) -> dict[str, Any]:
-    """The settings of a dataclass as JSON would return them: paths as text, tuples as lists."""
-    return dict(json.loads(json.dumps(dataclasses.asdict(config), default=str)))
+def as_json(config: Any) -> Any:
+    """Settings as JSON would return them: dataclasses as objects, paths as text, tuples as lists.
+
+    A number that is not finite becomes the string "NaN", "Infinity" or "-Infinity", which `from_json` reads
+    as a number.
+    """
+    return json.loads(json.dumps(config, default=_plain), parse_constant=str)
 
 
 def completed(
@@ -61,7 +66,7 @@ def completed(
         usual = getattr(default, name, dataclasses.MISSING) if default is not None else _default(field)
         if name not in there:
             if usual is not dataclasses.MISSING:
-                found[name] = json.loads(json.dumps(_plain(usual), default=str))
+                found[name] = as_json(usual)
         elif dataclasses.is_dataclass(value) and isinstance(there[name], dict):
             part = None if usual is dataclasses.MISSING else usual
             found[name], more = completed(value, there[name], f"{trainer}.{name}", part)
@@ -153,6 +158,8 @@ def _typed(hint: Any, value: Any, folder: Path, name: str) -> Any:
     elif hint is float:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return value
+        if isinstance(value, str) and value in NOT_FINITE:
+            return float(value)
     elif type(value) is hint:  # int, str, bool, None
         return value
     raise TypeError
@@ -169,4 +176,4 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else str(value)  # type: ignore[arg-type]

@@ -118,7 +118,7 @@ class RunStatus:
     pid: int | None
     """the process that writes it, if it is on this machine"""
     unit: str
-    """what is counted: generation, frames or step"""
+    """what is counted: generation, steps, or step of a run or lake without an end"""
     done: int | None
     total: int | None
     per_second: float | None
@@ -235,12 +235,8 @@ def _number(line: Mapping[str, Any], name: str) -> int | None:
 
 def _goal(config: Mapping[str, Any]) -> tuple[str, int | None]:
     """What a trainer counts, and how far it goes."""
-    for name, unit in (
-        ("generations", "generation"),
-        ("env_steps", "steps"),
-        ("frames", "steps"),  # in runs of earlier versions
-        ("total_frames", "frames"),
-    ):
+    units = {"generations": "generation", "env_steps": "steps", "frames": "steps"}  # frames: in older runs
+    for name, unit in units.items():
         total = config.get(name)
         if metrics.is_number(total) and isinstance(total, int):
             return unit, total

@@ -21,7 +21,8 @@ from lakepond.flow.following.chains import Chains, chains_at
 from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit
 from lakepond.runs.checkpoints import STATE
-from lakepond.runs.run import CONFIG
+from lakepond.runs.copies import lake_of
+from lakepond.runs.run import CONFIG, checked
 from lakepond.runs.status import (
     BACK,
     LakeStatus,
@@ -43,7 +44,7 @@ def watch_in_cloud(url: str) -> Callable[[], RunStatus]:
     """A function that returns the present status of the run, or of the lake without one, at a URL."""
     store = Store(Cloud.of(url))
     config = _config(store)
-    place = replace(store.cloud, url=f"{store.cloud.url.rstrip('/')}/lake") if config else store.cloud
+    place = lake_of(store.cloud) if config else store.cloud
     if not config and store.head(description.NAME) is None:
         raise CloudNotFound(f"there is neither a run nor a lake at {store.cloud}; push one there first.")
     lake: LakeInCloud | None = None
@@ -51,12 +52,11 @@ def watch_in_cloud(url: str) -> Callable[[], RunStatus]:
     def look() -> RunStatus:
         nonlocal lake
         if lake is None and Store(place).head(description.NAME) is not None:
-            lake = LakeInCloud(chains_at(place), Store(place))
+            lake = LakeInCloud(chains_at(place))
         status = None if lake is None else lake.look()
         files = RunFiles(None, {}, [], None)
         if config:
-            settings = config.get("config", {})
-            files = RunFiles(config.get("trainer"), settings, _log(store), _checkpoint(store))
+            files = RunFiles(config["trainer"], config["config"], _log(store), _checkpoint(store))
         return judge(str(store.cloud), files, status, alive=status is not None and status.alive)
 
     return look
@@ -65,8 +65,8 @@ def watch_in_cloud(url: str) -> Callable[[], RunStatus]:
 class LakeInCloud:
     """The newest commits of the writers of a lake, read again at each look."""
 
-    def __init__(self, chains: Chains, store: Store) -> None:
-        self._chains, self._store = chains, store
+    def __init__(self, chains: Chains) -> None:
+        self._chains = chains
         self._writers: dict[str, _Recent] = {}
         self._learners: tuple[LearnerStatus, ...] = ()
         self._discovered = -DISCOVER_SECONDS
@@ -75,7 +75,7 @@ class LakeInCloud:
         """The lake now; None if it has no commit."""
         if time.monotonic() - self._discovered >= DISCOVER_SECONDS:
             self._writers = {name: _Recent() for name in self._chains.names()}
-            self._learners = learners(self._store)
+            self._learners = learners(self._chains.store)
             self._discovered = time.monotonic()
         with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-status") as pool:
             list(pool.map(self._update, self._writers))
@@ -83,20 +83,16 @@ class LakeInCloud:
         if not seen:
             return None
         spec = self._chains.spec
-        found = {
-            name: lake_status(spec, each.last[-1], each.last[0], each.kept) for name, each in seen.items()
-        }
-        status, shared, listed = together(found), {}, []
-        for each in seen.values():  # row sources are stored once for all writers
-            listed += [source for leaf in each.last[-1].sources for source in leaf]
-        shared = {(source.digest, source.bytes): source for source in listed}
+        status = together(
+            {name: lake_status(spec, each.last[-1], each.last[0], each.kept) for name, each in seen.items()}
+        )
+        listed = [s for each in seen.values() for leaf in each.last[-1].sources for s in leaf]
+        shared = {(s.digest, s.bytes): s for s in listed}.values()  # stored once for all writers
         return replace(
             status,
             learners=self._learners,
-            rows=status.rows - sum(s.rows for s in listed) + sum(s.rows for s in shared.values()),
-            bytes_on_disk=status.bytes_on_disk
-            - sum(s.bytes for s in listed)
-            + sum(s.bytes for s in shared.values()),
+            rows=status.rows - sum(s.rows for s in listed) + sum(s.rows for s in shared),
+            bytes_on_disk=status.bytes_on_disk - sum(s.bytes for s in listed) + sum(s.bytes for s in shared),
         )
 
     def _update(self, name: str) -> None:
@@ -127,12 +123,10 @@ def _config(store: Store) -> dict[str, Any]:
     if store.head(CONFIG) is None:
         return {}
     try:
-        found = untrusted.parse_json(store.read(CONFIG))
-        if isinstance(found["trainer"], str) and isinstance(found["config"], dict):
-            return dict(found)
+        return checked(untrusted.parse_json(store.read(CONFIG)))
     except (ValueError, KeyError, TypeError):
-        pass
-    raise CloudCorrupt(f"{CONFIG} in {store.cloud} cannot be read as a run's settings; push the run again.")
+        wrong = f"{CONFIG} in {store.cloud} cannot be read as a run's settings; push the run again."
+        raise CloudCorrupt(wrong) from None
 
 
 def _log(store: Store) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ counted neither in frames nor in the learning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -81,6 +81,12 @@ def progress(config: Any, env_steps: int) -> str:
     return f"{env_steps:>10,} steps{frames}"
 
 
+def scores_line(config: Any, env_steps: int, metrics: Mapping[str, Any]) -> str:
+    """How far a run is and what it scores, for people."""
+    score = f"score {metrics['score']:6.2f}  evaluation {metrics['evaluation']:6.2f}"
+    return f"{progress(config, env_steps)}  {score}"
+
+
 def network_of(config: Any, env: Environment) -> Network:
     """The network of these settings for the game."""
     return networks.make(
@@ -128,6 +134,17 @@ def make_evaluate(
         return play(params, key, jnp.float32(usual if epsilon is None else epsilon))
 
     return evaluate
+
+
+def evaluator_of(config: Any, network: Network, *, episodes: int | None = None) -> Evaluator:
+    """Evaluations with the settings of a run, in environments of their own; `episodes`: instead of its."""
+    return make_evaluate(
+        make_env(config, evaluates=True),
+        network,
+        episodes or config.evaluation_episodes,
+        epsilon=config.evaluation_epsilon,
+        most_steps=config.evaluation_steps,
+    )
 
 
 @lru_cache(maxsize=16)  # runs that ask for the same share the compiled program

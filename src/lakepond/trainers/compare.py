@@ -23,12 +23,13 @@ uses two cores, and starting it again continues. The arms, with equal frames:
     single-resets    control: one agent with resets from its own lake
     single-epochs    control: A with more epochs of PQN, so that it takes as many gradient samples as B
     single-lake      A with a lake: half of each of those epochs is drawn from all steps so far
+    single-newest    the same, from the newest fifth of the run's steps
+    single-rewarded  the same, from all steps so far; half of the sequences contain a reward
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,7 @@ from lakepond import lazy, stopping, untrusted
 from lakepond.agents.settings import PQNSettings
 from lakepond.errors import ConfigError, LakeLocked, RunCorrupt, RunLocked
 from lakepond.lake.files import write_bytes
+from lakepond.lake.format.sealed import as_stored, strict
 from lakepond.lake.lock import WriterLock
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
@@ -62,6 +64,8 @@ RESULT, SETTINGS = "result.json", "settings.json"
 ARMS = (
     "single",
     "single-lake",
+    "single-newest",
+    "single-rewarded",
     "mixture",
     "mixture-restart",
     "mixture-keep",
@@ -196,7 +200,7 @@ def settle(config: CompareConfig, folder: Path) -> bytes:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / SETTINGS
     if not file.exists():
-        write_bytes(folder, file.name, json.dumps(_fixed(config), indent=1).encode())
+        write_bytes(folder, file.name, strict(_fixed(config), indent=1))
     check_settings(config, file.read_bytes(), folder)
     return file.read_bytes()
 
@@ -204,7 +208,7 @@ def settle(config: CompareConfig, folder: Path) -> bytes:
 def check_settings(config: CompareConfig, file: bytes, place: object) -> None:
     """`ConfigError` if the comparison in a folder or bucket has other settings."""
     with untrusted.blaming(f"{place}/{SETTINGS}", RunCorrupt, "restore it, or choose another folder"):
-        there = renamed(dict(untrusted.parse_json(file)), "compare")
+        there = renamed(as_stored(dict(untrusted.parse_json(file))), "compare")
     there = _fixed(CompareConfig()) | there  # written before a setting was there: its default
     for name, value in _fixed(config).items():
         if there[name] != value:
@@ -215,7 +219,7 @@ def check_settings(config: CompareConfig, file: bytes, place: object) -> None:
 
 def _fixed(config: CompareConfig) -> dict[str, Any]:
     """The settings that all runs of a comparison have in common, as JSON has them."""
-    settings = json.loads(json.dumps(dataclasses.asdict(config)))
+    settings = as_stored(dataclasses.asdict(config))
     return {name: value for name, value in settings.items() if name not in ("games", "arms", "seeds")}
 
 
@@ -264,7 +268,7 @@ def _do(
     programs.forget()  # or 120 runs end with the memory of the programs of all
     result = {**result_of(job.folder), "score": final_score(settings, job.folder)}
     result |= {"game": job.game, "arm": job.arm, "seed": job.seed}
-    write_bytes(job.folder, RESULT, json.dumps(result).encode())
+    write_bytes(job.folder, RESULT, strict(result))
     took = time.perf_counter() - began
     tell(f"{job.game} {job.arm} seed {job.seed}: {result['score']:.2f} in {took:.0f} s")
 
@@ -295,7 +299,6 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
     pqn = PQNSettings(learning_rate=config.learning_rate)
     four = dataclasses.replace(MixtureConfig().pqn, learning_rate=config.learning_rate)
     mixed: dict[str, Any] = {**shared, **big, "pqn": four, "reset_every": portion, "evaluate_every": each}
-    one: dict[str, Any] = {**mixed, "agents": 1, "pqn": pqn, "pond": 65_536}
     # B learns from the steps of portion i at every later reset
     epochs = round(four.epochs + config.big_replay_ratio * (config.portions - 1) / 2)
     more: dict[str, Any] = {
@@ -307,6 +310,8 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "big_learning_rate": 1e-3,
     }
     more_epochs = {**shared, "evaluate_every": each, "pqn": dataclasses.replace(pqn, epochs=epochs)}
+    lake: dict[str, Any] = {**more_epochs, "replay_share": 0.5}
+    newest = max(2 * update, shared["env_steps"] // 5)
     acts: dict[str, Any] = {
         **shared,
         "evaluate_every": each,
@@ -317,24 +322,24 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "big_replay_ratio": epochs - 1.0,  # and the four, on half of the lanes, take 2 epochs
         "clone_every": shared["env_steps"] // 32,
     }
-    makers: dict[str, Callable[[], tuple[Any, Any]]] = {
-        "single": lambda: (SingleConfig(**shared, pqn=pqn, evaluate_every=each), single),
-        "mixture": lambda: (MixtureConfig(**mixed), mixture),
-        "mixture-restart": lambda: (MixtureConfig(**mixed, epsilon_reset=1.0), mixture),
-        "mixture-keep": lambda: (MixtureConfig(**mixed, epsilon_reset="keep"), mixture),
-        "mixture-last": lambda: (MixtureConfig(**more), mixture),
-        "mixture-acts": lambda: (LiveConfig(**acts), live),
-        "live": lambda: (
-            LiveConfig(**shared, **big, pqn=four, evaluate_every=max(each, 2 * update)),
-            live,
-        ),
-        "apart": lambda: (MixtureConfig(**mixed, share=False), mixture),
-        "clone-best": lambda: (MixtureConfig(**{**mixed, "big_replay_ratio": 0.0}), mixture),
-        "single-resets": lambda: (MixtureConfig(**one), mixture),
-        "single-epochs": lambda: (SingleConfig(**more_epochs), single),
-        "single-lake": lambda: (SingleConfig(**more_epochs, replay_share=0.5), single),
+    arms: dict[str, tuple[Any, dict[str, Any]]] = {
+        "single": (SingleConfig, {**shared, "pqn": pqn, "evaluate_every": each}),
+        "mixture": (MixtureConfig, mixed),
+        "mixture-restart": (MixtureConfig, {**mixed, "epsilon_reset": 1.0}),
+        "mixture-keep": (MixtureConfig, {**mixed, "epsilon_reset": "keep"}),
+        "mixture-last": (MixtureConfig, more),
+        "mixture-acts": (LiveConfig, acts),
+        "live": (LiveConfig, {**shared, **big, "pqn": four, "evaluate_every": max(each, 2 * update)}),
+        "apart": (MixtureConfig, {**mixed, "share": False}),
+        "clone-best": (MixtureConfig, {**mixed, "big_replay_ratio": 0.0}),
+        "single-resets": (MixtureConfig, {**mixed, "agents": 1, "pqn": pqn, "pond": 65_536}),
+        "single-epochs": (SingleConfig, more_epochs),
+        "single-lake": (SingleConfig, lake),
+        "single-newest": (SingleConfig, {**lake, "replay_newest": newest}),
+        "single-rewarded": (SingleConfig, {**lake, "replay_rewarded": 0.5}),
     }
-    return makers[job.arm]()
+    kind, settings = arms[job.arm]
+    return kind(**settings), {SingleConfig: single, MixtureConfig: mixture, LiveConfig: live}[kind]
 
 
 def final_score(config: Any, folder: Path) -> float:
@@ -343,16 +348,9 @@ def final_score(config: Any, folder: Path) -> float:
     It is the same for all arms: `single` ends with its agent, `mixture` with the agent that had the best
     training scores, or with the BigAgent trained after the last step, and `live` with the big agent.
     """
-    env = arena.make_env(config, evaluates=True)
-    network = arena.network_of(config, env)
+    network = arena.network_of(config, arena.make_env(config))
     policy = Run.open(folder).load(like={"policy": network.init(jax.random.PRNGKey(0))}).arrays["policy"]
-    evaluate = arena.make_evaluate(
-        env,
-        network,
-        3 * config.evaluation_episodes,
-        epsilon=config.evaluation_epsilon,
-        most_steps=config.evaluation_steps,
-    )
+    evaluate = arena.evaluator_of(config, network, episodes=3 * config.evaluation_episodes)
     return float(evaluate(policy, arena.evaluation_key(0)).mean())
 
 
@@ -379,26 +377,20 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 
 def _recovered(reset: dict[str, Any], curve: list[tuple[int, float]]) -> dict[str, Any]:
-    frames, scores = [at for at, _ in curve], [score for _, score in curve]
-    before = reset["evaluation_before"]
-    after = reset["evaluation_after"]
-    recovery = 0 if after >= before else _recovery(frames, scores, reset["step"], before)
-    near = 0 if after >= 0.95 * before else _recovery(frames, scores, reset["step"], 0.95 * before)
+    """A reset with the frames from it until an evaluation as good as before it; None: none was."""
+    frames, before, after = reset["step"], reset["evaluation_before"], reset["evaluation_after"]
+
+    def until(score: float) -> int | None:
+        reached = (at - frames for at, found in curve if at > frames and found >= score)
+        return 0 if after >= score else next(reached, None)
+
     return {
-        "frames": reset["step"],
+        "frames": frames,
         "before": before,
         "after": after,
-        "recovery": recovery,
-        "recovery_95": near,
+        "recovery": until(before),
+        "recovery_95": until(0.95 * before),
     }
-
-
-def _recovery(frames: Sequence[int], scores: Sequence[float], reset: int, before: float) -> int | None:
-    """Frames from a reset until a score of at least that before it; None if it was not reached again."""
-    for at, score in zip(frames, scores, strict=True):
-        if at > reset and score >= before:
-            return at - reset
-    return None
 
 
 def results(folder: str | Path) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,6 @@ or in the bucket, so the driver may die as well, and another one continues.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from lakepond.distributed import ray_cluster, reaper
 from lakepond.distributed.workers import Workers
 from lakepond.errors import CloudError, CloudNotFound, ClusterError, RunCorrupt
 from lakepond.lake.files import write_bytes
+from lakepond.lake.format.sealed import strict
 from lakepond.runs.copies import is_run_in_cloud, pull_run, push_run
 from lakepond.runs.metrics import Logger
 from lakepond.trainers import compare, programs
@@ -190,7 +190,7 @@ def _agree(config: CompareConfig, settings: bytes, cloud: str) -> None:
 
 def _write_result(job: Job, result: dict[str, Any]) -> None:
     job.folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(job.folder, RESULT, json.dumps(result).encode())
+    write_bytes(job.folder, RESULT, strict(result))
 
 
 def _url(cloud: str, job: Job) -> str:

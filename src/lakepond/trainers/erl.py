@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
 
-    from lakepond.agents import ddpg, market_network, population
+    from lakepond.agents import ddpg, fleet, market_network, population
     from lakepond.agents.market_network import Array, Params
     from lakepond.envs.market import world
     from lakepond.trainers import market_rollout
@@ -63,7 +63,10 @@ else:  # `lakepond train erl --help` reads the settings below and imports none o
     jax, jnp = lazy.Module("jax"), lazy.Module("jax.numpy")
     ddpg, market_network = lazy.Module("lakepond.agents.ddpg"), lazy.Module("lakepond.agents.market_network")
     population, world = lazy.Module("lakepond.agents.population"), lazy.Module("lakepond.envs.market.world")
-    market_rollout = lazy.Module("lakepond.trainers.market_rollout")
+    market_rollout, fleet = (
+        lazy.Module("lakepond.trainers.market_rollout"),
+        lazy.Module("lakepond.agents.fleet"),
+    )
 
 
 @dataclass(frozen=True)
@@ -180,13 +183,6 @@ class Config:
         """Settings of the learner."""
         rates = self.actor_rate, self.critic_rate
         return ddpg.Settings(self.rules, self.critics, self.gamma, self.tau, *rates, dtype=self.dtype)
-
-    @property
-    def mutation(self) -> population.Mutation:
-        """Settings of the mutation."""
-        return population.Mutation(
-            self.mutation_rate, self.mutation_std, self.mutation_std_max, patience=self.patience
-        )
 
     def player(self, noise: float = 0.0) -> market_rollout.Player:
         """Settings of the episodes."""
@@ -353,13 +349,15 @@ def first_generation(config: Config, inputs: int) -> Evolving:
     agents, first = jax.jit(jax.vmap(actor))(keys), jax.jit(learner)(key_learner)
     if config.sizes == ALONE:
         agents = population.put(agents, 0, first.actor)
-    return Evolving(agents, population.take(agents, 0), first)
+    return Evolving(agents, fleet.pick(agents, 0), first)
 
 
 # --- the parts of a generation -------------------------------------------------------------------------
 
 WINDOWS = ("obs['window']", "next_obs['window']")
 """what the learner leaves in the replay: it reads the summaries of those days instead"""
+MUTATION_GROWTH = 1.5
+"""of the std of mutations while validation does not improve"""
 CHUNK = 32
 """gradient steps of one program; their batches are sampled together"""
 
@@ -454,7 +452,7 @@ def validate(
     config: Config, market: world.Market, now: Evolving, actor: Params, fitness: Array, counters: Counters
 ) -> tuple[Params, Counters, Array]:
     """Elites and, last, learner, if it learns, on validation days; the best score ever makes the champion."""
-    judged = population.take(now.population, population.ranking(fitness)[: config.elites])
+    judged = fleet.pick(now.population, population.ranking(fitness)[: config.elites])
     if config.gradient_steps:
         judged = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), judged, actor)
     days = market.history.splits.slices("validation", config.rules, config.validation_slices)
@@ -464,12 +462,20 @@ def validate(
     counters = counters._replace(stalled=counters.stalled + 1)
     best = now.best
     if float(scores[winner]) > counters.best_score:
-        best = population.take(judged, winner)
+        best = fleet.pick(judged, winner)
         counters = counters._replace(
             best_score=float(scores[winner]), best_generation=counters.generation + 1, stalled=0
         )
-    std = population.adapt(counters.std, counters.stalled, config.mutation)
-    return best, counters._replace(std=std), scores
+    return best, counters._replace(std=mutation_std(config, counters)), scores
+
+
+def mutation_std(config: Config, counters: Counters) -> float:
+    """The next std of mutations: the first one after a new champion, larger every `patience` generations."""
+    if counters.stalled == 0:
+        return config.mutation_std
+    if counters.stalled % config.patience == 0:
+        return min(MUTATION_GROWTH * counters.std, config.mutation_std_max)
+    return counters.std
 
 
 def generation(

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lakepond.agents import population
+from lakepond.agents import fleet
 from lakepond.agents.market_network import Array, Params
 from lakepond.distributed import ray_cluster
 from lakepond.distributed.ray_cluster import Cluster
@@ -51,7 +51,7 @@ class ErlWorker:
     def explore(self, agents: Params, number: int, first: int, stop: int) -> StepsLocation:
         """Play agents [first, stop) of a generation with noise, and append their steps to the chain."""
         chance = Chance.of(self._config, self._market, number)
-        group = population.take(agents, slice(first, stop))
+        group = fleet.pick(agents, slice(first, stop))
         start = self._chain.replay.recorded
         seen = erl.explore(self._config, self._market, group, chance, first)
         erl.record(self._market, self._chain.replay, seen, first)
@@ -59,7 +59,7 @@ class ErlWorker:
 
     def judge(self, agents: Params, days: Any, first: int, stop: int) -> Any:
         """The rewards of agents [first, stop) on these days."""
-        group = population.take(agents, slice(first, stop))
+        group = fleet.pick(agents, slice(first, stop))
         return np.asarray(erl.ErlInProcess(self._config, self._market).judge(group, jnp.asarray(days)))
 
     def close(self) -> None:

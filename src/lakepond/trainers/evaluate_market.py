@@ -20,7 +20,6 @@ holding time decide how long positions last, nearly in exposure.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -43,6 +42,7 @@ from lakepond.envs.market.world import Market, World
 from lakepond.envs.market_rules import REASONS, Rules
 from lakepond.errors import RunCorrupt, RunMismatch
 from lakepond.lake.files import write_bytes
+from lakepond.lake.format.sealed import strict
 from lakepond.runs import Run, settings
 from lakepond.trainers.erl import Config, open_market
 from lakepond.trainers.market_rollout import play
@@ -115,7 +115,7 @@ def evaluate(
         raise RunMismatch(
             f"{folder} is a run of the trainer {run.trainer!r}; only runs of 'erl' can be evaluated."
         )
-    config = config_of(run)
+    config = settings.from_json(Config, run.config, run.trainer, run.folder)
     market = open_market(config)
     like = jax.eval_shape(partial(init_actor, inputs=market.inputs, width=config.width), jax.random.key(0))
     loaded = run.load(checkpoint, like={"best": like})
@@ -137,16 +137,6 @@ def evaluate(
         "generation": loaded.number,
     }
     return Evaluation(about | found.result() | {"sweep": swept}, dates, found.curves, found.trades)
-
-
-def config_of(run: Run, *, warn: bool = True) -> Config:
-    """The settings of a run, from its config.json, but never a destination for uploads.
-
-    The folder may come from somebody else, who must not choose where this machine sends files.
-    `warn`: log the names of settings that this version does not have.
-    """
-    config = settings.from_json(Config, run.config, run.trainer, run.folder, warn=warn)
-    return replace(config, push_to=None)
 
 
 class Accounts(NamedTuple):
@@ -323,17 +313,16 @@ def record(found: Evaluation, run: str | Path) -> dict[str, Any]:
     home = folder_of(run, found.result["part"])
     home.mkdir(parents=True, exist_ok=True)
     _draw(found, home)
-    with (home / "trades.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(TradeRow._fields)
-        table.writerows(found.trades)
-    with (home / "equity.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(["date", *found.curves])
-        table.writerows(zip(found.dates.tolist(), *(c.tolist() for c in found.curves.values()), strict=True))
+    curves = (curve.tolist() for curve in found.curves.values())
+    for name, heading, rows in (
+        ("trades.csv", TradeRow._fields, found.trades),
+        ("equity.csv", ("date", *found.curves), zip(found.dates.tolist(), *curves, strict=True)),
+    ):
+        with (home / name).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([heading, *rows])
     now = datetime.now(UTC).isoformat(timespec="seconds")
     result = {"evaluated": now, "version": __version__} | found.result
-    write_bytes(home, RESULT, json.dumps(result, indent=1).encode())
+    write_bytes(home, RESULT, strict(result, indent=1))
     return result
 
 

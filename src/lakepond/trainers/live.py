@@ -37,7 +37,7 @@ from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.limits import Limits, check_limits
-from lakepond.trainers.loop import MAY_CHANGE, Loop
+from lakepond.trainers.loop import Loop, create_run
 from lakepond.trainers.pushing import Pushing
 from lakepond.trainers.saving import LAKE
 
@@ -480,26 +480,11 @@ def run(
     how = Resume(required=resume or resume_from is not None, number=resume_from, start_over=start_over)
     how.find(folder)
     live = build(config)
-    evaluate = arena.make_evaluate(
-        arena.make_env(config, evaluates=True),
-        live.pqn.network,
-        config.evaluation_episodes,
-        epsilon=config.evaluation_epsilon,
-        most_steps=config.evaluation_steps,
-    )
+    evaluate = arena.evaluator_of(config, live.pqn.network)
     state = live.init(jax.random.PRNGKey(config.seed))
     metrics: dict[str, Any] = {}
     step = max(1, config.evaluate_every // config.steps)
-    with Run.create(
-        folder,
-        "live",
-        config,
-        may_change=MAY_CHANGE,
-        loggers=loggers,
-        keep_last=1,
-        keep_every=config.keep_every,
-        prepare=how.prepare,
-    ) as kept:
+    with create_run(folder, "live", config, how, loggers, keep_last=1) as kept:
         arrays = {"all": state, "policy": state.big.params}
         open_lake = partial(arena.open_lake, config, kept.lake_folder, live.pqn.env.obs)
         checkpoint, lake = how.take_up(
@@ -522,8 +507,7 @@ def run(
                 metrics |= arena.evaluated(evaluate, state.big.params, env_steps, greedy=greedy)
                 number = -(-int(state.iterations) // step)
                 loop.log(env_steps, metrics, number)
-                score = f"score {metrics['score']:6.2f}  evaluation {metrics['evaluation']:6.2f}"
-                tell(f"{arena.progress(config, env_steps)}  {score}")
+                tell(arena.scores_line(config, env_steps, metrics))
                 due = number % config.checkpoint_every == 0 or int(state.iterations) == config.iterations
                 push = number // config.checkpoint_every % config.push_every == 0
                 save = partial(_save, kept, loop, number, state, env_steps, lake)

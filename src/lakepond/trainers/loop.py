@@ -11,9 +11,10 @@ At the end of the block everything is saved and pushed, or `RunNotSaved` says wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -21,6 +22,8 @@ import numpy as np
 from lakepond import stopping
 from lakepond.guards import Guard
 from lakepond.runs import Run
+from lakepond.runs.metrics import Logger
+from lakepond.runs.resume import Resume
 from lakepond.trainers.pushing import Pushing
 from lakepond.trainers.saving import CHECKPOINTS, LAKE, LOG, Saver
 
@@ -37,6 +40,28 @@ class Taken(NamedTuple):
 
 MAY_CHANGE = ("keep_every", "keep_last", "min_free", "push_to", "push_every")
 """settings of every trainer that may differ when a run is resumed"""
+
+
+def create_run(
+    folder: str | Path,
+    trainer: str,
+    config: Any,
+    how: Resume,
+    loggers: Sequence[Logger],
+    *,
+    keep_last: int = 3,
+) -> Run:
+    """`Run.create` as the trainers of games call it; `keep_last`: newest checkpoints that are always kept."""
+    return Run.create(
+        folder,
+        trainer,
+        config,
+        may_change=MAY_CHANGE,
+        loggers=loggers,
+        keep_last=keep_last,
+        keep_every=config.keep_every,
+        prepare=how.prepare,
+    )
 
 
 class Loop(Saver):

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.limits import Limits, check_limits
-from lakepond.trainers.loop import MAY_CHANGE, Loop
+from lakepond.trainers.loop import Loop, create_run
 from lakepond.trainers.pushing import Pushing
 from lakepond.trainers.saving import LAKE
 from lakepond.types import Field
@@ -342,8 +342,7 @@ class MixtureInProcess:
         self, agents: PQNState, pond: PondState | None, updates: int
     ) -> tuple[PQNState, PondState | None, PQNMetrics]:
         """The agents and the Pond after some updates, and the sums of metrics."""
-        trained: tuple[Any, Any, Any] = train_agents(self._mixture, agents, pond, updates)
-        return trained
+        return train_agents(self._mixture, agents, pond, updates)
 
     def status(self) -> dict[str, Any]:
         """The metrics of workers; there are none."""
@@ -388,22 +387,11 @@ def train_big_agent(
     stages, sums = mixture.config.stages, []
     for number, (n_step, gamma) in enumerate(stages):
         count = steps * (number + 1) // len(stages) - steps * number // len(stages)
-        stage = Stage(jax.random.fold_in(key, number), count, steps, gamma)
-        big, new = learn(mixture, shape, n_step, big, pond, teacher, stage)
+        key_stage = jax.random.fold_in(key, number)
+        big, new = learn(mixture, shape, n_step, big, pond, teacher, key_stage, count, steps, gamma)
         sums.append(jax.tree.map(np.asarray, new))  # waits for the device
     loss, value = (float(sum(getattr(each, name) for each in sums)) / steps for name in ("loss", "value"))
     return big, {"big_loss": loss, "big_value": value}
-
-
-class Stage(NamedTuple):
-    """One stage of step 5, which has its own n-step returns and discount."""
-
-    key: jax.Array
-    steps: int
-    """gradient steps of this stage"""
-    total: int
-    """gradient steps of all stages of this reset"""
-    gamma: float
 
 
 @lazy.jit(static_argnames=("mixture", "shape", "n_step"), donate_argnames="state")
@@ -414,22 +402,25 @@ def learn(
     state: DQNState,
     pond: PondState,
     teacher: Params,
-    stage: Stage,
+    key: jax.Array,
+    steps: int,
+    total: int,
+    gamma: float,
 ) -> tuple[DQNState, DQNMetrics]:
-    """Take the gradient steps of a stage; metrics are summed over them."""
+    """The gradient steps of one stage of step 5, `steps` of `total`; metrics are summed over them."""
     config = mixture.config
     decay = 1.0 - config.big_rate_end
 
     def step(number: int, carry: tuple[DQNState, DQNMetrics]) -> tuple[DQNState, DQNMetrics]:
         state, sums = carry
-        key_batch = jax.random.fold_in(stage.key, number)
-        batch = shape.sample(pond, key_batch, config.big_batch, n_step=n_step, gamma=stage.gamma)
-        rate = 1.0 - decay * state.updates / stage.total if decay else 1.0
+        key_batch = jax.random.fold_in(key, number)
+        batch = shape.sample(pond, key_batch, config.big_batch, n_step=n_step, gamma=gamma)
+        rate = 1.0 - decay * state.updates / total if decay else 1.0
         state, _, metrics = mixture.dqn.update(state, batch, rate=rate, teacher=teacher)
         return state, jax.tree.map(jnp.add, sums, metrics)
 
     zero = dqn.DQNMetrics(*[jnp.float32(0)] * 3)
-    result: tuple[DQNState, DQNMetrics] = jax.lax.fori_loop(0, stage.steps, step, (state, zero))
+    result: tuple[DQNState, DQNMetrics] = jax.lax.fori_loop(0, steps, step, (state, zero))
     return result
 
 
@@ -503,17 +494,7 @@ def run(
             ponds = (mixture.pond, mixture.big_pond)
             steps = sum(pond.lanes * pond.capacity for pond in ponds)
             device_memory.check_fits(sum(pond.nbytes for pond in ponds), steps)
-        kept = stack.enter_context(
-            Run.create(
-                folder,
-                "mixture",
-                config,
-                may_change=MAY_CHANGE,
-                loggers=loggers,
-                keep_every=config.keep_every,
-                prepare=how.prepare,
-            )
-        )
+        kept = stack.enter_context(create_run(folder, "mixture", config, how, loggers))
         step_1: MixtureInProcess | MixtureOnWorkers = MixtureInProcess(mixture)
         if cluster is not None:
             step_1 = stack.enter_context(mixture_workers.MixtureOnWorkers(cluster, mixture, kept.folder))
@@ -532,15 +513,8 @@ class _MixtureTraining:
         tell: Callable[[str], None],
     ) -> None:
         config = mixture.config
-        self.step_1 = step_1
-        self.mixture, self.config, self.kept, self.tell = mixture, config, kept, tell
-        self.evaluate = arena.make_evaluate(
-            arena.make_env(config, evaluates=True),
-            mixture.pqn.network,
-            config.evaluation_episodes,
-            epsilon=config.evaluation_epsilon,
-            most_steps=config.evaluation_steps,
-        )
+        self.mixture, self.config, self.kept, self.step_1, self.tell = mixture, config, kept, step_1, tell
+        self.evaluate = arena.evaluator_of(config, mixture.pqn.network)
         key_agents, self.key_big = jax.random.split(jax.random.PRNGKey(config.seed))
         keys = jax.random.split(key_agents, config.agents)
         self.agents = fleet.over_agents(mixture.pqn.init, keys, divide=mixture.pqn.env.resumes)
@@ -548,8 +522,7 @@ class _MixtureTraining:
         self.big: Params = mixture.pqn.network.init(self.key_big)
         self.big_pond_shape = mixture.big_pond
         self.big_pond: PondState | None = None  # allocated at the first reset
-        self.resets = 0
-        self.big_samples = 0  # transitions used in gradients of the BigAgent so far
+        self.resets, self.big_samples = 0, 0  # so far; samples: transitions in gradients of the BigAgent
         self.seconds = dict.fromkeys(("train", "pour", "fill", "learn", "evaluate"), 0.0)
         state = self._state() | {"lake_commit": None}
         open_lake = partial(arena.open_lake, config, kept.lake_folder, mixture.pond.obs)
@@ -581,15 +554,13 @@ class _MixtureTraining:
         """Environment steps of all agents so far."""
         return self.updates * self.config.update_steps
 
-    @property
-    def samples(self) -> int:
-        """Transitions that gradients were taken of, so far."""
-        return self.env_steps * self.config.pqn.epochs + self.big_samples
-
-    @property
-    def gradient_steps(self) -> int:
-        """So far, one after the other: the agents learn side by side, the BigAgent after them."""
-        return self.updates * self.config.pqn.gradient_steps + self.big_samples // self.config.big_batch
+    def _learned(self) -> dict[str, int]:
+        """Transitions in gradients, and gradient steps one after another: the agents learn side by side."""
+        settings, big_steps = self.config.pqn, self.big_samples // self.config.big_batch
+        return {
+            "samples": self.env_steps * settings.epochs + self.big_samples,
+            "gradient_steps": self.updates * settings.gradient_steps + big_steps,
+        }
 
     def train(self) -> dict[str, Any]:
         """Train to the end of the run; returns the metrics of the last evaluation."""
@@ -652,16 +623,14 @@ class _MixtureTraining:
         metrics = arena.means(sums, updates) | {
             **found,
             "score_agents": self.scores.tolist(),
-            "samples": self.samples,
+            **self._learned(),
             "big_samples": self.big_samples,
-            "gradient_steps": self.gradient_steps,
             **arena.emulator_frames(self.config, self.env_steps),
             **self.step_1.status(),
             **{f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()},
         }
         self.loop.log(self.env_steps, metrics, -(-self.updates // self.config.evaluation_updates))
-        score = f"score {metrics['score']:6.2f}  evaluation {metrics['evaluation']:6.2f}"
-        self.tell(f"{arena.progress(self.config, self.env_steps)}  {score}")
+        self.tell(arena.scores_line(self.config, self.env_steps, metrics))
         return metrics
 
     def _reset(self, ratio: float, before: float) -> None:
@@ -673,8 +642,7 @@ class _MixtureTraining:
         learned: dict[str, Any] = {}
         if ratio:
             big, learned = self._learn(big, best, key_learn, ratio)
-        self.agents = clone_agents(mixture, self.agents, big)
-        self.big = big.params
+        self.agents, self.big = clone_agents(mixture, self.agents, big), big.params
         self.resets += 1
         greedy, later = config.evaluation_greedy, self.env_steps + arena.EVALUATION_STEP  # other episodes
         after = arena.evaluated(self.evaluate, self.big, later, greedy=greedy, named="_after")
@@ -682,8 +650,7 @@ class _MixtureTraining:
             "reset": self.resets,
             "evaluation_before": before,
             **after,
-            "samples": self.samples,
-            "gradient_steps": self.gradient_steps,
+            **self._learned(),
             **learned,
         }
         self.loop.log(self.env_steps, line)

@@ -9,6 +9,9 @@ one process, and everything after that is the same. After a reset the agents tha
 the BigAgent. An agent goes with its environments, optimiser and random numbers, so a task that is lost with
 its worker is done again by another one with the same result, and the run ends with the bits of one process
 on CPUs of the same kind.
+
+Emulators and other environments of the host cannot be moved. They stay in the worker that opened them, which
+gets the tasks of its agent as long as it lives; any other worker starts new episodes, as a resumed run does.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +31,24 @@ from lakepond.agents.pqn import PQNMetrics, PQNState, Rollout
 from lakepond.distributed import ray_cluster
 from lakepond.distributed.ray_cluster import Cluster
 from lakepond.distributed.workers import Workers
-from lakepond.errors import ConfigError
+from lakepond.envs.vector import EnvState
 from lakepond.pond.device import Added, PondState
 from lakepond.trainers import arena, mixture, programs
 from lakepond.trainers.mixture import MixtureAlgorithm, MixtureConfig
 from lakepond.trainers.worker_chains import OnWorkers, StepsLocation, WorkerChain, WorkersLake, check_shared
 from lakepond.types import Batch
+
+
+class Trained(NamedTuple):
+    """The result of a task."""
+
+    agent: PQNState
+    metrics: PQNMetrics
+    """summed over the updates"""
+    stored: StepsLocation | None
+    """None: the run has no lake"""
+    started: EnvState | None
+    """the new episodes that the steps start from; None: they continue those of the task before"""
 
 
 class MixtureWorker:
@@ -43,16 +58,16 @@ class MixtureWorker:
         programs.prepare_jax()
         jax.config.update("jax_debug_nans", debug_nans)  # type: ignore[no-untyped-call]
         self._mixture = mixture.build(config)
+        self._hosted: dict[int, tuple[int, EnvState]] = {}  # by agent: after its updates, its environments
         self._chain: WorkerChain | None = None
         if config.share:
             spec = arena.spec_of(self._mixture.pond.obs)
             self._chain = WorkerChain(place, name, spec, 2 * config.pond, config.min_free)
 
-    def train(
-        self, agent: PQNState, number: int, updates: int
-    ) -> tuple[PQNState, PQNMetrics, StepsLocation | None]:
-        """Train agent `number` for some updates; metrics are summed over them."""
+    def train(self, agent: PQNState, number: int, updates: int) -> Trained:
+        """Train agent `number` for some updates."""
         state: PQNState = jax.tree.map(jnp.asarray, agent)
+        state, started = self._with_environments(state, number)
         sums = PQNMetrics.zero()
         start = 0 if self._chain is None else self._chain.replay.recorded
         for _ in range(updates):
@@ -60,10 +75,24 @@ class MixtureWorker:
             sums = jax.tree.map(jnp.add, sums, metrics)
             if self._chain is not None:
                 self._record(jax.tree.map(np.asarray, rollout))
+        if not self._mixture.pqn.env.resumes:
+            self._hosted[number] = int(state.updates), state.env
         stored = None
         if self._chain is not None:
             stored = self._chain.store(start, {"agent": number, "updates": int(state.updates)})
-        return jax.device_get(state), jax.device_get(sums), stored
+        return Trained(jax.device_get(state), jax.device_get(sums), stored, jax.device_get(started))
+
+    def _with_environments(self, state: PQNState, number: int) -> tuple[PQNState, EnvState | None]:
+        """The agent with environments that this process can step, and these if they are new."""
+        env = self._mixture.pqn.env
+        if env.resumes:
+            return state, None
+        updates, hosted = self._hosted.pop(number, (-1, state.env))
+        if updates == int(state.updates):
+            return state._replace(env=hosted), None
+        key = jax.random.fold_in(jax.random.fold_in(state.key, number), state.updates)
+        fresh = env.reset(key, self._mixture.config.pqn.envs)
+        return state._replace(env=fresh), fresh
 
     def _record(self, rollout: Rollout) -> None:
         assert self._chain is not None
@@ -99,18 +128,19 @@ class MixtureOnWorkers(OnWorkers):
         """As `mixture.train_agents`: the agents and the Pond after some updates, and the sums of metrics."""
         held = jax.device_get(agents)
         tasks = [(self._put(fleet.pick(held, i)), i, updates) for i in range(self._mixture.config.agents)]
-        done = self._workers.map("train", tasks)
-        agents = fleet.stack([state for state, _, _ in done])
+        done: list[Trained] = self._workers.map("train", tasks)
         if pond is not None:
-            pond = self._fill(pond, agents, updates, [stored for _, _, stored in done])
-        return agents, pond, fleet.stack([metrics for _, metrics, _ in done])
+            if any(each.started is not None for each in done):
+                before = zip(done, held.env.obs, strict=True)
+                first = [obs if each.started is None else each.started.obs for each, obs in before]
+                pond = _begin(self._mixture, pond, np.concatenate(first))
+            pond = self._fill(pond, updates, done)
+        return fleet.stack([each.agent for each in done]), pond, fleet.stack([each.metrics for each in done])
 
-    def _fill(
-        self, pond: PondState, agents: PQNState, updates: int, stored: list[StepsLocation]
-    ) -> PondState:
+    def _fill(self, pond: PondState, updates: int, done: list[Trained]) -> PondState:
         """Add what the agents have done to the Pond, a rollout at a time."""
-        settings, obs = self._mixture.config.pqn, np.asarray(agents.env.obs)
-        added = [_added(self._lake.steps(each), last) for each, last in zip(stored, obs, strict=True)]
+        settings = self._mixture.config.pqn
+        added = [_added(self._lake.steps(each.stored), each.agent.env.obs) for each in done if each.stored]
         lanes: Added = jax.tree.map(lambda *each: np.concatenate(each, axis=1), *added)
         for at in range(0, updates * settings.rollout, settings.rollout):
             rollout = jax.tree.map(lambda x: x[at : at + settings.rollout], lanes)  # noqa: B023
@@ -121,11 +151,6 @@ class MixtureOnWorkers(OnWorkers):
 @contextmanager
 def connect(config: MixtureConfig, address: str, gpus_per_agent: float) -> Iterator[Cluster]:
     """Connect to Ray during a block, with a worker for each agent, before anything of the run is written."""
-    if not arena.make_env(config).resumes:
-        raise ConfigError(
-            f"the games of the suite {config.suite!r} cannot be moved between processes; train them without "
-            "--ray, or use the suite minatar or gymnax."
-        )
     with ray_cluster.connect(address, workers=config.agents, gpus_per_worker=gpus_per_agent) as cluster:
         check_shared(cluster, config.push_to, "--push-to")
         yield cluster
@@ -134,6 +159,11 @@ def connect(config: MixtureConfig, address: str, gpus_per_agent: float) -> Itera
 @partial(jax.jit, static_argnums=0)
 def _update(made: MixtureAlgorithm, agent: PQNState, number: int) -> tuple[PQNState, Rollout, PQNMetrics]:
     return made.pqn.update(agent, number)
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _begin(made: MixtureAlgorithm, pond: PondState, obs: jax.Array) -> PondState:
+    return made.pond.begin(pond, obs)
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)

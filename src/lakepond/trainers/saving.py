@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -114,7 +115,7 @@ class Saver:
 
     def _reasons(self) -> str:
         return "; ".join(
-            f"{self._run.folder / name}: {error.strerror or error}" for name, error in self.failing.items()
+            f"{self._run.folder / name}: {_reason(error)}" for name, error in self.failing.items()
         )
 
     def _only_in_memory(self) -> str:
@@ -141,7 +142,14 @@ class Saver:
             log.error(
                 "%s: %s. %s steps that were not committed are lost.",
                 self._run.lake_folder,
-                error.strerror,
+                _reason(error),
                 f"{self.uncommitted():,}",
             )
             lake.close(discard=True)
+
+
+def _reason(error: OSError) -> str:
+    """Why a file could not be written. The path and the next step, which a `LakeFull` has, are left out."""
+    if error.errno is not None and isinstance(error.__cause__, OSError):
+        return os.strerror(error.errno)
+    return error.strerror or str(error)

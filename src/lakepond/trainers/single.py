@@ -6,14 +6,18 @@ while env_steps < N:
     log, save a checkpoint    killed and started again, it resumes bit for bit
 
 With `replay_share` every epoch is partly drawn from all steps so far: they are poured into a lake in the
-background, and what is drawn from is on the device (`trainers/history.py`, `agents/replay.py`).
+background, and what is drawn from is on the device (`trainers/history.py`, `agents/replay.py`). Which of them
+is set by `replay_newest` and `replay_rewarded`.
+
+With `seeds` several agents train in one program, each as a run of its own that can be resumed by itself.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -23,14 +27,12 @@ import numpy as np
 
 from lakepond import lazy, stopping
 from lakepond.agents.settings import PQNSettings
-from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
-from lakepond.lake.format.commits import Start
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.limits import Limits, check_limits
-from lakepond.trainers.loop import MAY_CHANGE, Loop
+from lakepond.trainers.loop import Loop, create_run
 from lakepond.trainers.pushing import Pushing
 from lakepond.trainers.saving import LAKE
 
@@ -38,17 +40,19 @@ if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
 
+    from lakepond.agents import fleet, replay
     from lakepond.agents import pqn as agents_pqn
-    from lakepond.agents import replay
     from lakepond.agents.pqn import PQN, PQNMetrics, PQNState
     from lakepond.agents.replay import HistoryPonds, HistoryState
     from lakepond.trainers import arena
     from lakepond.trainers import history as histories
+    from lakepond.trainers.arena import Evaluator
     from lakepond.trainers.history import PouredHistory
 else:  # `lakepond train single --help` reads the settings below and imports none of these
     jax, jnp = lazy.Module("jax"), lazy.Module("jax.numpy")
     agents_pqn, replay = lazy.Module("lakepond.agents.pqn"), lazy.Module("lakepond.agents.replay")
     arena, histories = lazy.Module("lakepond.trainers.arena"), lazy.Module("lakepond.trainers.history")
+    fleet = lazy.Module("lakepond.agents.fleet")
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,10 @@ class SingleConfig:
     """share of each PQN epoch that is drawn from all steps so far, from a lake; 0: PQN without replay"""
     replay_pond: int = 1_000_000
     """steps held on the device for replay; if the run has more, they are drawn from the lake"""
+    replay_newest: int | None = None
+    """replay only from this many newest steps; not given: from all"""
+    replay_rewarded: float = 0.0
+    """share of the replayed sequences that are drawn by a reward in them; the others are drawn uniformly"""
     max_steps: int | None = None
     """steps to keep in the lake, older ones are dropped; not given: all"""
     keep_last: int | None = None
@@ -135,8 +143,10 @@ LIMITS: Limits = {
     name: limits
     for limits, names in {
         (1, inf): "env_steps evaluate_every frame_stack hidden evaluation_episodes evaluation_steps "
-        "checkpoint_every push_every envs rollout epochs minibatches replay_pond max_steps keep_last",
-        (0, 1): "epsilon_start epsilon_end epsilon_share evaluation_epsilon gamma lam replay_share",
+        "checkpoint_every push_every envs rollout epochs minibatches replay_pond replay_newest max_steps "
+        "keep_last",
+        (0, 1): "epsilon_start epsilon_end epsilon_share evaluation_epsilon gamma lam replay_share "
+        "replay_rewarded",
         (0, inf): "seed keep_every learning_rate max_gradient",
     }.items()
     for name in names.split()
@@ -190,39 +200,94 @@ def train(
     return found
 
 
+@lazy.jit(static_argnames="pqn")
+def train_seeds(
+    pqn: PQN, states: Sequence[PQNState], updates: int
+) -> tuple[list[PQNState], list[PQNMetrics]]:
+    """`train` without replay for several agents: one after another on a CPU, under `vmap` elsewhere."""
+    alone = replace(pqn, spread=False)  # agents are divided among the devices, not the environments of each
+    trained = fleet.over_agents(
+        lambda state: train(alone, state, updates)[:2], fleet.stack(list(states)), divide=pqn.env.resumes
+    )
+    agents = [fleet.pick(trained, number) for number in range(len(states))]
+    return [state for state, _ in agents], [sums for _, sums in agents]
+
+
 @stopping.deferring("portion")
 def run(
     config: SingleConfig,
     folder: str | Path,
     *,
+    seeds: int | None = None,
     resume: bool = False,
     resume_from: int | None = None,
     start_over: bool = False,
     loggers: Sequence[Logger] = (),
     tell: Callable[[str], None] = lambda _: None,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Train to the end in `folder`, from the newest usable checkpoint there if it has a run; returns metrics.
 
     `resume`: there must be a run; `resume_from`: continue from that checkpoint; `start_over`: move what the
-    folder holds to a dated folder first.
+    folder holds to a dated folder first. `seeds`: train this many agents in one program, from the seed of
+    `config` on, each as a run in `folder/seed-<number>`; returns the metrics of each, by that name.
     """
     how = Resume(required=resume or resume_from is not None, number=resume_from, start_over=start_over)
-    how.find(folder)
+    configs = {Path(folder): config} if seeds is None else of_seeds(config, Path(folder), seeds)
+    for place in configs:
+        how.find(place)
     pqn = build(config)
     memory = None
     if config.replay_share:
-        every = config.checkpoint_every * config.evaluate_every
-        memory = histories.make_memory(pqn.env.obs, config.pqn, config.replay_pond, config.env_steps, every)
-    with Run.create(
-        folder,
-        "single",
-        config,
-        may_change=MAY_CHANGE,
-        loggers=loggers,
-        keep_every=config.keep_every,
-        prepare=how.prepare,
-    ) as kept:
-        return _SingleTraining(config, pqn, memory, kept, how, tell).train()
+        memory = histories.make_memory(
+            pqn.env.obs,
+            config.pqn,
+            config.replay_pond,
+            config.env_steps,
+            config.checkpoint_every * config.evaluate_every,
+            newest=config.replay_newest,
+            rewarded=config.replay_rewarded,
+            runs=len(configs),
+        )
+    evaluate = arena.evaluator_of(config, pqn.network)
+    with ExitStack() as stack:
+        trainings: list[_SingleTraining] = []
+        for place, own in configs.items():
+            kept = stack.enter_context(create_run(place, "single", own, how, loggers))
+            talk = tell
+            if seeds is not None:
+                talk = partial(lambda name, line: tell(f"{name} {line}"), place.name)
+            trainings.append(_SingleTraining(own, pqn, memory, evaluate, kept, how, talk))
+            stack.enter_context(trainings[-1].loop)
+        while going := [each for each in trainings if each.portion()]:
+            behind = min(each.updates for each in going)  # after a resume some may be ahead of others
+            train_portion([each for each in going if each.updates == behind])
+    found = {each.kept.folder.name: each.metrics or each.kept.last_line() for each in trainings}
+    return found if seeds is not None else found.popitem()[1]
+
+
+def of_seeds(config: SingleConfig, folder: Path, count: int) -> dict[Path, SingleConfig]:
+    """The settings of several seeds by the folders of their runs, each pushed to a folder of its own."""
+    found = {}
+    for seed in range(config.seed, config.seed + count):
+        name = f"seed-{seed}"
+        push_to = config.push_to and f"{config.push_to.rstrip('/')}/{name}"
+        found[folder / name] = replace(config, seed=seed, push_to=push_to)
+    return found
+
+
+def train_portion(runs: list[_SingleTraining]) -> None:
+    """Train a portion of runs that have made the same number of updates, those without replay together."""
+    count, began = runs[0].portion(), time.perf_counter()
+    if len(runs) == 1 or runs[0].history is not None:  # ponds are not stacked, which would copy them
+        for each in runs:
+            each.finish_portion(each.train(count), count)
+        return
+    states, sums = train_seeds(runs[0].pqn, [each.state for each in runs], count)
+    sums = jax.tree.map(np.asarray, sums)  # waits until it is done
+    spent = time.perf_counter() - began
+    for each, state, own in zip(runs, states, sums, strict=True):
+        each.state, each.seconds["train"] = state, spent
+        each.finish_portion(own, count)
 
 
 class _SingleTraining:
@@ -233,21 +298,18 @@ class _SingleTraining:
         config: SingleConfig,
         pqn: PQN,
         memory: HistoryPonds | None,
+        evaluate: Evaluator,
         kept: Run,
         how: Resume,
         tell: Callable[[str], None],
     ) -> None:
-        self.config, self.pqn, self.kept, self.tell = config, pqn, kept, tell
-        self.evaluate = arena.make_evaluate(
-            arena.make_env(config, evaluates=True),
-            pqn.network,
-            config.evaluation_episodes,
-            epsilon=config.evaluation_epsilon,
-            most_steps=config.evaluation_steps,
-        )
+        self.config, self.pqn, self.evaluate, self.kept, self.tell = config, pqn, evaluate, kept, tell
         self.state = pqn.init(jax.random.PRNGKey(config.seed))
         noted = {"frames": 0} if memory is None else {"frames": 0, "lake_commit": None}
-        checkpoint, lake = how.take_up(kept, self._arrays(), noted, partial(self._open_lake, memory))
+        open_lake = partial(arena.open_lake, config, kept.lake_folder, pqn.env.obs)
+        checkpoint, lake = how.take_up(
+            kept, self._arrays(), noted, open_lake if config.replay_share else lambda _: None
+        )
         if checkpoint is not None:
             self.state = arena.restored(self.state, checkpoint.arrays["agent"], pqn.env)
             tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} steps")
@@ -255,18 +317,15 @@ class _SingleTraining:
         self.filled = self.updates
         """the number of the update at which the history was filled"""
         if memory is not None and lake is not None:
-            self.history = histories.PouredHistory(memory, self.state.env.obs, lake)
+            obs, newest = self.state.env.obs, config.replay_newest
+            self.history = histories.PouredHistory(memory, obs, lake, newest)
             if checkpoint is not None and 0 < self.updates < pqn.total_updates:
                 self.history.fill(checkpoint.state["lake_commit"], (config.seed, self.updates))
         guard = Guard(kept.folder, unit="evaluation")
         self.loop = Loop(kept, lake, guard, pushing=Pushing(kept.folder, config.push_to))
         self.seconds = dict.fromkeys(("train", "pour", "fill"), 0.0)  # since the last line of the log
-
-    def _open_lake(self, memory: HistoryPonds | None, commit: int | Start) -> DeviceLake | None:
-        """The lake as it was at a commit, or empty; none without replay."""
-        if memory is None:
-            return None
-        return arena.open_lake(self.config, self.kept.lake_folder, memory.recent.obs, commit)
+        self.metrics: dict[str, Any] = {}
+        """of the last portion"""
 
     @property
     def updates(self) -> int:
@@ -282,41 +341,14 @@ class _SingleTraining:
         """The arrays of a checkpoint."""
         return {"agent": self.state, "policy": self.state.params}
 
-    def train(self) -> dict[str, float]:
-        """Train to the end of the run; returns the metrics of the last portion."""
-        config, total = self.config, self.pqn.total_updates
-        portion = config.evaluate_every // config.pqn.frames
-        metrics: dict[str, Any] = {}
-        with self.loop as loop:
-            while self.updates < total and loop.continues():
-                count = min(portion - self.updates % portion, total - self.updates)
-                metrics = arena.means(self._train(count), count)
-                metrics |= arena.evaluated(
-                    self.evaluate, self.state.params, self.frames, greedy=config.evaluation_greedy
-                )
-                metrics |= {
-                    **arena.emulator_frames(config, self.frames),
-                    "samples": self.frames * config.pqn.epochs,
-                    "gradient_steps": self.updates * config.pqn.gradient_steps,
-                    "env_steps_per_second": count * config.pqn.frames / sum(self.seconds.values()),
-                }
-                if self.history is not None:
-                    metrics |= {f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()}
-                self.seconds = dict.fromkeys(self.seconds, 0.0)
-                number = -(-self.updates // portion)
-                loop.log(self.frames, metrics, number)
-                score = f"score {metrics['score']:6.2f}  evaluation {metrics['evaluation']:6.2f}"
-                self.tell(f"{arena.progress(config, self.frames)}  {score}")
-                due = number % config.checkpoint_every == 0 or self.updates == total
-                if due:
-                    if self.history is not None:
-                        self._fill()  # so a checkpoint needs no ponds
-                    loop.take(number, self._arrays(), {"frames": self.frames})
-                push = number // config.checkpoint_every % config.push_every == 0
-                loop.save(loop.write_taken, push=due and push)
-        return metrics or self.kept.last_line()
+    def portion(self) -> int:
+        """The number of updates until the next evaluation; 0 if the run has ended or must stop."""
+        total, portion = self.pqn.total_updates, self.config.evaluate_every // self.config.pqn.frames
+        if self.updates >= total or not self.loop.continues():
+            return 0
+        return min(portion - self.updates % portion, total - self.updates)
 
-    def _train(self, count: int) -> PQNMetrics:
+    def train(self, count: int) -> PQNMetrics:
         """Train `count` updates; the history is filled again whenever its recent steps are full."""
         stop, sums = self.updates + count, agents_pqn.PQNMetrics.zero()
         while (done := self.updates) < stop:
@@ -343,6 +375,34 @@ class _SingleTraining:
             self.history.pour({"frames": self.frames})
             self.seconds["pour"] += time.perf_counter() - began
         return sums
+
+    def finish_portion(self, sums: PQNMetrics, count: int) -> None:
+        """Evaluate after a portion of `count` updates; log, and save a checkpoint if it is due."""
+        config, total, loop = self.config, self.pqn.total_updates, self.loop
+        metrics = arena.means(sums, count)
+        metrics |= arena.evaluated(
+            self.evaluate, self.state.params, self.frames, greedy=config.evaluation_greedy
+        )
+        metrics |= {
+            **arena.emulator_frames(config, self.frames),
+            "samples": self.frames * config.pqn.epochs,
+            "gradient_steps": self.updates * config.pqn.gradient_steps,
+            "env_steps_per_second": count * config.pqn.frames / sum(self.seconds.values()),
+        }
+        if self.history is not None:
+            metrics |= {f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()}
+        self.seconds = dict.fromkeys(self.seconds, 0.0)
+        number = -(-self.updates // (config.evaluate_every // config.pqn.frames))
+        loop.log(self.frames, metrics, number)
+        self.tell(arena.scores_line(config, self.frames, metrics))
+        due = number % config.checkpoint_every == 0 or self.updates == total
+        if due:
+            if self.history is not None:
+                self._fill()  # so a checkpoint needs no ponds
+            loop.take(number, self._arrays(), {"frames": self.frames})
+        push = number // config.checkpoint_every % config.push_every == 0
+        loop.save(loop.write_taken, push=due and push)
+        self.metrics = metrics
 
     def _fill(self) -> None:
         """Wait until the lake has all steps, and fill the history from that commit."""

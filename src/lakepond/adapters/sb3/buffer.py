@@ -116,13 +116,12 @@ class LakepondReplayBuffer(ReplayBuffer):
             "n_envs": self.n_envs,
             "first": 0,
         }
-        settings = storage.BufferSettings(self.spec, self.buffer_size * self.n_envs, self.alpha, about)
+        capacity = self.buffer_size * self.n_envs
         if self.path is None:
-            opened = storage.Storage(Replay(self.spec, settings.capacity, alpha=self.alpha, threads=1), about)
+            opened = storage.Storage(Replay(self.spec, capacity, alpha=self.alpha, threads=1), about)
         else:
-            opened = storage.over_lake(
-                self.path, settings, cloud=self.cloud, options=self.lake_options, commit=commit
-            )
+            settings = self.spec, capacity, self.alpha, about, self.cloud, self.lake_options or {}
+            opened = storage.over_lake(self.path, *settings, commit=commit)
         self._use(opened)
 
     def _use(self, opened: storage.Storage) -> None:
@@ -179,8 +178,7 @@ class LakepondReplayBuffer(ReplayBuffer):
         self, obs: Tree, next_obs: Tree, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]
     ) -> None:
         """Record a step of each environment, as SB3's own."""
-        if self._storage.stopped:
-            self._check_open()
+        self._check_open()
         spec, replay = self.spec, self._storage.replay
         ended = np.asarray(done).astype(np.bool_).reshape(-1)
         truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos], np.bool_).reshape(-1)
@@ -277,25 +275,23 @@ class LakepondReplayBuffer(ReplayBuffer):
         """The steps with these ids as SB3's samples."""
         batch = self.replay.steps(ids, n_step=self.n_steps, gamma=self.gamma)
         if self.n_steps == 1:
-            rewards, discounts = self._normalize_reward(batch.reward[:, None], env), None
-        else:
-            rewards, discounts = self._returns(batch, env)
+            return self._as_samples(batch, self._normalize_reward(batch.reward[:, None], env), None, env)
+        return self._as_samples(batch, *self._returns(batch, env), env)
+
+    def _as_samples(self, batch: Batch, rewards: Array, discounts: Array | None, env: Any) -> Any:
+        """SB3's samples of a batch; a `done` is 1 where the bootstrap value must be ignored."""
+        ended = batch.terminated
+        if not self.handle_timeout_termination:
+            ended = ended | batch.truncated
         kind = DictReplayBufferSamples if isinstance(batch.obs, dict) else ReplayBufferSamples
         return kind(
             observations=self._tensors(self._normalize_obs(batch.obs, env)),
             actions=self._tensor(batch.action),
             next_observations=self._tensors(self._normalize_obs(batch.next_obs, env)),
-            dones=self._tensor(self.dones_of(batch)),
+            dones=self._tensor(ended.astype(np.float32)[:, None]),
             rewards=self._tensor(rewards),
             discounts=None if discounts is None else self._tensor(discounts),
         )
-
-    def dones_of(self, batch: Batch) -> Array:
-        """Return 1 where the bootstrap value must be ignored, shape (B, 1)."""
-        ended = batch.terminated
-        if not self.handle_timeout_termination:
-            ended = ended | batch.truncated
-        return ended.astype(np.float32)[:, None]
 
     def _returns(self, batch: Batch, env: Any) -> tuple[Array, Array]:
         """The n-step return and the discount after it, in SB3's order of operations and precision.

@@ -7,7 +7,6 @@ import warnings
 from typing import Any, Self
 
 import numpy as np
-from stable_baselines3.common.type_aliases import DictReplayBufferSamples
 from stable_baselines3.her.goal_selection_strategy import KEY_TO_GOAL_STRATEGY, GoalSelectionStrategy
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -161,9 +160,7 @@ class LakepondHerReplayBuffer(LakepondReplayBuffer, HerReplayBuffer):
         chosen = np.random.choice(valid, size=batch_size, replace=True)
         pos, envs = np.unravel_index(chosen, self.ep_length.shape)
         virtual = int(self.her_ratio * batch_size)
-        order = np.roll(
-            np.arange(batch_size), -virtual
-        )  # SB3 draws virtual ones first, and returns them last
+        order = np.roll(np.arange(batch_size), -virtual)  # SB3 draws virtual ones first, returns them last
         pos, envs = pos[order], envs[order]
         real = batch_size - virtual
         batch = self.replay.steps(self.ids_at(pos, envs))
@@ -175,13 +172,7 @@ class LakepondHerReplayBuffer(LakepondReplayBuffer, HerReplayBuffer):
             rewards[real:] = self._rewards(
                 batch.next_obs["achieved_goal"][real:], goals, pos[real:], envs[real:]
             )
-        return DictReplayBufferSamples(
-            observations=self._tensors(self._normalize_obs(batch.obs, env)),
-            actions=self._tensor(batch.action),
-            next_observations=self._tensors(self._normalize_obs(batch.next_obs, env)),
-            dones=self._tensor(self.dones_of(batch)),
-            rewards=self._tensor(self._normalize_reward(rewards[:, None], env)),
-        )
+        return self._as_samples(batch, self._normalize_reward(rewards[:, None], env), None, env)
 
     def _rewards(self, achieved: Array, goals: Array, pos: Array, envs: Array) -> Array:
         if self.env is None:

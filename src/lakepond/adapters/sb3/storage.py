@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lakepond.errors import LakeNotFound, SpecError
 from lakepond.lake.read.lake import Lake
@@ -13,17 +14,6 @@ from lakepond.types import Spec
 
 NOTE = "sb3"
 """the key of the commit notes that describe the buffer"""
-
-
-class BufferSettings(NamedTuple):
-    """What a buffer holds; a lake must have been recorded with the same."""
-
-    spec: Spec
-    capacity: int
-    """steps of all environments"""
-    alpha: float | None
-    about: dict[str, Any]
-    """the spaces and the number of environments; noted with every commit"""
 
 
 class Storage:
@@ -58,26 +48,29 @@ _open_lakes: weakref.WeakValueDictionary[Path, Storage] = weakref.WeakValueDicti
 
 def over_lake(
     path: str,
-    buffer: BufferSettings,
+    spec: Spec,
+    capacity: int,
+    alpha: float | None,
+    about: dict[str, Any],
+    cloud: str | None,
+    options: dict[str, Any],
     *,
-    cloud: str | None = None,
-    options: dict[str, Any] | None = None,
-    commit: int | None = None,
+    commit: int | None,
 ) -> Storage:
     """A replay over the lake at `path`, new or resumed, from its newest commit or the one with that number.
 
+    `about`: the spaces and the number of environments; the lake must have been recorded with the same.
     A buffer of this process that has the lake open is stopped: SB3 makes a second buffer in `load` and in
     `load_replay_buffer`. If that buffer is at the same commit its replay is taken over, without reading.
     """
-    key, (spec, capacity, alpha, about) = Path(path).resolve(), buffer
+    key = Path(path).resolve()
     before = _open_lakes.pop(key, None)
     if before is not None and not before.stopped:
         last = before.commit()
         same = (before.replay.spec, before.replay.capacity, before.about) == (spec, capacity, about)
         if same and commit in (None, last.number) and before.cloud == cloud:
             before.stopped = f"a later buffer of this program has opened {path}; use that one."
-            storage = Storage(before.replay, before.about, path, cloud)
-            _open_lakes[key] = storage
+            _open_lakes[key] = storage = Storage(before.replay, before.about, path, cloud)
             return storage
         before.close()
     if commit is not None and cloud is None and not (key / "lake.json").exists():
@@ -92,7 +85,7 @@ def over_lake(
             commit=commit,
             cloud=cloud,
             pull=None if cloud is None else "lazy",
-            **(options or {}),
+            **options,
         )
     except SpecError as error:
         raise SpecError(f"{path} does not fit {describe(about)}: {error}") from None
@@ -112,8 +105,7 @@ def over_lake(
     except BaseException:
         replay.close(discard=True)
         raise
-    storage = Storage(replay, noted, path, cloud)
-    _open_lakes[key] = storage
+    _open_lakes[key] = storage = Storage(replay, noted, path, cloud)
     return storage
 
 
@@ -124,16 +116,12 @@ def describe(about: dict[str, Any]) -> str:
 
 def _noted(replay: Replay) -> dict[str, Any] | None:
     """The description of the buffer in the newest commit that has one."""
-    try:
+    with suppress(LakeNotFound):  # there is no commit, or an older one is not kept
         lake = replay.lake()
-    except LakeNotFound:
-        return None
-    while True:
-        with lake:
-            found, parent, path = lake.commit.note.get(NOTE), lake.commit.parent, lake.path
-        if found is not None or parent is None:
-            return found
-        try:
+        while True:
+            with lake:
+                found, parent, path = lake.commit.note.get(NOTE), lake.commit.parent, lake.path
+            if found is not None or parent is None:
+                return found
             lake = Lake.open(path, parent)
-        except LakeNotFound:
-            return None
+    return None

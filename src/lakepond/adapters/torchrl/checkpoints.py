@@ -48,15 +48,15 @@ class LakeCheckpointer(StorageCheckpointerBase):
         folder = Path(path) / "lake"
         data = _tensordict_of(storage)
         size = int(data.shape[0])
-        length = len(storage) // (data[0].numel() if data.ndim > 1 else 1)
+        streams = data[0].numel() if data.ndim > 1 else 1
+        length = len(storage) // streams
         cursor = storage._last_cursor_index
         cursor = length - 1 if cursor is None else int(cursor)
         new = self._new_positions(storage, folder, cursor, size)
         if new is None:
             new = (cursor + 1 + np.arange(length)) % length  # oldest first
         keys = Keys.of_tensordict(data[0].reshape(-1)[0] if data.ndim > 1 else data[0])
-        replay = self._opened(folder, keys, size * (data[0].numel() if data.ndim > 1 else 1))
-        streams = data[0].numel() if data.ndim > 1 else 1
+        replay = self._opened(folder, keys, size * streams)
         piece = max(1, PIECE_BYTES // (keys.spec.step_nbytes * streams))
         for at in range(0, len(new), piece):
             some = data[torch.from_numpy(new[at : at + piece])].reshape(-1)
@@ -77,9 +77,7 @@ class LakeCheckpointer(StorageCheckpointerBase):
             return None
         written = np.concatenate([np.zeros(0, np.int64), *self._written])
         expected = (self._cursor + 1 + np.arange(len(written))) % size
-        if not np.array_equal(written, expected):
-            return None
-        return written[-size:]
+        return written[-size:] if np.array_equal(written, expected) else None
 
     def _opened(self, folder: Path, keys: Keys, most: int) -> Replay:
         if self._replay is not None and (self._saved[1] != folder or self._replay.spec != keys.spec):

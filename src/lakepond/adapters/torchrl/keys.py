@@ -23,6 +23,7 @@ from lakepond.types import RESERVED, Array, Batch, Field, Spec, leaves
 NOTE = "torchrl"
 """the key of the commit notes that have the keys"""
 Path = tuple[str, ...]
+ACTION, REWARD = ("action",), ("next", "reward")
 FLAGS = ("terminated", "truncated")
 NOT_OBSERVED = {("done",), ("terminated",), ("truncated",), ("reward",)}
 PIECE_BYTES = 64 << 20
@@ -60,36 +61,28 @@ class Keys:
             if not isinstance(value, torch.Tensor):
                 raise RecordError(f"{path} is {type(value).__name__}, not a tensor; leave it out.")
         fields = {path: _field(path, value) for path, value in found.items()}
-        keys: list[Key] = []
         pairs = [
             path
             for path, field in fields.items()
             if path[0] != "next" and path not in NOT_OBSERVED and fields.get(("next", *path)) == field
         ]
         names = {path: "" if len(pairs) == 1 else f"[{_leaf_key(path)!r}]" for path in pairs}
-        for path in pairs:
-            keys.append(Key(path, f"obs{names[path]}", fields[path].shape))
-            keys.append(Key(("next", *path), f"next_obs{names[path]}", fields[path].shape))
-        taken = {key.path for key in keys}
+        roles = {path: f"obs{names[path]}" for path in pairs}
+        roles |= {("next", *path): f"next_obs{names[path]}" for path in pairs}
         extras: dict[str, Field] = {}
         for path, field in fields.items():
-            if path in taken:
-                continue
-            name = _role(path, field)
-            if name is None:
-                name = _extra_name(path, extras)
-                extras[name] = field
-            keys.append(Key(path, name, field.shape))
-        roles = {key.field: key for key in keys}
+            if path not in roles:
+                roles[path] = _role(path, field) or _extra_name(path, extras)
+                if roles[path] not in ("action", "reward", *FLAGS):
+                    extras[roles[path]] = field
         obs: Any = {_leaf_key(path): fields[path] for path in pairs}
-        reward = fields[roles["reward"].path].dtype if "reward" in roles else "float32"
         spec = Spec(
             obs=NOTHING if not pairs else fields[pairs[0]] if len(pairs) == 1 else obs,
-            action=fields[("action",)] if "action" in roles else NOTHING,
-            reward=Field((), reward),
+            action=fields[ACTION] if roles.get(ACTION) == "action" else NOTHING,
+            reward=Field((), fields[REWARD].dtype if roles.get(REWARD) == "reward" else "float32"),
             extras=extras,
         )
-        return cls(tuple(keys), spec)
+        return cls(tuple(Key(path, name, fields[path].shape) for path, name in roles.items()), spec)
 
     @classmethod
     def of_spec(cls, spec: Spec) -> Keys:
@@ -217,7 +210,7 @@ def _flat(data: Any) -> Any:
 
 def _role(path: Path, field: Field) -> str | None:
     """The field of a spec that a key is; None if it is an extra."""
-    if path == ("action",):
+    if path == ACTION:
         return "action"
     if path[0] == "next" and len(path) == 2 and int(np.prod(field.shape)) == 1:
         if path[1] == "reward" and np.dtype(field.dtype).kind == "f":

@@ -62,8 +62,7 @@ class StepsStorage(TensorStorage):
         size = len(self)
         if at.size and (at.min() < -size or at.max() >= size):
             raise IndexError(f"positions are in [0, {size:,}), not {index!r}.")
-        flat = np.where(at < 0, at + size, at).reshape(-1)
-        found = self._tensordict(flat)
+        found = self._tensordict(np.where(at < 0, at + size, at).reshape(-1))
         found = found[ALONE] if list(found.keys()) == [ALONE] else found
         return found[0] if at.ndim == 0 else found.reshape(at.shape + found.shape[1:])
 
@@ -86,7 +85,7 @@ class _Commits(StorageCheckpointerBase):
         if "steps" in state:
             state.pop("steps").memmap(Path(path) / "steps")
         Path(path).mkdir(parents=True, exist_ok=True)
-        (Path(path) / "replay.json").write_text(json.dumps(state))
+        (Path(path) / "replay.json").write_text(json.dumps(state, allow_nan=False))
 
     def loads(self, storage: Any, path: Any) -> None:
         state = json.loads((Path(path) / "replay.json").read_text())
@@ -252,12 +251,11 @@ class LakeStorage(StepsStorage):
     def __len__(self) -> int:
         return len(self.lake)
 
-    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+    def set(self, *_: Any, **__: Any) -> None:
         """Refuse: it is read-only."""
         raise SpecError(f"{self.lake.path} is read-only here; ReplayStorage(max_size, path) writes a lake.")
 
-    def _empty(self) -> None:
-        raise SpecError(f"{self.lake.path} is read-only here; ReplayStorage(max_size, path) writes a lake.")
+    _empty = set
 
     def state_dict(self) -> dict[str, Any]:
         """The path and the commits of the lake."""

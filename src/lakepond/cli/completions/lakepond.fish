@@ -216,6 +216,8 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l evaluation-steps -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l replay-share -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l replay-pond -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l replay-newest -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l replay-rewarded -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l checkpoint-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l keep-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l max-steps -r
@@ -223,6 +225,7 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l min-free -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l push-to -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l push-every -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l seeds -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l preset -x -a 'minatar published atari tiny'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from mixture' -l out -r
@@ -398,7 +401,7 @@ complete -c lakepond -n '__fish_seen_subcommand_from data; and __fish_seen_subco
 complete -c lakepond -n '__fish_seen_subcommand_from data; and __fish_seen_subcommand_from fetch' -l wheel -r
 complete -c lakepond -n '__fish_seen_subcommand_from data; and __fish_seen_subcommand_from fetch' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from data; and __fish_seen_subcommand_from fetch' -l help
-complete -c lakepond -n '__fish_seen_subcommand_from data; and __fish_seen_subcommand_from fetch' -f -a 'pse sp500'
+complete -c lakepond -n '__fish_seen_subcommand_from data; and __fish_seen_subcommand_from fetch' -f -a 'pse sp500 power'
 complete -c lakepond -n '__fish_seen_subcommand_from data; and __fish_seen_subcommand_from synthetic' -l days -r
 complete -c lakepond -n '__fish_seen_subcommand_from data; and __fish_seen_subcommand_from synthetic' -l instruments -r
 complete -c lakepond -n '__fish_seen_subcommand_from data; and __fish_seen_subcommand_from synthetic' -l seed -r

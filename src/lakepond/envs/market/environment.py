@@ -146,16 +146,8 @@ class MarketEnv(gymnasium.Env[dict[str, Array], Array]):
                 break
         exit_price = goal if reason == "target" else known.close[exit_day, instrument] * left
         profit = (exit_price * (one - cost) / (price * (one + cost)) - one) * hundred
-        return Trade(
-            instrument,
-            entry,
-            exit_day,
-            float(price),
-            float(exit_price),
-            float(percent),
-            float(profit),
-            reason,
-        )
+        numbers = float(price), float(exit_price), float(percent), float(profit)
+        return Trade(instrument, entry, exit_day, *numbers, reason)
 
     def _obs(self) -> dict[str, Array]:
         day, known = self._day, self.history

@@ -87,35 +87,38 @@ def _long(table: Table) -> MarketFile:
     """The panel of a table with one row per day and symbol."""
     if table.problems:
         return MarketFile(None, None, table.problems)
-    problems: list[Problem] = []
-    symbols, dates, column, kind = table.symbols, table.dates, table.codes, table.kind
-    days, row = np.unique(dates, return_inverse=True)
-    first, again = _repeats(row, column, len(symbols))
-    for k, before in zip(again[:MOST_TOLD].tolist(), first[:MOST_TOLD].tolist(), strict=True):
-        what = (
-            f"{symbols[column[k]]} has {dates[k]} already in {kind} {table.lines[before]}; keep each day once"
-        )
-        problems.append(Problem(f"{kind} {table.lines[k]}, column date", what))
-    for k, newest in _not_sorted(dates, column, again):
-        what = f"{dates[k]} of {symbols[column[k]]} comes after {newest}; sort the rows by date"
-        problems.append(Problem(f"{kind} {table.lines[k]}, column date", what))
-    if problems:
+    days, row = np.unique(table.dates, return_inverse=True)
+    if problems := _misplaced_rows(table, row):
         return MarketFile(None, None, problems)
+    shape = len(days), len(table.symbols)
 
     def wide(name: str) -> Floats:
-        values = np.full((len(days), len(symbols)), np.nan)
-        values[row, column] = table.numbers(name)
+        values = np.full(shape, np.nan)
+        values[row, table.codes] = table.numbers[name]
         return values
 
-    line = np.full((len(days), len(symbols)), -1)
-    line[row, column] = table.lines
+    line = np.full(shape, -1)
+    line[row, table.codes] = table.lines
     prices = np.stack([wide(name) for name in PRICES])
-    problems += _wrong_prices(prices, symbols, lambda r, c: f"{kind} {line[r, c]}")
-    if problems:
-        return MarketFile(None, None, problems)
     has_features = table.names == FEATURES
     own = np.stack([wide(name) for name in FEATURES], axis=-1).astype(np.float32) if has_features else None
-    return MarketFile(Panel(days, tuple(symbols), *prices), own, [])
+    problems = _wrong_prices(prices, table.symbols, lambda r, c: f"{table.kind} {line[r, c]}")
+    return MarketFile(None if problems else Panel(days, tuple(table.symbols), *prices), own, problems)
+
+
+def _misplaced_rows(table: Table, row: npt.NDArray[np.int64]) -> list[Problem]:
+    """Days of a symbol that come twice or out of order."""
+    symbols, dates, column, kind = table.symbols, table.dates, table.codes, table.kind
+    first, again = _repeats(row, column, len(symbols))
+    found = [
+        (k, f"{symbols[column[k]]} has {dates[k]} already in {kind} {table.lines[j]}; keep each day once")
+        for k, j in zip(again[:MOST_TOLD].tolist(), first[:MOST_TOLD].tolist(), strict=True)
+    ]
+    found += [
+        (k, f"{dates[k]} of {symbols[column[k]]} comes after {newest}; sort the rows by date")
+        for k, newest in _not_sorted(dates, column, again)
+    ]
+    return [Problem(f"{kind} {table.lines[k]}, column date", what) for k, what in found]
 
 
 def _repeats(
@@ -176,18 +179,14 @@ def _array(
         is_features = table.shape[-1] > 4
     order = (0, 2, 3, 1) if is_features else (0, 1, 2, 3)  # features begin with open, close, high, low
     prices = np.stack([table[..., i] for i in order])
-    days = (
-        np.busday_offset(np.full(len(table), FIRST_DAY), np.arange(len(table)))
-        if dates is None
-        else dates.astype("datetime64[D]")
-    )
+    if dates is None:
+        dates = np.busday_offset(np.full(len(table), FIRST_DAY), np.arange(len(table)))
+    days = dates.astype("datetime64[D]")
     names = [f"I{i:03d}" for i in range(table.shape[1])] if symbols is None else [str(s) for s in symbols]
+    own = table.astype(np.float32) if is_features else None
     problems = _wrong_prices(prices, names, lambda r, c: f"[{r}, {c}]")
-    if problems:
-        return MarketFile(None, None, problems)
-    return MarketFile(
-        Panel(days, tuple(names), *prices), table.astype(np.float32) if is_features else None, []
-    )
+    panel = None if problems else Panel(days, tuple(names), *prices)
+    return MarketFile(panel, own, problems)
 
 
 # --- both ------------------------------------------------------------------------------------------

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +36,8 @@ FREE_CELLS, CELLS_PER_ROW = 1 << 22, 64
 """days x symbols that a panel may always have; beyond them, at most this many for each row of the table"""
 
 Floats = npt.NDArray[np.float64]
+Piece: TypeAlias = tuple[dict[str, list[object]], Sequence[int]]
+"""cells of some rows by column, and the numbers of these rows in the file"""
 
 
 class Problem(NamedTuple):
@@ -49,87 +53,72 @@ class Problem(NamedTuple):
 class Table:
     """Rows of day, symbol and numbers; `problems` is not empty if some of them are wrong."""
 
+    symbols: list[str]
+    dates: npt.NDArray[np.datetime64]
+    """the day of each row"""
+    codes: npt.NDArray[np.int32]
+    """the index of each row's symbol in `symbols`"""
+    lines: npt.NDArray[np.int64]
+    """the number of each row in the file"""
+    numbers: dict[str, Floats]
+    """the values of each column, NaN where a cell is empty"""
+
     def __init__(self, heading: Sequence[str], kind: str) -> None:
         """`kind`: what a row of the file is called, "row" or "line"."""
         self.kind = kind
         self.problems: list[Problem] = []
-        self.symbols: list[str] = []
         self.names: tuple[str, ...] = FEATURES if set(FEATURES) <= set(heading) else PRICES
         """of the numbers"""
+        self.wanted = ("date", "symbol", *self.names)
+        """the columns that are read"""
         self._codes: dict[str, int] = {}
-        self._wrong = dict.fromkeys(("date", *self.names), 0)
-        self._days: set[int] = set()
-        self._pieces: list[tuple[npt.NDArray[Any], ...]] = []
-        self._columns: tuple[npt.NDArray[Any], ...] = ()
-        self._rows = 0
+        self._wrong = Counter[str]()
         absent = [name for name in ("date", "symbol", *PRICES) if name not in heading]
         if absent:
             has = ", ".join(heading[:20]) or "none"
             more = f" and {len(heading) - 20} more" if len(heading) > 20 else ""
             self.problems.append(Problem("heading", f"no column {', '.join(absent)}; it has {has}{more}"))
 
-    def __len__(self) -> int:
-        return self._rows
+    def read(self, pieces: Iterable[Piece]) -> Table:
+        """Read all rows, as far as that is of use, unless the heading is wrong already."""
+        if self.problems:
+            return self
+        taken: list[tuple[npt.NDArray[Any], ...]] = []
+        days: set[int] = set()
+        count = 0
+        for cells, rows in pieces:
+            taken.append(self._columns(cells, rows))
+            days.update(taken[-1][0].tolist())
+            count += len(rows)
+            if count > MOST_ROWS:
+                raise MarketDataError(
+                    f"it has more than {MOST_ROWS:,} rows; cut it to the days and symbols you need."
+                )
+            if count > len(days) * len(self._codes):  # a day of a symbol is there twice
+                break
+        if not count:
+            self.problems.append(Problem("", "the table has no rows"))
+            return self
+        self.symbols = list(self._codes)
+        dates, self.codes, self.lines, *numbers = map(np.concatenate, zip(*taken, strict=True))
+        self.dates, self.numbers = dates.astype("datetime64[D]"), dict(zip(self.names, numbers, strict=True))
+        if len(days) * len(self.symbols) > FREE_CELLS + CELLS_PER_ROW * count:
+            what = (
+                f"{count:,} rows name {len(days):,} days and {len(self.symbols):,} symbols: "
+                "nearly all of the panel would be empty; keep the symbols that are traded on most days"
+            )
+            self.problems.append(Problem("", what))
+        return self
 
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        """The columns that are read."""
-        return ("date", "symbol", *self.names)
-
-    def take(self, cells: dict[str, list[object]], rows: Sequence[int]) -> bool:
-        """Add some rows, whose numbers in the file are `rows`; False if reading on is of no use."""
-        dates = np.array([self._date(cell, rows[k]) for k, cell in enumerate(cells["date"])])
-        codes = np.array([self._codes.setdefault(str(cell), len(self._codes)) for cell in cells["symbol"]])
-        longest = max(map(len, self._codes), default=0)
+    def _columns(self, cells: dict[str, list[object]], rows: Sequence[int]) -> tuple[npt.NDArray[Any], ...]:
+        """Days, codes of symbols, numbers of the rows, then the numbers in them."""
+        dates = [self._date(cell, row) for cell, row in zip(cells["date"], rows, strict=True)]
+        codes = [self._codes.setdefault(str(cell), len(self._codes)) for cell in cells["symbol"]]
+        longest = max(map(len, self._codes))
         if longest > SYMBOL_LENGTH:
             raise MarketDataError(f"a symbol has {longest:,} characters; the maximum is {SYMBOL_LENGTH}.")
-        numbers = [self._numbers(name, cells[name], rows) for name in self.names]
-        self._pieces.append(
-            (dates.astype(np.int64), codes.astype(np.int32), np.array(rows, np.int64), *numbers)
-        )
-        self._rows += len(rows)
-        self._days.update(dates.tolist())
-        if self._rows > MOST_ROWS:
-            raise MarketDataError(
-                f"it has more than {MOST_ROWS:,} rows; cut it to the days and symbols you need."
-            )
-        return self._rows <= len(self._days) * len(self._codes)  # or a day of a symbol is there twice
-
-    def finish(self) -> None:
-        """Join the pieces; the columns are there from now on."""
-        self.symbols = list(self._codes)
-        self._columns = tuple(map(np.concatenate, zip(*self._pieces, strict=True)))
-        self._pieces = []
-        cells = len(self._days) * len(self.symbols)
-        if not self._rows:
-            self.problems.append(Problem("", "the table has no rows"))
-        elif cells > FREE_CELLS + CELLS_PER_ROW * self._rows:
-            self.problems.append(
-                Problem(
-                    "",
-                    f"{self._rows:,} rows name {len(self._days):,} days and {len(self.symbols):,} symbols: "
-                    "nearly all of the panel would be empty; keep the symbols that are traded on most days",
-                )
-            )
-
-    @property
-    def dates(self) -> npt.NDArray[np.datetime64]:
-        """The day of each row."""
-        return self._columns[0].astype("datetime64[D]")
-
-    @property
-    def codes(self) -> npt.NDArray[np.int32]:
-        """The index of each row's symbol in `symbols`."""
-        return self._columns[1]
-
-    @property
-    def lines(self) -> npt.NDArray[np.int64]:
-        """The number of each row in the file."""
-        return self._columns[2]
-
-    def numbers(self, name: str) -> Floats:
-        """The values of a column, NaN where a cell is empty."""
-        return self._columns[3 + self.names.index(name)]
+        places = np.array(dates, np.int64), np.array(codes, np.int32), np.array(rows, np.int64)
+        return *places, *(self._numbers(name, cells[name], rows) for name in self.names)
 
     def _date(self, cell: object, row: int) -> int:
         try:
@@ -170,21 +159,14 @@ def read_csv(path: Path) -> Table:
             reader = csv.reader(file)
             heading = [name.strip().lower() for name in next(reader, [])]
             table = Table(heading, "line")
-            if not table.problems:
-                for cells, lines in _csv_pieces(reader, heading, table):
-                    if not table.take(cells, lines):
-                        break
-                table.finish()
-            return table
+            return table.read(_csv_pieces(reader, heading, table))
     except csv.Error as error:
         raise MarketDataError(
             f"line {reader.line_num}: {error}; write plain comma-separated values."
         ) from error
 
 
-def _csv_pieces(
-    reader: Any, heading: list[str], table: Table
-) -> Iterator[tuple[dict[str, list[object]], list[int]]]:
+def _csv_pieces(reader: Any, heading: list[str], table: Table) -> Iterator[Piece]:
     places = [(name, heading.index(name)) for name in table.wanted]
     cells: dict[str, list[object]] = {name: [] for name, _ in places}
     lines: list[int] = []
@@ -218,9 +200,8 @@ def read_parquet(path: Path) -> Table:
         ]
     # texts stay a dictionary and an index: one long text may be repeated in every row
     with pq.ParquetFile(path, read_dictionary=texts, pre_buffer=False) as opened:
-        heading, wanted = _arrow_heading(opened.schema_arrow)
-        batches = opened.iter_batches(PIECE_ROWS, columns=wanted, use_threads=False)
-        return _arrow_table(heading, batches)
+        batches = partial(opened.iter_batches, PIECE_ROWS, use_threads=False)
+        return _arrow_table(opened.schema_arrow, lambda wanted: batches(columns=wanted))
 
 
 def read_arrow(path: Path) -> Table:
@@ -230,9 +211,8 @@ def read_arrow(path: Path) -> Table:
     _check_rows(check_ipc(path, MOST_RATIO), path)
     with pa.OSFile(os.fspath(path)) as file:
         reader = pa.ipc.open_file(file)
-        heading, _ = _arrow_heading(reader.schema)
         batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-        return _arrow_table(heading, batches)
+        return _arrow_table(reader.schema, lambda _: batches)
 
 
 def _check_rows(rows: int, path: Path) -> None:
@@ -241,46 +221,40 @@ def _check_rows(rows: int, path: Path) -> None:
         raise MarketDataError(f"its {size:,} bytes declare {rows:,} rows, more than prices fit into.")
 
 
-def _arrow_heading(schema: Any) -> tuple[dict[str, str], list[str]]:
-    """The columns of a schema by their lower-case names, and those that are read, their types checked."""
-    import pyarrow.types as t
-
-    def plain(kind: Any) -> bool:
-        if t.is_dictionary(kind):
-            kind = kind.value_type
-        numbers = t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind) or t.is_null(kind)
-        return bool(
-            numbers or t.is_string(kind) or t.is_large_string(kind) or t.is_date(kind) or t.is_timestamp(kind)
-        )
-
+def _arrow_table(schema: Any, batches: Callable[[list[str]], Iterable[Any]]) -> Table:
+    """The table of a schema whose types are checked; `batches`: of the columns that are read."""
     heading = {name.strip().lower(): name for name in schema.names}
     if len(heading) < len(schema.names):
         raise MarketDataError("two of its columns have the same name.")
-    wanted = [heading[name] for name in Table(list(heading), "row").wanted if name in heading]
-    for name in wanted:
-        if not plain(schema.field(name).type):
+    table = Table(list(heading), "row")
+    columns = {name: heading[name] for name in table.wanted if name in heading}
+    for name in columns.values():
+        if not _is_plain(schema.field(name).type):
             raise MarketDataError(
                 f"column {name} is {schema.field(name).type}, not text, a date or a number."
             )
-    return heading, wanted
+    return table.read(_arrow_pieces(batches(list(columns.values())), columns))
 
 
-def _arrow_table(heading: dict[str, str], batches: Iterable[Any]) -> Table:
-    table = Table(list(heading), "row")
-    if table.problems:
-        return table
-    for part in _arrow_pieces(batches):
-        cells = {name: _cells(part.column(heading[name])) for name in table.wanted}
-        if not table.take(cells, range(len(table), len(table) + part.num_rows)):
-            break
-    table.finish()
-    return table
+def _is_plain(kind: Any) -> bool:
+    import pyarrow.types as t
+
+    if t.is_dictionary(kind):
+        kind = kind.value_type
+    plain = (t.is_integer, t.is_floating, t.is_decimal, t.is_null, t.is_string, t.is_large_string, t.is_date)
+    return any(check(kind) for check in (*plain, t.is_timestamp))
 
 
-def _arrow_pieces(batches: Iterable[Any]) -> Iterator[Any]:
+def _arrow_pieces(batches: Iterable[Any], columns: dict[str, str]) -> Iterator[Piece]:
+    """Pieces of batches; `columns`: their names in the file by those that are wanted."""
+    rows = 0
     for batch in batches:
         batch.validate(full=True)  # or offsets in the file may point outside of its buffers
-        yield from (batch.slice(at, PIECE_ROWS) for at in range(0, batch.num_rows, PIECE_ROWS))
+        for at in range(0, batch.num_rows, PIECE_ROWS):
+            part = batch.slice(at, PIECE_ROWS)
+            cells = {name: _cells(part.column(column)) for name, column in columns.items()}
+            yield cells, range(rows, rows + part.num_rows)
+            rows += part.num_rows
 
 
 def _cells(column: Any) -> list[object]:

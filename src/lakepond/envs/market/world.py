@@ -61,6 +61,6 @@ class Market(NamedTuple):
                 for one in history.close.T.tolist()
             ],
         }
-        data, file = json.dumps(names).encode(), folder / NAMES
+        data, file = json.dumps(names, allow_nan=False).encode(), folder / NAMES
         if not file.exists() or file.read_bytes() != data:
             write_bytes(folder, NAMES, data)

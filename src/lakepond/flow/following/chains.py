@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -28,8 +27,6 @@ from lakepond.lake.read.lake import Lake, check_files, newest_intact
 from lakepond.types import Spec
 
 log = logging.getLogger("lakepond")
-NEW_SECONDS = 0.5
-"""how long the file of a new commit may be locked by its writer"""
 
 
 class Chains(Protocol):
@@ -189,15 +186,7 @@ class LocalChains:
 
     def lake(self, heads: Mapping[str, Commit]) -> Lake:
         """The lake at these commits; retention keeps them until it is closed."""
-        until = time.monotonic() + NEW_SECONDS
-        while True:
-            try:
-                return Lake(self.path, self.spec, dict(heads))
-            except FileNotFoundError:
-                there = (self._folder(chain) / commits.file_name(c.number) for chain, c in heads.items())
-                if time.monotonic() > until or not all(file.exists() for file in there):
-                    raise
-            time.sleep(0.001)  # its writer has published it and not closed it yet
+        return Lake(self.path, self.spec, dict(heads))
 
     def verify(self, chain: str, commit: Commit, progress: Callable[[int, int], None]) -> None:
         """Every file, and that the steps in them find their rows."""

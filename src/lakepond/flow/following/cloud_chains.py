@@ -36,7 +36,7 @@ from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorr
 from lakepond.formats import ranges
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments
-from lakepond.lake.files import make_folders
+from lakepond.lake.files import make_folders, write_all, write_whole
 from lakepond.lake.format import commits, description, snapshots
 from lakepond.lake.format.checksum import digest_of
 from lakepond.lake.format.commits import Commit
@@ -173,7 +173,7 @@ class CloudChains:
             home = writers.home(self.path, chain)
             for folder in (home / "segments", home / "commits"):
                 folder.mkdir(parents=True, exist_ok=True)
-            (home / "commits" / commits.file_name(commit.number)).write_bytes(commit.to_json())
+            _cache(home / "commits", commit)
             age = time.time() - datetime.fromisoformat(commit.time).timestamp()
             lease = self._lease(chain) if age > self._unleased else None
             segments[chain] = self.segments(chain, lease)
@@ -318,6 +318,12 @@ class CloudChains:
 
     def __str__(self) -> str:
         return str(self.store.cloud)
+
+
+def _cache(folder: Path, commit: Commit) -> None:
+    """Store a commit atomically; it is not synced, because it is read from the bucket after a power cut."""
+    name = commits.file_name(commit.number)
+    write_whole(folder, lambda file: write_all(file, commit.to_json()), lambda _: name, sync=False)
 
 
 def _remove(cache: Path, pid: int) -> None:

@@ -51,7 +51,7 @@ class Position:
         self._at, self._count = time.monotonic(), self._count + 1
         inserted, sampled = limits.inserted - self._before[0], limits.sampled - self._before[1]
         found = {"count": self._count, "sampled": limits.sampled, "inserted": limits.inserted}
-        data = json.dumps({**found, "ahead": limits.is_ahead(inserted, sampled)}).encode()
+        data = json.dumps({**found, "ahead": limits.is_ahead(inserted, sampled)}, allow_nan=False).encode()
         try:
             if self._count == 1:
                 self._delete_old()

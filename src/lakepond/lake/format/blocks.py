@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +81,7 @@ class Blocks:
         """`held`: the file is read whole, as it is stored, and kept in memory."""
         self.path, self.info = Path(path), info
         self._held: memoryview | None = None
+        self._hashed: tuple[Digest, int] | None = None
         self.block_bytes = info.block_rows * info.row_bytes
         self.plain: Bytes | None = None
         self._file = ReadFile(self.path)
@@ -139,15 +142,27 @@ class Blocks:
             self._check(block, self.plain[block * self.block_bytes : (block + 1) * self.block_bytes].data)
             self._checked[block] = True
 
-    def check_file(self) -> None:
-        """Read the whole file and compare its digest; forget which plain blocks were checked."""
-        digest = Digest()
-        for at in range(0, self.info.bytes, 1 << 20):
-            digest.update(self._pread(at, min(1 << 20, self.info.bytes - at)))
-        if digest.hexdigest() != self.info.digest:
-            raise self.corrupt(f"its content has the digest {digest.hexdigest()}, not {self.info.digest}")
-        if self.plain is not None:
-            self._checked[:] = False
+    def check_stored(self) -> None:
+        """Read all blocks in their order and check them as they are stored."""
+        for block, (offset, size) in enumerate(self._spans):
+            self._check(block, memoryview(self._pread(offset, size)))
+
+    @contextmanager
+    def checking_digest(self) -> Iterator[None]:
+        """Hash what one thread reads in the block, in the order of the file; then the rest of the file.
+
+        At the end `LakeCorrupt` is raised unless the digest is that of the file's name.
+        """
+        self._hashed = Digest(), 0
+        try:
+            yield
+            while (at := self._hashed[1]) < self.info.bytes:
+                self._pread(at, min(1 << 20, self.info.bytes - at))
+            found = self._hashed[0].hexdigest()
+        finally:
+            self._hashed = None
+        if found != self.info.digest:
+            raise self.corrupt(f"its content has the digest {found}, not {self.info.digest}")
 
     def corrupt(self, what: str) -> LakeCorrupt:
         """The error that says so, and what to do."""
@@ -196,6 +211,9 @@ class Blocks:
                 raise LakeCorrupt(f"{self.path} {GONE}") from None
         if len(data) != size:
             raise self.corrupt(f"it was cut off while open, before byte {offset + size}")
+        if self._hashed is not None and self._hashed[1] == offset:
+            self._hashed[0].update(data)
+            self._hashed = self._hashed[0], offset + size
         return data
 
 

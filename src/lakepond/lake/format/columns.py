@@ -48,7 +48,7 @@ class Column:
     @cached_property
     def prefix(self) -> str:
         """The same as JSON, without the closing bracket."""
-        return json.dumps(self.describe())[:-1]
+        return json.dumps(self.describe(), allow_nan=False)[:-1]
 
     @cached_property
     def type(self) -> Any:
@@ -162,7 +162,7 @@ class StepFileLayout:
         sealed = json.dumps([summary, *(column.describe() for column in self.columns), *sums]).encode()
         summary["xxh3"] = xxhash.xxh3_64_hexdigest(sealed)
         notes = {NOTE + name.encode(): note for name, note in self.notes}
-        return pa.schema(fields, {b"lakepond.steps": json.dumps(summary).encode(), **notes})
+        return pa.schema(fields, {b"lakepond.steps": json.dumps(summary, allow_nan=False).encode(), **notes})
 
     def checksum(self, column: Column, start: int, part: Array) -> str:
         """Of the values of a column from step `start` on, and of what they mean."""

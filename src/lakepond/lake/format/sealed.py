@@ -10,22 +10,19 @@ strict: a number that is not finite is written as the string "NaN", "Infinity" o
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from lakepond.lake.format.checksum import DIGEST_BYTES, digest_of
 
+NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
+"""the strings that stand for numbers that are not finite"""
 _SEAL = b', "checksum": "'
 _LENGTH = len(_SEAL) + 2 * DIGEST_BYTES + 2
 
 
 def seal(content: dict[str, Any]) -> bytes:
     """The file with this content."""
-    try:
-        text = json.dumps(content, allow_nan=False)
-    except ValueError:
-        text = json.dumps(finite(content), allow_nan=False)
-    data = text.encode()
+    data = strict(content)
     return data[:-1] + _SEAL + digest_of(data).encode() + b'"}'
 
 
@@ -48,12 +45,15 @@ def parse(data: bytes) -> Any:
         return None
 
 
-def finite(value: Any) -> Any:
-    """JSON data with strings in place of numbers that are not finite."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return value
+def strict(value: Any, *, indent: int | None = None) -> bytes:
+    """A value as strict JSON, with strings in place of numbers that are not finite."""
+    try:
+        text = json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        text = json.dumps(as_stored(value), indent=indent, allow_nan=False)
+    return text.encode()
+
+
+def as_stored(value: Any) -> Any:
+    """A copy of a value as it is read back from strict JSON: also with lists for tuples, and text as keys."""
+    return json.loads(json.dumps(value), parse_constant=str)

@@ -118,19 +118,23 @@ class Shard:
             self._blocks.check_plain(np.arange(start // size, (stop - 1) // size + 1))
         return self._plain()[start:stop]
 
-    def verify(self, pool: Executor | None = None) -> None:
-        """Read and decode everything; `LakeCorrupt` unless the file is, byte for byte, what was written."""
-        self._blocks.check_file()
-        if self.info.codec == "none":
-            self._blocks.check_plain(np.arange(self.info.blocks))
-            return
-        if self._blocks.block_bytes > GROUP_BYTES:
-            pool = None  # rows of that size are decoded one at a time, not one per thread
+    def verify(self) -> None:
+        """Read the file once and decode it; `LakeCorrupt` unless it is, byte for byte, what was written.
+
+        No other thread may use the object meanwhile.
+        """
+        with self._blocks.checking_digest():
+            if self.info.codec == "none":
+                self._blocks.check_stored()
+            else:
+                self._decode_all()
+
+    def _decode_all(self) -> None:
         size = max(1, GROUP_BYTES // self._blocks.block_bytes)
         starts = range(0, self.info.blocks, size)
         groups = [_Group(np.arange(at, min(at + size, self.info.blocks)), 0, 0, False) for at in starts]
         none, nowhere = np.empty(0, np.int64), np.empty((0, self.info.row_bytes), np.uint8)
-        run([partial(self._decode, group, none, None, nowhere) for group in groups], pool)
+        run([partial(self._decode, group, none, None, nowhere) for group in groups])
 
     def close(self) -> None:
         """Close the file; views handed out stay valid."""

@@ -20,7 +20,7 @@ from lakepond.errors import SpecError
 from lakepond.lake.format.blocks import ShardInfo
 from lakepond.lake.format.checksum import Tally, crc32c
 
-_BORROW = 8  # an array of this many blocks is compressed where it lies; from a smaller one, rows are copied
+_BORROW = 8  # an array of this many blocks is compressed in place; from a smaller one, rows are copied
 _TASK_BYTES = 1 << 20  # plain bytes compressed in one go: long enough that threads seldom meet at the GIL
 
 Bytes = NDArray[np.uint8]

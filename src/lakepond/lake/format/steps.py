@@ -106,7 +106,7 @@ def write_batches(
                 sums.append(layout.checksum(column, number * layout.batch, part))
                 arrays.append(column.to_arrow(part))
             batch = pa.record_batch(arrays, schema=schema)
-            writer.write_batch(batch, {"lakepond.xxh3": json.dumps(sums)})
+            writer.write_batch(batch, {"lakepond.xxh3": json.dumps(sums, allow_nan=False)})
     digest = tally.finish(sync=sync)
     return StepsInfo(layout.steps, tally.bytes, digest)
 
@@ -131,17 +131,17 @@ def read_steps(
     stop: int | None = None,
     *,
     layout: StepFileLayout | None = None,
+    name: str | None = None,
 ) -> dict[str, Array]:
     """Steps [start, stop) of these columns, or of all, as new arrays; every batch that is read is checked.
 
-    layout: as `read_layout` returns it, if it is known. Anything that is not as it was written raises
-    `LakeCorrupt`. Memory: the result and one batch.
+    layout: as `read_layout` returns it, if it is known. name: of a buffer, for errors. Anything that is not
+    as it was written raises `LakeCorrupt`. Memory: the result and one batch.
     """
     import pyarrow as pa
 
-    what = os.fspath(source) if isinstance(source, str | os.PathLike) else "this buffer"
-    # not mapped: as fast, and a file cut by another process is an error and not a SIGBUS
-    with pa.OSFile(what) if isinstance(source, str | os.PathLike) else pa.BufferReader(source) as file:
+    what, opened = _open(source, name)
+    with opened as file:
         if layout is None:
             with _blaming(what):
                 layout = StepFileLayout.from_schema(pa.ipc.open_file(file).schema)
@@ -164,14 +164,25 @@ def read_notes(source: str | os.PathLike[str] | bytes | memoryview) -> dict[str,
     return dict(read_layout(source).notes)
 
 
-def read_layout(source: str | os.PathLike[str] | bytes | memoryview) -> StepFileLayout:
-    """The layout in the schema of a file of steps, checked."""
+def read_layout(
+    source: str | os.PathLike[str] | bytes | memoryview, *, name: str | None = None
+) -> StepFileLayout:
+    """The layout in the schema of a file of steps, checked. `name`: of a buffer, for errors."""
     import pyarrow as pa
 
-    what = os.fspath(source) if isinstance(source, str | os.PathLike) else "this buffer"
-    opened = pa.OSFile(what) if isinstance(source, str | os.PathLike) else pa.BufferReader(source)
+    what, opened = _open(source, name)
     with opened as file, _blaming(what):
         return StepFileLayout.from_schema(pa.ipc.open_file(file).schema)
+
+
+def _open(source: str | os.PathLike[str] | bytes | memoryview, name: str | None) -> tuple[str, Any]:
+    """What errors call a file or a buffer, and the open file."""
+    import pyarrow as pa
+
+    if isinstance(source, str | os.PathLike):
+        # not mapped: as fast, and a file cut by another process is an error and not a SIGBUS
+        return os.fspath(source), pa.OSFile(os.fspath(source))
+    return name or "this buffer", pa.BufferReader(source)
 
 
 def _check_sizes(file: Any, layout: StepFileLayout, begin: int, end: int) -> None:

@@ -206,16 +206,13 @@ class LakeReader:
         """The columns of some steps of a segment, by sorted ids, and where their windows are."""
         known = self._steps.know(stored)
         columns = self._steps.read(stored, ids - stored.first)
+        known.check_windows(stored.head.segments.folder / stored.name, columns)
         leaves: list[LeafPart | Array] = []
         for i, (layout, track) in enumerate(zip(known.layouts, known.tracks, strict=True)):
             if layout is None or track is None:
                 leaves.append(columns.pop(f"values[{i}]"))
                 continue
-            starts = columns.pop(f"windows[{i}]")
-            if len(starts) and (starts.min() < 0 or starts.max() + layout.length > len(track)):
-                file = stored.head.segments.folder / stored.name
-                raise LakeCorrupt(f"{file} has a window outside of its track; run `lakepond repair`.")
-            leaves.append(LeafPart(layout, track, starts))
+            leaves.append(LeafPart(layout, track, columns.pop(f"windows[{i}]")))
         return Part(ids, columns, leaves)
 
     def scan(
@@ -329,12 +326,6 @@ class LakeReader:
         for head in self.heads:
             for file in head.catalog.rows(leaf):
                 yield file.first + head.shift[leaf], file
-
-    def check_rows(self, head: Head, leaf: int, runs: Array) -> None:
-        """Raise `LakeCorrupt` unless a commit has all rows of some runs, (n, 2): first row and count."""
-        for start, count in runs[runs[:, 1] > 0].tolist():
-            if not head.catalog.covers(leaf, start, start + count):
-                raise LakeCorrupt(f"a window of {self.path} names a row that is in no file of its commit.")
 
     # --- open files of rows ----------------------------------------------------------------------
 

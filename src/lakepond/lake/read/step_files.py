@@ -10,6 +10,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,6 +46,14 @@ class Known(NamedTuple):
         """Memory for the tracks."""
         return sum(track.nbytes for track in self.tracks if track is not None)
 
+    def check_windows(self, file: Path, columns: Mapping[str, Array]) -> None:
+        """Raise `LakeCorrupt` unless the windows of some steps of the file are within their tracks."""
+        for i, (layout, track) in enumerate(zip(self.layouts, self.tracks, strict=True)):
+            if layout is not None and track is not None:
+                starts = columns[f"windows[{i}]"]
+                if len(starts) and (starts.min() < 0 or starts.max() + layout.length > len(track)):
+                    raise LakeCorrupt(f"{file} has a window outside of its track; run `lakepond repair`.")
+
 
 def column_fields(spec: Spec) -> dict[str, Field]:
     """The columns besides the observations, `stream` included, by their names in the file."""
@@ -77,11 +86,7 @@ class StepsFiles:
             known = self._known.get(key)
             if known is None:
                 with segment.head.segments.using(segment.name) as file:
-                    layout = read_layout(file)
-                try:
-                    known = self._check(layout, segment)
-                except (LookupError, ValueError, TypeError, OverflowError) as error:
-                    raise LakeCorrupt(f"{file} is damaged: {error}; run `lakepond repair`.") from error
+                    known = self.check(read_layout(file), segment, file)
                 self._known[key] = known
                 self._held += known.nbytes
             self._known.move_to_end(key)
@@ -130,6 +135,13 @@ class StepsFiles:
             self._held -= _nbytes(self._batches.popitem(last=False)[1])
         while len(self._known) > 1 and (self._held > KEPT_BYTES or len(self._known) > OPEN_FILES):
             self._held -= self._known.popitem(last=False)[1].nbytes
+
+    def check(self, layout: arrow.StepFileLayout, segment: Stored, file: Path) -> Known:
+        """The layout of a segment's file; `LakeCorrupt` if it does not match the lake."""
+        try:
+            return self._check(layout, segment)
+        except (LookupError, ValueError, TypeError, OverflowError) as error:
+            raise LakeCorrupt(f"{file} is damaged: {error}; run `lakepond repair`.") from error
 
     def _check(self, layout: arrow.StepFileLayout, segment: Stored) -> Known:
         if layout.steps != segment.segment.steps.steps:

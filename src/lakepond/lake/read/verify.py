@@ -1,25 +1,28 @@
-"""Checking every byte of a lake: files on two threads, each file once."""
+"""Checking every byte of a lake: files on two threads, each file read once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from lakepond.errors import LakeCorrupt
+from lakepond.lake.elsewhere import known
 from lakepond.lake.format import manifests
 from lakepond.lake.format.checksum import Digest
-from lakepond.lake.format.entries import Manifest, RowsFile
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.entries import Entries, Entry, File, Manifest, RowsFile
 from lakepond.lake.format.names import is_shared
 from lakepond.lake.format.shard import Shard
-from lakepond.lake.read.assemble import PART_STEPS
-from lakepond.lake.read.reader import Head, LeafPart, Stored
-from lakepond.lake.read.weights import read_weights
-from lakepond.types import leaves
+from lakepond.lake.format.steps import StepsInfo, read_layout, read_steps
+from lakepond.lake.read.reader import Head, Stored
+from lakepond.lake.read.step_files import StepsFiles
+from lakepond.lake.read.weights import never_recorded, read_file
+from lakepond.types import Array, Spec, leaves
 
 if TYPE_CHECKING:
     from lakepond.lake.read.lake import Lake
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 THREADS = 2
 QUEUED = 8
 """files that wait to be checked"""
+HELD_BYTES = 128 << 20
+"""files of steps up to this size are read into memory, hashed and decoded there; lakepond writes files of
+about 64 MB. Larger ones are hashed, then read again batch by batch"""
 
 
 class Check(NamedTuple):
@@ -37,25 +43,34 @@ class Check(NamedTuple):
     run: Callable[[], None]
 
 
-def verify(lake: Lake, *, progress: Callable[[int, int], None] | None = None) -> None:
-    """Read and check every byte of an open lake; raise `LakeCorrupt` with the first damaged file.
+class Runnable(Protocol):
+    """A `Check`, or what else is to run in order with checks."""
 
-    Memory: a few files per thread, whatever the lake holds.
+    @property
+    def run(self) -> Callable[[], None]:
+        """Raises `LakeCorrupt` or OSError if a file is damaged."""
+
+
+T = TypeVar("T", bound=Runnable)
+
+
+def run_all(checks: Iterable[T], done: Callable[[T, LakeCorrupt | OSError | None], None]) -> None:
+    """Run checks on two threads; call `done` with each and its error, in their order, on this thread.
+
+    `checks` is read at most `QUEUED` checks ahead of `done`.
     """
-    done, total = 0, sum(head.catalog.totals().bytes for head in lake.reader.heads)
-    waiting: list[tuple[Check, Future[None]]] = []
+    waiting: deque[tuple[T, Future[None]]] = deque()
 
     def finish() -> None:
-        nonlocal done
-        check, future = waiting.pop(0)
-        future.result()
-        done = min(total, done + check.bytes)
-        if progress is not None:
-            progress(done, total)
+        check, future = waiting.popleft()
+        error = future.exception()
+        if error is not None and not isinstance(error, LakeCorrupt | OSError):
+            raise error
+        done(check, error)
 
     with ThreadPoolExecutor(THREADS, "lakepond-verify") as pool:
         try:
-            for check in checks(lake):
+            for check in checks:
                 waiting.append((check, pool.submit(check.run)))
                 if len(waiting) >= QUEUED:
                     finish()
@@ -63,79 +78,142 @@ def verify(lake: Lake, *, progress: Callable[[int, int], None] | None = None) ->
                 finish()
         finally:
             pool.shutdown(cancel_futures=True)
-    for head in lake.reader.heads:
-        read_weights(head.commit, head.segments, reachable=True)
+
+
+def verify(lake: Lake, *, progress: Callable[[int, int], None] | None = None) -> None:
+    """Read and check every byte of an open lake; raise `LakeCorrupt` with the first damaged file.
+
+    Memory: a file per thread, whatever the lake holds.
+    """
+    done, total = 0, sum(head.catalog.totals().bytes for head in lake.reader.heads)
+
+    def finish(check: Check, error: LakeCorrupt | OSError | None) -> None:
+        nonlocal done
+        if error is not None:
+            raise error
+        done = min(total, done + check.bytes)
+        if progress is not None:
+            progress(done, total)
+
+    run_all(checks(lake), finish)
 
 
 def checks(lake: Lake) -> Iterator[Check]:
-    """One check for every file of a lake that can be read, in the order of a commit's lists."""
+    """One check for every file of a lake that can be read: of rows, of steps, of priorities.
+
+    The check of a damaged manifest fails; the files below it are not known and left out.
+    """
     shared: set[str] = set()
+    elsewhere, files = known(lake.path), FileChecks(lake.path, lake.spec)
+
+    def below(head: Head, leaf: int | None, entries: Sequence[Entry]) -> Iterator[Check]:
+        for entry in entries:
+            if not head.catalog.is_live(leaf, entry) or entry.name in shared:
+                continue
+            if not head.segments.reachable(entry.name, elsewhere):
+                continue
+            if is_shared(entry.name):
+                shared.add(entry.name)
+            if not isinstance(entry, Manifest):
+                yield Check(entry.name, entry.bytes, partial(files.check, head, entry))
+                continue
+            try:
+                listed = manifests.read(head.segments, entry, leaf, len(head.commit.rows))
+            except (LakeCorrupt, OSError) as error:
+                yield Check(entry.name, 0, partial(_fail, error))
+            else:
+                yield Check(entry.name, 0, _pass)
+                yield from below(head, leaf, listed)
+
     for head in lake.reader.heads:
-        for leaf, listed in head.commit.lists():
-            for entry in _entries(head, leaf, listed):
-                if entry.name in shared or not head.segments.reachable(entry.name):
-                    continue
-                if is_shared(entry.name):
-                    shared.add(entry.name)
-                if isinstance(entry, Manifest):
-                    yield Check(entry.name, 0, partial(_check_manifest, head, entry, leaf))
-                elif isinstance(entry, RowsFile):
-                    yield Check(entry.name, entry.bytes, partial(_check_rows, lake, head, entry))
-                else:
-                    yield Check(entry.name, entry.bytes, partial(_check_steps, lake, Stored(head, entry)))
+        for leaf, listed in rows_first(head.commit):
+            yield from below(head, leaf, listed)
         for info in head.commit.weights:
             name = f"{info.digest}.steps"
-            if head.segments.reachable(name):
-                yield Check(name, info.bytes, partial(_check_digest, head, name, info.digest))
+            if head.segments.reachable(name, elsewhere):
+                yield Check(name, info.bytes, partial(_check_weights, files, head, info))
 
 
-def _entries(head: Head, leaf: int | None, listed: tuple) -> Iterator:  # type: ignore[type-arg]
-    for entry in listed:
-        if head.catalog.is_live(leaf, entry):
-            yield entry
-            if isinstance(entry, Manifest) and head.segments.reachable(entry.name):
-                yield from _entries(head, leaf, head.catalog.read(entry, leaf))
+def rows_first(commit: Commit) -> list[tuple[int | None, Entries]]:
+    """The lists of a commit; when steps look for their rows, manifests of rows are in memory."""
+    steps, *rows = commit.lists()
+    return [*rows, steps]
 
 
-def _check_manifest(head: Head, manifest: Manifest, leaf: int | None) -> None:
-    manifests.read(head.segments, manifest, leaf, len(head.commit.rows))
+def _pass() -> None:
+    """Do nothing: the file was checked."""
 
 
-def _check_rows(lake: Lake, head: Head, file: RowsFile) -> None:
-    sizes = [field.nbytes for _, field in leaves(lake.spec.obs)]
-    if file.shard.row_bytes > sizes[file.leaf]:
-        raise LakeCorrupt(
-            f"{file.name} of {lake.path} has rows of {file.shard.row_bytes:,} bytes for observation "
-            f"{file.leaf}, which has {sizes[file.leaf]:,}; run `lakepond repair`."
-        )
-    with head.segments.using(file.name) as there, Shard(there, file.shard) as shard:
-        shard.verify()
+def _fail(error: LakeCorrupt | OSError) -> None:
+    raise error
 
 
-def _check_steps(lake: Lake, stored: Stored) -> None:
-    _check_digest(stored.head, stored.name, stored.segment.steps.digest)
-    reader = lake.reader
-    for first in range(stored.first, stored.stop, PART_STEPS):
-        part = reader.read(stored, np.arange(first, min(first + PART_STEPS, stored.stop)))
-        if first == stored.first:
-            for i, leaf in enumerate(part.leaves):
-                if isinstance(leaf, LeafPart):
-                    runs = leaf.track.runs - [stored.head.shift[i], 0]
-                    reader.check_rows(stored.head, i, runs)
+def _check_weights(files: FileChecks, head: Head, info: StepsInfo) -> None:
+    if files.check_weights(head, info) > head.commit.recorded:
+        raise never_recorded(head.segments.place(f"{info.digest}.steps"))
 
 
-def _check_digest(head: Head, name: str, digest: str) -> None:
-    with head.segments.using(name) as file:
-        check_digest(file, digest)
+class FileChecks:
+    """Checks of single files, each of which reads its file once. Thread-safe."""
+
+    def __init__(self, path: Path, spec: Spec) -> None:
+        self._path, self._steps = path, StepsFiles(spec)
+        self._row_bytes = [field.nbytes for _, field in leaves(spec.obs)]
+
+    def check(self, head: Head, file: File) -> None:
+        """Check a file of rows or steps; of steps also that the commit has their rows."""
+        if isinstance(file, RowsFile):
+            self._check_rows(head, file)
+        else:
+            self._check_steps(Stored(head, file))
+
+    def check_weights(self, head: Head, info: StepsInfo) -> int:
+        """Check a file of priorities; returns how many recorded steps a commit that names it has at least."""
+        with head.segments.using(f"{info.digest}.steps") as file:
+            data = _read_checked(file, info.digest)
+            return read_file(file, info, changes=info is not head.commit.priorities, data=data).recorded
+
+    def _check_rows(self, head: Head, file: RowsFile) -> None:
+        if file.shard.row_bytes > self._row_bytes[file.leaf]:
+            raise LakeCorrupt(
+                f"{file.name} of {self._path} has rows of {file.shard.row_bytes:,} bytes for observation "
+                f"{file.leaf}, which has {self._row_bytes[file.leaf]:,}; run `lakepond repair`."
+            )
+        with head.segments.using(file.name) as there, Shard(there, file.shard) as shard:
+            shard.verify()
+
+    def _check_steps(self, stored: Stored) -> None:
+        with stored.head.segments.using(stored.name) as file:
+            data = _read_checked(file, stored.segment.steps.digest)
+            source, name = file if data is None else data, str(file)
+            known = self._steps.check(read_layout(source, name=name), stored, file)
+            layout = known.file
+            for start in range(0, layout.steps, layout.batch):
+                stop = min(start + layout.batch, layout.steps)
+                known.check_windows(file, read_steps(source, None, start, stop, layout=layout, name=name))
+        for leaf, track in enumerate(known.tracks):
+            if track is not None:
+                self._check_has_rows(stored.head, leaf, track.runs - [stored.head.shift[leaf], 0])
+
+    def _check_has_rows(self, head: Head, leaf: int, runs: Array) -> None:
+        """Raise `LakeCorrupt` unless a commit has all rows of some runs, (n, 2): first row and count."""
+        for start, count in runs[runs[:, 1] > 0].tolist():
+            if not head.catalog.covers(leaf, start, start + count):
+                raise LakeCorrupt(f"a window of {self._path} names a row that is in no file of its commit.")
 
 
-def check_digest(file: Path, digest: str) -> None:
-    """Raise `LakeCorrupt` unless a file's bytes are those it is named after."""
-    found = Digest()
-    with file.open("rb") as opened:
-        while piece := opened.read(1 << 20):
-            found.update(piece)
+def _read_checked(file: Path, digest: str) -> bytes | None:
+    """The bytes of a file, None if there are too many; `LakeCorrupt` unless it is named after its bytes."""
+    found, data = Digest(), None
+    with file.open("rb", buffering=0) as opened:
+        if os.fstat(opened.fileno()).st_size <= HELD_BYTES:
+            data = opened.readall()
+            found.update(data)
+        else:
+            while piece := opened.read(1 << 20):
+                found.update(piece)
     if found.hexdigest() != digest:
         raise LakeCorrupt(
             f"{file} is damaged: its content does not match the digest in its name; run `lakepond repair`."
         )
+    return data

@@ -1,14 +1,17 @@
-"""The disk guard: knows free space and the rate of growth, warns early, and refuses at the floor."""
+"""Free space: warns early, refuses commits at the floor, and names the errors of a full or read-only disk."""
 
 from __future__ import annotations
 
 import errno
 import logging
+import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from lakepond.errors import LakeFull, SpecError
+from lakepond.errors import LakeFull, LakeReadOnly, SpecError
 
 log = logging.getLogger("lakepond")
 WARN_COMMITS = 20
@@ -28,11 +31,11 @@ def parse_bytes(size: int | str) -> int:
 
 
 class DiskGuard:
-    """Watches the disk that a lake lies on."""
+    """Watches the disk that a lake is on."""
 
     def __init__(self, path: Path, floor: int) -> None:
         self.path, self.floor = path, floor
-        self._rate = 0.0  # bytes a commit, a moving average
+        self._rate = 0.0  # bytes per commit, a moving average
         self._warned_at = 0
 
     def check(self, number: int) -> None:
@@ -62,3 +65,42 @@ class DiskGuard:
     def written(self, size: int) -> None:
         """After a commit: how much it took."""
         self._rate = size if not self._rate else 0.7 * self._rate + 0.3 * size
+
+
+@contextmanager
+def named_errors(path: Path, *, creating: bool = False) -> Iterator[None]:
+    """Raise `LakeFull` or `LakeReadOnly`, with the same errno, for a system error that means that.
+
+    `path`: of the lake that is written. A full disk and an exceeded quota become `LakeFull`, a read-only file
+    system `LakeReadOnly`, and so does a missing permission if the block only creates files. Other errors pass
+    unchanged.
+    """
+    try:
+        yield
+    except (LakeFull, LakeReadOnly):
+        raise
+    except OSError as error:
+        code = error.errno
+        if code == errno.EROFS:
+            raise LakeReadOnly(
+                code,
+                f"{path} is on a read-only file system ({os.strerror(code)}), so nothing was written; mount "
+                "it writable and try again, or use Lake.open to read a lake",
+            ) from error
+        if creating and code in (errno.EACCES, errno.EPERM):
+            raise LakeReadOnly(
+                code,
+                f"{error.filename or path} may not be written by this user ({os.strerror(code)}); choose "
+                "another folder, or use Lake.open to read a lake",
+            ) from error
+        if code == errno.ENOSPC:
+            cause, step = f"the disk of {path} is full", "free some space"
+        elif code == errno.EDQUOT:
+            cause, step = f"the disk quota at {path} is exceeded", "delete files or raise the quota"
+        else:
+            raise
+        raise LakeFull(
+            code,
+            f"{cause} ({os.strerror(code)}); what was committed is intact and newer steps are in memory: "
+            f"{step} and try again",
+        ) from error

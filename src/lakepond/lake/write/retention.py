@@ -113,7 +113,8 @@ class Retention:
 
     Checkpoints name commits of the writer without a name only; snapshots name those of all writers. The
     commit that the writer continues from is always kept. `claim` and `published` may be called while another
-    thread deletes.
+    thread lists and deletes, and do not wait for it: the lock is not held while a folder is listed or a file
+    deleted. Only `claim` of the very file that is being deleted waits for that.
     """
 
     def __init__(
@@ -131,10 +132,13 @@ class Retention:
         self._snapshotted = Snapshotted(lake, writer)
         self.keep_last, self.keep_every = keep_last, keep_every
         self._lock = threading.Lock()
+        self._deleted = threading.Condition(self._lock)
+        self._deleting: str | None = None  # the file that is being deleted, without the lock
         self._claimed: dict[str, float] = {}
         self._merged: set[str] = set()  # new files of merges that no commit has named so far
         self._taken: list[tuple[Commit, File]] = []  # commits, and files of merges that they may name
         self._numbers: list[int] | None = None
+        self._unlisted: set[int] = set()  # commits that were published before the folder was listed
         self._read: dict[int, Commit] = {}
         self._below: dict[str, frozenset[str]] = {}  # names below manifests of kept commits
         self._warned = False
@@ -148,6 +152,8 @@ class Retention:
         """Never delete a file until commit `number` has been taken into account; infinite: a merge's file."""
         with self._lock:
             self._claimed[name] = number
+            while name == self._deleting:  # or it would be deleted after it was written again
+                self._deleted.wait()
             if number < math.inf:
                 self._merged.discard(name)
             elif not (self._segments.folder / name).exists():
@@ -164,7 +170,9 @@ class Retention:
             self._read[commit.number] = commit
             while len(self._read) > self.keep_last:
                 del self._read[min(self._read)]
-            if self._numbers is not None and (not self._numbers or self._numbers[-1] < commit.number):
+            if self._numbers is None:
+                self._unlisted.add(commit.number)
+            elif not self._numbers or self._numbers[-1] < commit.number:
                 self._numbers.append(commit.number)
 
     def apply(self, last: Commit, *, now: bool = False) -> None:
@@ -207,9 +215,11 @@ class Retention:
         return unneeded
 
     def _deletable(self, last: Commit) -> list[int]:
-        with self._lock:  # also while they are listed: a commit may be published meanwhile
-            if self._numbers is None:
-                self._numbers = commits.numbers(self._commits)
+        listed = commits.numbers(self._commits) if self._numbers is None else []
+        with self._lock:
+            if self._numbers is None:  # a commit that was published meanwhile may not be listed
+                self._numbers = sorted(self._unlisted.union(listed))
+                self._unlisted.clear()
             numbers = [number for number in self._numbers if number <= last.number]
         found = deletable(numbers, self.keep_last, self.keep_every, {last.number})
         if not found:
@@ -236,7 +246,7 @@ class Retention:
             sync_folder(self._commits)  # a commit must not reappear after its files were deleted
         numbers = {commit.number for commit in gone}
         with self._lock:
-            self._numbers = [n for n in self._numbers or commits.numbers(self._commits) if n not in numbers]
+            self._numbers = [n for n in self._numbers or () if n not in numbers]
             kept = list(self._numbers)
         if gone and kept and not shared_by_others(self._lake, self._segments):
             self._delete(self._only_in(gone, kept))
@@ -285,8 +295,15 @@ class Retention:
         """Delete files that are not claimed."""
         for name in files:
             with self._lock:  # a file with the same content may be about to be written
-                if name not in self._claimed:
-                    names.delete(self._segments.folder / name)
+                if name in self._claimed:
+                    continue
+                self._deleting = name
+            try:
+                names.delete(self._segments.folder / name)
+            finally:
+                with self._lock:
+                    self._deleting = None
+                    self._deleted.notify_all()
 
     def _catalog(self, commit: Commit) -> Catalog:
         return Catalog(commit, self._segments)

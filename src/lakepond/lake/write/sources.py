@@ -45,7 +45,7 @@ def digests_of_rows(rows: Array, counts: Sequence[int]) -> list[str]:
     for count in counts:
         digest.update(rows[at:count].data)
         at = count
-        found.append(digest.copy(json.dumps([count, rows.shape[1]]).encode()).hexdigest())
+        found.append(digest.copy(json.dumps([count, rows.shape[1]], allow_nan=False).encode()).hexdigest())
     return found
 
 

@@ -29,7 +29,7 @@ from lakepond.lake.format.steps import read_notes, read_steps
 from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.catalog import Catalog, new_files
 from lakepond.lake.write import packing
-from lakepond.lake.write.disk_guard import DiskGuard
+from lakepond.lake.write.disk_guard import DiskGuard, named_errors
 from lakepond.lake.write.handover import HandOver, Windows
 from lakepond.lake.write.maintenance import Maintenance
 from lakepond.lake.write.merge import Merged
@@ -70,10 +70,12 @@ class LakeWriter:
         self._max_steps = max_steps
         self._guard = DiskGuard(path, min_free)
         self._commits = self._home / "commits"
-        make_folders(self._commits)
-        self._lock = WriterLock(self._home / "lock")
+        with named_errors(path, creating=True):
+            make_folders(self._commits)
+            self._lock = WriterLock(self._home / "lock")
         try:
-            self._make_segments()
+            with named_errors(path):
+                self._make_segments()
         except BaseException:
             self._lock.close()
             raise
@@ -128,8 +130,12 @@ class LakeWriter:
         """Make these steps durable, under the next number.
 
         Publishing is the last step: it raises before that, or `last` is the new commit. Merging and deleting
-        old files follow on another thread.
+        old files follow on another thread. `LakeFull` if the disk is full or a quota is exceeded.
         """
+        with named_errors(self.path):
+            return self._commit(new, note)
+
+    def _commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
         began = time.perf_counter()
         self._check(new)
         self._guard.check(self._number)
@@ -185,8 +191,12 @@ class LakeWriter:
     def compact(self) -> Commit | None:
         """Merge all small files under a new commit of the same steps, and delete files that no commit names.
 
-        Returns None if there was nothing to merge.
+        Returns None if there was nothing to merge. `LakeFull` if the disk is full or a quota is exceeded.
         """
+        with named_errors(self.path):
+            return self._compact()
+
+    def _compact(self) -> Commit | None:
         began, last = time.perf_counter(), self.last
         if last is None:
             return None
@@ -394,5 +404,6 @@ def _now() -> str:
 
 def create(path: Path, content: bytes) -> None:
     """Make an empty lake: the folders, and `lake.json`, which is written once."""
-    make_folders(path / "segments")
-    write_bytes(path, description.NAME, content, existing="keep")  # two processes may do so at the same time
+    with named_errors(path, creating=True):
+        make_folders(path / "segments")
+        write_bytes(path, description.NAME, content, existing="keep")  # two processes may do so at once

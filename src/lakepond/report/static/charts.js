@@ -243,7 +243,7 @@ export function chart(figure, data, more = {}) {
       return element("li", "", button);
     });
     if ((data.lines ?? []).some((line) => line.thin)) items.push(element("li", "", swatch({ colour: 5, thin: true }), "each agent"));
-    if (data.marks?.length) items.push(element("li", "", swatch({ mark: true }), data.mark_name));
+    if (data.marks?.length) items.push(element("li", "", swatch({ mark: true }), "reset"));
     names.replaceChildren(...items);
     names.hidden = !items.length;
   }

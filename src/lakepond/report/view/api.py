@@ -23,7 +23,7 @@ from lakepond.lake.read.lake import Lake
 from lakepond.report.view import fields, files, pictures, trades
 from lakepond.report.view.distribution import describe_distribution
 from lakepond.report.view.episode import describe_episode, find_ids, observe, read_columns
-from lakepond.report.view.episodes import ENDS, ORDERS, EpisodeIndex
+from lakepond.report.view.episodes import ENDS, ORDERS, ROW, EpisodeIndex
 from lakepond.report.view.opened import OpenedLake, summarise
 from lakepond.report.view.query import BadQuery, Busy, Query, commit_number, one_of, real, whole
 from lakepond.report.view.sharing import describe_sharing
@@ -52,10 +52,9 @@ class Api:
         self._chains = chains_at(place)
         self._lock = threading.Lock()
         self._writers: dict[str, WriterApi] = {}
-        self._lakes: dict[str, OpenedLake] = {}
         self._names: list[str] = []
         self._discovered = -math.inf
-        self.of({})
+        self.about({})  # starts to find the episodes of the first writer
 
     def of(self, query: Query) -> WriterApi:
         """The writer that a query is about: `writer=NAME`, or the first one that has a commit."""
@@ -71,11 +70,8 @@ class Api:
             if name not in self._names:
                 raise BadQuery(f"writer is one of {self._names}, not {name!r:.80}.")
             if name not in self._writers:
-                self._writers[name] = WriterApi(self._lake(name))
+                self._writers[name] = WriterApi(OpenedLake(self._chains, name))
             return self._writers[name]
-
-    def _lake(self, name: str) -> OpenedLake:
-        return self._lakes.setdefault(name, OpenedLake(self._chains, name))
 
     def about(self, query: Query) -> dict[str, Any]:
         """The lake: its writers, its spec, the newest commit of a writer, what is wrong with it."""
@@ -83,13 +79,11 @@ class Api:
 
     def writers(self, query: Query) -> dict[str, Any]:
         """The newest commit of every writer."""
+        lakes = [self.of({"writer": name}).lake for name in self._names]
         with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-writers") as pool:
-            newest = list(pool.map(lambda name: self._lake(name).newest()[0], self._names))
-        spec = self._chains.spec
-        known = {
-            n: None if c is None else summarise(c, spec) for n, c in zip(self._names, newest, strict=True)
-        }
-        return {"writers": [{"name": name, "newest": commit} for name, commit in known.items()]}
+            newest = [commit for commit, _ in pool.map(OpenedLake.newest, lakes)]
+        known = [(lake.writer, c and summarise(c, lake.spec)) for lake, c in zip(lakes, newest, strict=True)]
+        return {"writers": [{"name": name, "newest": commit} for name, commit in known]}
 
     def close(self) -> None:
         """Stop all threads, close all files."""
@@ -112,9 +106,6 @@ class WriterApi:
         self._market_of: tuple[tuple[int, ...], trades.MarketRun | None] = ((), None)
         self._checking = threading.Lock()
         self._choosing = threading.Lock()
-        newest, _ = self.lake.newest()
-        if newest is not None:
-            self._index.go_to(newest)
 
     def close(self) -> None:
         """Stop all threads, close all files."""
@@ -140,7 +131,7 @@ class WriterApi:
             "writer": self.lake.writer,
             "step_bytes": self.lake.spec.step_nbytes,
             "commits": len(self.lake.numbers()),
-            "newest": None if newest is None else summarise(newest, self.lake.spec),
+            "newest": newest and summarise(newest, self.lake.spec),
             "problems": problems,
         }
 
@@ -248,16 +239,10 @@ class WriterApi:
         limit = min(500, max(1, whole(query, "limit", 50)))
         index.wait(0.3)
         found, known = index.page(stream, order, max(0, whole(query, "offset", 0)), limit)
+        names = ROW.names or ()
         episodes = [
-            {
-                "stream": int(row["stream"]),
-                "first": int(row["first"]),
-                "last": int(row["last"]),
-                "steps": int(row["steps"]),
-                "total": json_numbers([row["total"]])[0],
-                "end": ENDS[row["end"]],
-            }
-            for row in found
+            dict(zip(names, (*numbers, *json_numbers([total]), ENDS[end]), strict=True))
+            for *numbers, total, end in found.tolist()
         ]
         return {"progress": index.progress(), "episodes": episodes, "of": known}
 
@@ -265,10 +250,8 @@ class WriterApi:
         """One episode: rewards, returns, actions, and for a market its entries and trades."""
         with self.lake.reading(commit_number(query)) as lake:
             ids = self._steps(lake, query)
-            found = describe_episode(lake, ids) | {
-                "commit": lake.commit.number,
-                "stream": whole(query, "stream"),
-            }
+            found = describe_episode(lake, ids)
+            found |= {"commit": lake.commit.number, "stream": whole(query, "stream")}
             if fields.is_market(lake):
                 threshold = real(query, "threshold", self._threshold())
                 entries = trades.find_entries(read_columns(lake, ids, ["action"])["action"], threshold)
@@ -312,14 +295,13 @@ class WriterApi:
             leaf, kind = self._leaf(lake, query)
             at, step = self._step(lake, query)
             values = observe(lake, step, leaf, one_of(query, "which", ("obs", "next_obs")))[0]
-            column = whole(query, "column", 0) if kind.name == "window" else 0
+            found = {"at": at, "step": int(step[0])}
+            if kind.name != "window":
+                return found | fields.describe_vector(values)
+            column = whole(query, "column", 0)
             if not 0 <= column < kind.columns:
                 raise BadQuery(f"column={column} is not one of the {kind.columns} of this window.")
-            is_window = kind.name == "window"
-            found = (
-                fields.describe_window(values, kind, column) if is_window else fields.describe_vector(values)
-            )
-            return {"at": at, "step": int(step[0]), **found}
+            return found | fields.describe_window(values, kind, column)
 
     def prices(self, query: Query) -> dict[str, Any]:
         """Dates and closing prices of an instrument around an episode of a market run; null if not known."""

@@ -16,15 +16,11 @@ import numpy as np
 
 from lakepond.errors import LakeCorrupt, LakepondError
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.steps import read_steps
-from lakepond.lake.read.catalog import Catalog
 from lakepond.report.view.opened import OpenedLake
 from lakepond.types import Array
 
 MOST_EPISODES = 2_000_000
 """episodes kept in memory, the newest, 33 bytes each"""
-PIECE_STEPS = 1 << 18
-"""steps read at a time"""
 MOST_PARENTS = 1000
 """commits that are read to find out whether one follows from another"""
 COLUMNS = ["stream", "reward", "terminated", "truncated"]
@@ -41,7 +37,7 @@ class EpisodeIndex:
     """The episodes of a commit, and of those that follow it."""
 
     def __init__(self, lake: OpenedLake) -> None:
-        self._lake, self._segments = lake, lake.chains.segments(lake.writer)
+        self._lake = lake
         self._lock = threading.Condition()
         self._chunks: list[Array] = []
         self._joined: Array | None = None
@@ -55,8 +51,7 @@ class EpisodeIndex:
         self.next = 0
         """the id of the first step that was not read"""
         self.error: str | None = None
-        self._thread = threading.Thread(target=self._work, name="lakepond-episodes", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def go_to(self, commit: Commit) -> None:
         """Cover this commit as well; starts again if it does not follow from what was covered."""
@@ -65,13 +60,15 @@ class EpisodeIndex:
                 return
             self._wanted, self.error = commit, None
             self._lock.notify_all()
+            if self._thread is None and not self._stop:
+                self._thread = threading.Thread(target=self._work, name="lakepond-episodes", daemon=True)
+                self._thread.start()
 
     def progress(self) -> dict[str, Any]:
         """The number of steps read, and of how many."""
         with self._lock:
             commit = self._wanted
-            if commit is None:
-                return {"commit": None, "steps": 0, "of": 0, "done": False, "error": None}
+            assert commit is not None, "`go_to` comes first"
             of = commit.recorded - commit.oldest
             steps = min(max(0, self.next - commit.oldest), of)
             return {
@@ -83,13 +80,10 @@ class EpisodeIndex:
                 "error": self.error,
             }
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until all steps are read, at most this long; return whether they are."""
+    def wait(self, seconds: float) -> None:
+        """Wait until all steps are read, at most this long."""
         with self._lock:
-            return self._lock.wait_for(
-                lambda: self._wanted is not None and (self.error is not None or self._covers(self._wanted)),
-                seconds,
-            )
+            self._lock.wait_for(lambda: not self._has_work(), seconds)
 
     def page(self, stream: int | None, order: str, offset: int, limit: int) -> tuple[Array, int]:
         """Some episodes, in one of `ORDERS`, and how many are known; open ones are among the newest."""
@@ -97,22 +91,13 @@ class EpisodeIndex:
         if stream is not None:
             rows = rows[rows["stream"] == stream]
         stop = min(offset + limit, len(rows))
-        if order == "newest":
-            picked = rows[::-1][offset:stop]
-        elif order == "oldest":
-            picked = rows[offset:stop]
-        else:
-            key = (
-                -rows["steps"].astype("f8")
-                if order == "longest"
-                else rows["total"] * (-1 if order == "best" else 1)
-            )
-            key = np.where(np.isnan(key), np.inf, key)
-            few = stop < len(rows)
-            nearest = np.argpartition(key, stop)[: stop + 1] if few else np.arange(len(rows))
-            nearest = nearest[np.lexsort((nearest, key[nearest]))]
-            picked = rows[nearest[offset:stop]]
-        return picked, len(rows)
+        if order in ("newest", "oldest"):
+            return rows[:: -1 if order == "newest" else 1][offset:stop], len(rows)
+        key = rows["total"] if order == "worst" else -rows["total" if order == "best" else "steps"]
+        # NaN is the last; of equal ones the oldest is the first
+        nearest = np.argpartition(key, stop)[: stop + 1] if stop < len(rows) else np.arange(len(rows))
+        nearest = nearest[np.lexsort((nearest, key[nearest]))]
+        return rows[nearest[offset:stop]], len(rows)
 
     def streams(self) -> list[dict[str, Any]]:
         """Each stream with its steps, its finished episodes and their returns."""
@@ -135,14 +120,10 @@ class EpisodeIndex:
         rows = rows[(rows["end"] != OPEN) & np.isfinite(rows["total"])]
         if not len(rows):
             return []
-        edges = np.unique(
-            np.linspace(0, len(rows), min(points, max(len(rows) // 8, min(len(rows), 24))) + 1).astype(
-                np.int64
-            )
-        )
-        starts, counts = edges[:-1], np.diff(edges)
-        totals = rows["total"]
-        mean = np.add.reduceat(totals, starts) / counts
+        groups = min(points, max(len(rows) // 8, min(len(rows), 24)))
+        edges = np.linspace(0, len(rows), groups + 1).astype(np.int64)
+        starts, totals = edges[:-1], rows["total"]
+        mean = np.add.reduceat(totals, starts) / np.diff(edges)
         low, high = np.minimum.reduceat(totals, starts), np.maximum.reduceat(totals, starts)
         last = rows["last"][edges[1:] - 1].astype("f8")
         table: list[list[float]] = np.stack([last, mean, low, high], axis=1).tolist()
@@ -153,7 +134,8 @@ class EpisodeIndex:
         with self._lock:
             self._stop = True
             self._lock.notify_all()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _all(self) -> Array:
         with self._lock:
@@ -166,47 +148,46 @@ class EpisodeIndex:
     # --- the thread ------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while True:
-            with self._lock:
-                self._lock.wait_for(
-                    lambda: (
-                        self._stop
-                        or (
-                            self._wanted is not None and self.error is None and not self._covers(self._wanted)
-                        )
-                    )
-                )
-                if self._stop:
-                    return
-                commit = self._wanted
-                assert commit is not None
-            follows = self._follows(commit)
-            with self._lock:
-                if not follows:
-                    self._begin(commit)
-                self._reading, at = commit, self.next
-                self._lock.notify_all()
-            if at == commit.recorded:
-                continue
+        while (commit := self._next_commit()) is not None:
             try:
-                segment = next(Catalog(commit, self._segments).segments(at, at + 1), None)
-                if segment is None:
-                    raise LakeCorrupt(f"step {at} of commit {commit.number} is in no file.")
-                stop = min(segment.stop, at + PIECE_STEPS)
-                with self._segments.using(segment.name) as file:
-                    columns = read_steps(file, COLUMNS, at - segment.first, stop - segment.first)
+                self._read(commit)
             except (LakepondError, OSError) as error:
                 with self._lock:
                     self.error = str(error)
                     self._lock.notify_all()
-                continue
-            ids = np.arange(at, stop)
-            reward = columns["reward"].reshape(len(ids), -1).sum(axis=1).astype("f8")
-            rows = _pieces(ids, columns["stream"], reward, columns["terminated"], columns["truncated"])
-            with self._lock:
-                self._take(rows)
-                self.next = stop
-                self._lock.notify_all()
+
+    def _next_commit(self) -> Commit | None:
+        """The commit that is wanted, when it has steps that were not read; None: it is time to stop."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._stop or self._has_work())
+            commit = self._wanted
+        if self._stop or commit is None:
+            return None
+        follows = self._follows(commit)
+        with self._lock:
+            if not follows:
+                self._begin(commit)
+            self._reading = commit
+            self._lock.notify_all()
+        return commit
+
+    def _read(self, commit: Commit) -> None:
+        """Read the steps of a commit that were not read, until another commit is wanted."""
+        with self._lake.lake(commit) as lake:
+            for _, ids, columns in lake.reader.scan(COLUMNS, self.next, commit.recorded):
+                reward = columns["reward"].reshape(len(ids), -1).sum(axis=1).astype("f8")
+                rows = _pieces(ids, columns["stream"], reward, columns["terminated"], columns["truncated"])
+                with self._lock:
+                    self._take(rows)
+                    self.next = int(ids[-1]) + 1
+                    self._lock.notify_all()
+                    if self._stop or self._wanted is not commit:
+                        return
+        if self.next != commit.recorded:
+            raise LakeCorrupt(f"step {self.next} of commit {commit.number} is in no file.")
+
+    def _has_work(self) -> bool:
+        return self._wanted is not None and self.error is None and not self._covers(self._wanted)
 
     def _covers(self, commit: Commit) -> bool:
         same = self._reading is not None and self._reading.number == commit.number
@@ -234,37 +215,27 @@ class EpisodeIndex:
         self.dropped, self.next = 0, commit.oldest
 
     def _take(self, rows: Array) -> None:
-        """Add pieces of episodes; the first of each stream continues its open episode."""
+        """Add pieces of episodes, sorted by stream; the first of each stream continues its open episode."""
         _, heads = np.unique(rows["stream"], return_index=True)
-        new_steps = np.add.reduceat(rows["steps"], heads)
-        for head in heads.tolist():
-            before = self._open.pop(int(rows["stream"][head]), None)
+        for mine in np.split(rows, heads[1:]):
+            stream, steps = int(mine["stream"][0]), int(mine["steps"].sum())
+            before = self._open.pop(stream, None)
             if before is not None:
-                rows["first"][head] = before["first"]
-                rows["steps"][head] += before["steps"]
-                rows["total"][head] += before["total"]
-        self._count(rows, heads, new_steps)
-        going_on = rows["end"] == OPEN
-        for row in rows[going_on]:
-            self._open[int(row["stream"])] = row
-        finished = rows[~going_on]
-        finished.sort(order="last")
-        self._chunks.append(finished)
+                mine["first"][0] = before["first"]
+                mine["steps"][0] += before["steps"]
+                mine["total"][0] += before["total"]
+            if mine["end"][-1] == OPEN:
+                self._open[stream] = mine[-1].copy()
+            done = mine["total"][(mine["end"] != OPEN) & np.isfinite(mine["total"])]
+            counts = self._streams.setdefault(stream, [0, 0, 0.0, 0.0, -np.inf])
+            counts[0] += steps
+            if len(done):
+                counts[1:4] = counts[1] + len(done), counts[2] + float(done.sum()), float(done[-1])
+                counts[4] = max(counts[4], float(done.max()))
+        self._chunks.append(np.sort(rows[rows["end"] != OPEN], order="last"))
         self._joined = None
         while len(self._chunks) > 1 and sum(map(len, self._chunks)) > MOST_EPISODES:
             self.dropped += len(self._chunks.pop(0))
-
-    def _count(self, rows: Array, heads: Array, new_steps: Array) -> None:
-        for head, stop, steps in zip(heads, [*heads[1:], len(rows)], new_steps, strict=True):
-            mine = rows[head:stop]  # pieces come sorted by stream
-            done = mine[(mine["end"] != OPEN) & np.isfinite(mine["total"])]
-            counts = self._streams.setdefault(int(mine["stream"][0]), [0, 0, 0.0, 0.0, -np.inf])
-            counts[0] += float(steps)
-            if len(done):
-                counts[1] += len(done)
-                counts[2] += float(done["total"].sum())
-                counts[3] = float(done["total"][-1])
-                counts[4] = max(counts[4], float(done["total"].max()))
 
 
 def _pieces(ids: Array, stream: Array, reward: Array, terminated: Array, truncated: Array) -> Array:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 from urllib.parse import parse_qsl, urlsplit
 
-from lakepond import errors
+from lakepond import errors, stopping
 from lakepond._version import __version__
 from lakepond.cloud.place import Cloud
 from lakepond.formats import json_ready
@@ -69,11 +69,10 @@ class ViewServer:
 
         `lake`: a folder or a URL.
         """
-        self._pages = _static()
         self._access = Access([*allow_hosts, host, socket.gethostname()])
         self.api = Api(lake)
         try:
-            self._http = _Http((host, port), _handler(self.api, self._pages, self._access))
+            self._http = _Http((host, port), _handler(self.api, _static(), self._access))
         except OSError:
             self.api.close()
             raise
@@ -83,17 +82,20 @@ class ViewServer:
         self.token = self._access.token
         self.url = f"{self.address}?{TOKEN}={self.token}"
         """opens the page"""
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._http.serve_forever, name="lakepond-view", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
         """Until the server is closed or the process is interrupted."""
-        self._thread.join()
+        while not self._closed.wait(stopping.CHECK_SECONDS):
+            pass  # Python loses a signal that arrives just before a wait without a timeout
 
     def close(self) -> None:
         """Stop; when this returns, all threads have ended except those that still send an answer."""
-        if not self._thread.is_alive():
+        if self._closed.is_set():
             return
+        self._closed.set()
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
@@ -269,4 +271,4 @@ def _json(answer: Any) -> bytes:
     try:
         return json.dumps(answer, separators=(",", ":"), allow_nan=False).encode()
     except ValueError:  # a NaN in a note: JSON has none
-        return json.dumps(json_ready(answer), separators=(",", ":")).encode()
+        return json.dumps(json_ready(answer), separators=(",", ":"), allow_nan=False).encode()

@@ -74,7 +74,6 @@ def _count(parts: list[tuple[Array, SharedWindows]], dates: Sequence[str]) -> di
     known, counts = np.unique(np.concatenate([stream for stream, _ in parts]), return_counts=True)
     shown = np.sort(known[np.argsort(-counts, kind="stable")[:MOST_STREAMS]])
     rows = np.unique(np.concatenate([leaf.rows for _, leaf in parts]))
-    uses = np.zeros(len(rows), np.int64)
     by_stream = np.zeros((len(shown), len(rows)), bool)
     days = _days(parts, rows, dates)
     order = np.arange(len(rows)) if days is None else days - days.min()
@@ -87,18 +86,16 @@ def _count(parts: list[tuple[Array, SharedWindows]], dates: Sequence[str]) -> di
     )
     for stream, leaf in parts:
         place = np.searchsorted(rows, leaf.rows)
-        uses += np.bincount(place, _along(leaf, leaf.starts.reshape(-1)), len(rows)).astype(np.int64)
         for i, name in enumerate(shown.tolist()):
             along = _along(leaf, leaf.starts[stream == name].reshape(-1))
             by_stream[i][place[along > 0]] = True
             table[i] += np.bincount(bins[place], along, table.shape[1])
-    live = uses > 0
-    sharers = by_stream.sum(axis=0)[live]
+    sharers = by_stream.sum(axis=0)
     overlap = (by_stream.astype(np.float32) @ by_stream.T.astype(np.float32)).astype(np.int64)
     return {
         "length": parts[0][1].length,
-        "rows": int(live.sum()),
-        "uses": int(uses.sum()),
+        "rows": len(rows),
+        "uses": sum(leaf.starts.size * leaf.length for _, leaf in parts),
         "streams": shown.tolist(),
         "streams_of": len(known),
         "rows_by_stream": int(by_stream.sum()),
@@ -125,6 +122,6 @@ def _days(parts: list[tuple[Array, SharedWindows]], rows: Array, dates: Sequence
 
 def _along(leaf: SharedWindows, starts: Array) -> Array:
     """The number of windows that cover each of the row numbers."""
-    change = np.bincount(starts, minlength=len(leaf.rows) + 1)[: len(leaf.rows) + 1].astype(np.int64)
-    stops = np.bincount(starts + leaf.length, minlength=len(leaf.rows) + 1)
-    return np.cumsum(change - stops[: len(leaf.rows) + 1])[:-1]
+    places = len(leaf.rows) + 1
+    stops = np.bincount(starts + leaf.length, minlength=places)
+    return np.cumsum(np.bincount(starts, minlength=places) - stops)[:-1]

@@ -65,12 +65,7 @@ def read_market_run(folder: Path) -> MarketRun | None:
         found = read_json(folder / "market.json")
         symbols, dates = tuple(map(str, found["symbols"])), tuple(map(str, found["dates"]))
         np.array(dates, "datetime64[D]")  # ValueError unless they are dates
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-    ):  # an earlier version wrote none; or a lake without a run
+    except (OSError, ValueError, KeyError, TypeError):  # an earlier version wrote none
         return MarketRun(rules)
     close = found.get("close")
     known = close if isinstance(close, list) and len(close) == len(symbols) else []

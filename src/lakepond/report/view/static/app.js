@@ -1,6 +1,6 @@
 // The frame of the page: the page and commit shown, updates, errors.
 
-import { get, h, keepWriter, note, ago, bytes, count } from "/static/dom.js";
+import { get, h, keepWriter, note, query, ago, bytes, count } from "/static/dom.js";
 import { training } from "/static/training.js";
 import { overview } from "/static/overview.js";
 import { episodes } from "/static/episodes.js";
@@ -20,20 +20,14 @@ let lake = null, shown = null, later = null, refresh = null;
 if (location.search) history.replaceState(null, "", location.pathname + location.hash);
 
 function address() {
-  const [name, query = ""] = location.hash.replace(/^#\//, "").split("?");
-  return { name: PAGES[name] ? name : "overview", words: Object.fromEntries(new URLSearchParams(query)) };
+  const [name, words = ""] = location.hash.replace(/^#\//, "").split("?");
+  return { name: PAGES[name] ? name : "overview", words: Object.fromEntries(new URLSearchParams(words)) };
 }
 
-export function go(name, words) {
-  const kept = Object.entries(words).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  location.hash = keepWriter(`#/${name}?${new URLSearchParams(kept)}`);
-}
-
+const hashOf = (name, words) => keepWriter(`#/${name}?${query(words)}`);
+const go = (name, words) => { location.hash = hashOf(name, words); };
 // Changes the address without a new page: the position in an episode, say.
-export function remember(name, words) {
-  const kept = Object.entries(words).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  history.replaceState(null, "", keepWriter(`#/${name}?${new URLSearchParams(kept)}`));
-}
+const remember = (name, words) => history.replaceState(null, "", hashOf(name, words));
 
 async function show() {
   leaving.abort();

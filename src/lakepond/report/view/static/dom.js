@@ -35,24 +35,21 @@ function fillIn(element, attributes, children) {
   return element;
 }
 
-export class Refused extends Error {}
+// The fields of an address, without those that have no value.
+export const query = (words) => new URLSearchParams(Object.entries(words).filter(([, value]) => value !== null && value !== undefined && value !== ""));
 
 // One request; `signal` cancels it when its answer is no longer needed.
 export async function get(name, words = {}, signal = undefined) {
-  const query = new URLSearchParams(writer() === null ? {} : { writer: writer() });
-  for (const [key, value] of Object.entries(words)) {
-    if (value !== null && value !== undefined && value !== "") query.set(key, value);
-  }
   let answer;
   try {
-    answer = await fetch(`/api/${name}?${query}`, { signal });
+    answer = await fetch(`/api/${keepWriter(`${name}?${query(words)}`)}`, { signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused("The server does not answer. Is lakepond view still running?");
+    throw new Error("The server does not answer. Is lakepond view still running?");
   }
   if (answer.headers.get("Content-Type") === "image/png") return answer.blob();
   const info = await answer.json();
-  if (!answer.ok) throw new Refused(info.error);
+  if (!answer.ok) throw new Error(info.error);
   return info;
 }
 
@@ -75,9 +72,11 @@ export function facts(pairs) {
     h("div", {}, h("dt", {}, name), h("dd", {}, value, more ? h("small", {}, more) : null))));
 }
 
-export function table(heads, rows, label) {
-  const head = heads.map((name) => h("th", { scope: "col", class: name.startsWith("#") ? "n" : null }, name.replace("#", "")));
-  return h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
+// A table that scrolls by itself; "#" marks the head of a column of numbers.
+export function table(name, heads, rows, { label = name, tall = true } = {}) {
+  const head = heads.map((text) => h("th", { scope: "col", class: text.startsWith("#") ? "n" : null }, text.replace("#", "")));
+  return h("div", { class: tall ? "scroll tall" : "scroll", tabindex: "0", role: "region", "aria-label": `Table of ${name.toLowerCase()}` },
+    h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows)));
 }
 
 export function row(cells, heads, attributes = {}) {
@@ -92,6 +91,7 @@ export function figure(title, caption = "") {
 export function select(id, label, options, value, onchange) {
   const box = h("select", { id, onchange: (event) => onchange(event.target.value) },
     options.map(([key, text]) => h("option", { value: String(key), selected: String(key) === String(value) }, text)));
-  if (!label) return box;
-  return h("span", {}, h("label", { for: id }, label), box);
+  return label ? h("span", {}, h("label", { for: id }, label), box) : box;
 }
+
+export const sleep = (milliseconds) => new Promise((resume) => setTimeout(resume, milliseconds));

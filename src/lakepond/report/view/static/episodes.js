@@ -1,6 +1,6 @@
 // The list of episodes, and beside it the one that is shown.
 
-import { count, get, h, note, number, row, select, table } from "/static/dom.js";
+import { count, get, h, note, number, row, select, sleep, table } from "/static/dom.js";
 import { player } from "/static/player.js";
 
 const PAGE = 50;
@@ -14,7 +14,7 @@ export async function episodes(main, { words, signal, go, remember }) {
     h("div", { class: "head" }, h("h1", {}, "Episodes"), filters(words, go, signal)),
     h("div", { class: "split" }, list, place)));
   const state = { words: { ...words }, list, place, spec, signal, remember };
-  const first = await fill(state, true);
+  const first = await fill(state);
   const wanted = words.first !== undefined ? { stream: Number(words.stream), first: Number(words.first), last: Number(words.last) } : first;
   if (wanted) await open(state, wanted, words.at === undefined ? null : Number(words.at));
   else if (!signal.aborted) place.replaceChildren(h("p", { class: "quiet" }, "There is no episode."));
@@ -33,27 +33,24 @@ function filters(words, go, signal) {
     select("order", "Order", ORDERS, words.order ?? "newest", (order) => go("episodes", { commit: words.commit, only: words.only, order })));
 }
 
-async function fill(state, untilSome) {
-  const { words, list, signal } = state;
-  const offset = Number(words.offset ?? 0);
-  for (;;) {
-    const info = await get("episodes", { commit: words.commit, stream: words.only, order: words.order, offset, limit: PAGE }, signal);
-    state.info = info;
-    drawList(state, offset);
-    if (info.progress.done || info.progress.error) return info.episodes.find((one) => one.end !== "open") ?? info.episodes[0];
-    if (untilSome && info.episodes.length) { keepCounting(state, offset); return info.episodes.find((one) => one.end !== "open") ?? info.episodes[0]; }
-    await new Promise((resume) => setTimeout(resume, 400));
-  }
+async function ask(state) {
+  const { commit, only: stream, order, offset = 0 } = state.words;
+  state.info = await get("episodes", { commit, stream, order, offset, limit: PAGE }, state.signal);
+  drawList(state, Number(offset));
+  return state.info.progress.done || state.info.progress.error;
+}
+
+// Draws the list; returns an episode to show as soon as one is known, while the list is updated until all are.
+async function fill(state) {
+  let complete = await ask(state);
+  for (; !complete && !state.info.episodes.length; complete = await ask(state)) await sleep(400);
+  if (!complete) keepCounting(state, state.words.offset);
+  return state.info.episodes.find((one) => one.end !== "open") ?? state.info.episodes[0];
 }
 
 async function keepCounting(state, offset) {
   try {
-    while (!state.info.progress.done && !state.info.progress.error && !state.signal.aborted && Number(state.words.offset ?? 0) === offset) {
-      await new Promise((resume) => setTimeout(resume, 700));
-      const { words } = state;
-      state.info = await get("episodes", { commit: words.commit, stream: words.only, order: words.order, offset, limit: PAGE }, state.signal);
-      drawList(state, offset);
-    }
+    do await sleep(700); while (!state.signal.aborted && state.words.offset === offset && !await ask(state));
   } catch (error) { if (error.name !== "AbortError") state.list.append(note(error.message, "bad")); }
 }
 
@@ -74,7 +71,7 @@ function drawList(state, offset) {
   list.replaceChildren(
     ...[p.error ? note(p.error, "bad") : null,
       !p.done && !p.error ? h("p", { class: "quiet small" }, `${count(p.steps)} of ${count(p.of)} steps read `, h("progress", { max: p.of, value: p.steps, "aria-label": "Episodes found" })) : null,
-      h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of episodes" }, table(heads, rows, "Episodes")),
+      table("Episodes", heads, rows),
       h("p", { class: "pager" },
         h("button", { disabled: offset === 0, onclick: () => turn(state, offset - PAGE) }, "Previous"),
         h("button", { disabled: to >= info.of, onclick: () => turn(state, offset + PAGE) }, "Next"),
@@ -85,7 +82,7 @@ function drawList(state, offset) {
 
 async function turn(state, offset) {
   state.words.offset = Math.max(0, offset);
-  await fill(state, true);
+  await fill(state);
 }
 
 async function open(state, episode, at) {

@@ -8,18 +8,13 @@ export async function files(main, { lake, words, signal }) {
   const commit = words.commit ?? lake.newest.number;
   const [steps, rows, uploads] = await Promise.all([
     get("files", { commit, kind: "steps" }, signal), get("files", { commit, kind: "rows" }, signal), get("uploads", { commit }, signal)]);
-  const states = new Map();
-  const parts = { steps: h("div"), rows: h("div") };
-  const draw = {
-    steps: (info) => parts.steps.replaceChildren(filesTable("steps", info, states, turn)),
-    rows: (info) => parts.rows.replaceChildren(filesTable("rows", info, states, turn)),
-  };
-  const shown = { steps, rows };
+  const states = new Map(), shown = { steps, rows }, parts = { steps: h("div"), rows: h("div") };
+  const draw = (kind) => parts[kind].replaceChildren(filesTable(kind, shown[kind], states, turn));
   async function turn(kind, offset) {
     shown[kind] = await get("files", { commit, kind, offset }, signal);
-    draw[kind](shown[kind]);
+    draw(kind);
   }
-  const again = () => { draw.steps(shown.steps); draw.rows(shown.rows); };
+  const again = () => Object.keys(shown).forEach(draw);
   again();
   main.replaceChildren(h("div", { class: "stack" },
     h("div", {}, h("h1", {}, "Files"), h("p", { class: "quiet" }, `The files of commit ${commit}. A file is named by the checksum of its content and never changes.`)),
@@ -41,7 +36,7 @@ function filesTable(kind, info, states, turn) {
     state(states.get(file.file))], heads));
   const from = info.offset + 1, to = info.offset + info.files.length;
   return h("div", {},
-    h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": `Table of files of ${kind}` }, table(heads, lines, `Files of ${kind}, newest first`)),
+    table(`files of ${kind}`, heads, lines, { label: `Files of ${kind}, newest first` }),
     info.of > PAGE ? h("p", { class: "pager" },
       h("button", { disabled: info.offset === 0, onclick: () => turn(kind, Math.max(0, info.offset - PAGE)) }, "Newer"),
       h("button", { disabled: to >= info.of, onclick: () => turn(kind, info.offset + PAGE) }, "Older"),
@@ -102,6 +97,6 @@ function uploadsPart(info) {
     ? note(`The last push to ${last.place} failed ${ago(new Date(last.time * 1000).toISOString())}: ${last.error}`, "bad")
     : h("p", { class: "quiet small" }, `Last pushed to ${last.place} ${ago(new Date(last.time * 1000).toISOString())}.`);
   return h("section", {}, h("h2", {}, "Uploads"), info.places.length
-    ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of uploads" }, table(heads, rows, "Uploads"))
+    ? table("Uploads", heads, rows, { tall: false })
     : h("p", { class: "quiet" }, "This lake has not been pushed from this machine."), pushed);
 }

@@ -1,7 +1,7 @@
 // A window over a market. Of a run that knows its prices: the price of an instrument over the whole episode, with dates
 // and trades, and the indicators that the agent sees. Of any other lake: the values of the window as they were recorded.
 
-import { count, figure, get, h, number, row, s, table } from "/static/dom.js";
+import { count, figure, get, h, number, row, s, select, table } from "/static/dom.js";
 import { chart, colour } from "/static/charts.js";
 import { latest } from "/static/screens.js";
 
@@ -20,7 +20,8 @@ export function windowScreen({ spec, info, question, signal, now, move }, field)
   const said = h("p", { class: "bad small", role: "status" });
   const price = figure("Price"), below = h("div", { class: "charts" }), trades = h("div", {});
   const choices = market ? Object.keys(INDICATORS).filter((name) => field.features.includes(name)) : field.features;
-  let panels = market ? ["rsi", "macd"] : field.features.slice(1, 3);
+  const usual = market ? ["rsi", "macd"] : field.features.slice(1, 3);
+  let panels = usual;
 
   const ask = latest(async ({ at, k }) => {
     const known = prices?.column === k || prices === false ? prices : (await get("prices", question({ column: k }), signal)).prices;
@@ -131,7 +132,7 @@ export function windowScreen({ spec, info, question, signal, now, move }, field)
     const input = h("input", { type: "number", id: "threshold", step: "any", value: String(threshold), onchange: (event) => setThreshold(Number(event.target.value)) });
     trades.replaceChildren(
       h("div", { class: "head" }, h("h3", {}, `Entries requested by the actions: ${count(list.length)}`), h("span", { class: "controls" }, h("span", {}, h("label", { for: "threshold" }, "coefficient at least"), input))),
-      list.length ? h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of entries" }, table(heads, rows, "Entries")) : h("p", { class: "quiet" }, "No action reaches the threshold."),
+      list.length ? table("Entries", heads, rows) : h("p", { class: "quiet" }, "No action reaches the threshold."),
       h("p", { class: "quiet small" }, "The instrument with the highest coefficient of each step, at most once in 20 steps. The lake does not record whether the market filled the order."));
   }
   function drawDone() {
@@ -146,7 +147,7 @@ export function windowScreen({ spec, info, question, signal, now, move }, field)
     trades.replaceChildren(
       h("div", { class: "head" }, h("h3", {}, `Trades: ${count(list.length)}`),
         list.length && list.every((one) => one.profit !== null) ? h("span", { class: "quiet small" }, `${count(won)} with a profit; sum of returns ${signed(sum)}`) : null),
-      list.length ? h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of trades" }, table(heads, rows, "Trades")) : h("p", { class: "quiet" }, "Nothing was bought."),
+      list.length ? table("Trades", heads, rows) : h("p", { class: "quiet" }, "Nothing was bought."),
       h("p", { class: "quiet small" }, "As the market filled them; returns after costs. Positions still open after the last step are sold during settlement, at the latest on the date shown."));
   }
   async function setThreshold(value) {
@@ -163,12 +164,9 @@ export function windowScreen({ spec, info, question, signal, now, move }, field)
     drawTrades();
     ask({ at: now.at, k: column });
   }
-  const chooser = field.columns > 1 ? h("span", {}, h("label", { for: "instrument" }, "Instrument"),
-    h("select", { id: "instrument", onchange: (event) => setColumn(Number(event.target.value)) },
-      Array.from({ length: field.columns }, (_, i) => h("option", { value: String(i), selected: i === column }, named(i))))) : null;
-  const panelChooser = choices.length > 2 ? h("span", {}, h("label", { for: "panel" }, "Indicator"),
-    h("select", { id: "panel", onchange: (event) => { panels = event.target.value ? [event.target.value] : market ? ["rsi", "macd"] : field.features.slice(1, 3); if (window_) drawPanels(); } },
-      h("option", { value: "" }, market ? "RSI and MACD" : "first two"), [...choices, ...(market ? PRICES : [])].map((name) => h("option", { value: name }, name.replaceAll("_", " "))))) : null;
+  const chooser = field.columns > 1 ? select("instrument", "Instrument", Array.from({ length: field.columns }, (_, i) => [i, named(i)]), column, (k) => setColumn(Number(k))) : null;
+  const indicators = [["", market ? "RSI and MACD" : "first two"], ...[...choices, ...(market ? PRICES : [])].map((name) => [name, name.replaceAll("_", " ")])];
+  const panelChooser = choices.length > 2 ? select("panel", "Indicator", indicators, "", (name) => { panels = name ? [name] : usual; if (window_) drawPanels(); }) : null;
   const sign = (kind, d, text) => h("li", {}, s("svg", { width: 12, height: 10, "aria-hidden": "true" }, s("path", { class: kind, d })), text);
   const signs = info.entries || done ? h("ul", { class: "legend" }, sign("f2", "M6 0l5 9h-10z", done === null ? "entry" : "bought"),
     done !== null ? [sign("gain", "M6 10l5 -9h-10z", "sold with a profit"), sign("loss", "M6 10l5 -9h-10z", "sold with a loss")] : null) : null;

@@ -1,6 +1,6 @@
 // The lake at a glance, beside the learning curves of its run: key figures, commits, returns, streams, fields.
 
-import { ago, bytes, count, facts, figure, get, h, note, number, row, seconds, short, table, when } from "/static/dom.js";
+import { ago, bytes, count, facts, figure, get, h, note, number, row, seconds, short, sleep, table, when } from "/static/dom.js";
 import { chart } from "/static/charts.js";
 import { liveCharts, runState } from "/static/training.js";
 
@@ -110,7 +110,7 @@ function commitTable(info, mine) {
   return [
     h("div", { class: "head" }, h("h2", {}, "Commits"), h("p", { class: "quiet small" }, `${count(info.of)} kept${info.more ? `, the newest ${info.commits.length} are shown` : ""}`)),
     broken.length ? h("p", { class: "bad small" }, `Broken: ${broken.slice(0, 20).map((commit) => commit.number).join(", ")}.`) : "",
-    h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of commits" }, table(heads, rows, "Commits, newest first")),
+    table("Commits", heads, rows, { label: "Commits, newest first" }),
     whole.length > MOST_LISTED ? h("p", { class: "quiet small" }, `The table has the newest ${MOST_LISTED}; the chart and the list at the top have more.`) : ""];
 }
 
@@ -123,7 +123,7 @@ function writerTable(info, shown) {
     String(newest.number), h("span", { title: when(newest.time) }, ago(newest.time)), count(newest.steps), bytes(newest.bytes)], heads, { class: name === shown ? "on" : null }));
   return [
     h("div", { class: "head" }, h("h2", {}, "Writers"), h("p", { class: "quiet small" }, `${count(info.length)} writers, together ${count(sum("steps"))} steps in ${bytes(sum("bytes"))}`)),
-    h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of writers" }, table(heads, rows, "Writers"))];
+    table("Writers", heads, rows)];
 }
 
 const shorten = (text) => (text.length > 80 ? text.slice(0, 79) + "…" : text);
@@ -137,7 +137,7 @@ async function fillStreams(place, commit, signal, addReturns) {
       place.replaceChildren(...streamsPart(info, commit));
       place.dataset.done = String(info.progress.done);
       if (info.progress.done || info.progress.error) return;
-      await new Promise((resume) => setTimeout(resume, 400));
+      await sleep(400);
     }
   } catch (error) {
     if (error.name !== "AbortError") place.replaceChildren(note(error.message, "bad"));
@@ -155,7 +155,7 @@ function streamsPart(info, commit) {
     h("section", {},
       h("div", { class: "head" }, h("h2", {}, "Streams"), h("p", { class: "quiet small" }, `${count(info.of)} in total`)),
       going,
-      h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Table of streams" }, table(heads, rows, "Streams")),
+      table("Streams", heads, rows),
       info.of > 200 ? h("p", { class: "quiet small" }, "The first 200 are shown.") : null),
   ].filter(Boolean);
 }
@@ -164,9 +164,9 @@ function fields(spec) {
   const heads = ["Field", "Kind", "Shape", "Type", "#Bytes"];
   const line = (path, kind, field) => row([h("code", {}, path), kind, h("code", {}, `[${field.shape.join(", ")}]`), field.dtype, count(field.bytes)], heads);
   return h("section", {}, h("h2", {}, "Fields of a step"),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of fields" }, table(heads, [
+    table("fields", heads, [
       ...spec.observations.map((field) => line(field.path, `observation, shown as ${field.kind}`, field)),
       ...spec.actions.map((field) => line(field.path, "action", field)),
       line("reward", "reward", spec.reward),
-      ...spec.extras.map((field) => line(field.path, "extra", field))], "Fields of a step")));
+      ...spec.extras.map((field) => line(field.path, "extra", field))], { label: "Fields of a step", tall: false }));
 }

@@ -3,7 +3,7 @@
 import { count, figure, get, h, note, number, s, select } from "/static/dom.js";
 import { chart } from "/static/charts.js";
 import { windowScreen } from "/static/market.js";
-import { pictureScreen, vectorScreen } from "/static/screens.js";
+import { latest, pictureScreen, vectorScreen } from "/static/screens.js";
 
 const SPEEDS = [[4, "4 per second"], [12, "12 per second"], [30, "30 per second"], [60, "60 per second"]];
 
@@ -46,22 +46,10 @@ export async function player(place, { commit, key, at, spec, signal, beside, rem
     tellStep(next);
   }
 
-  let asking = false, wanted = null;
-  async function tellStep(step) {
-    wanted = step;
-    if (asking) return;
-    asking = true;
-    try {
-      while (wanted !== null) {
-        const one = wanted;
-        wanted = null;
-        const answer = await get("step", question({ at: one }), signal);
-        facts.replaceChildren(...stepFacts(answer).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-        if (now.playing === null) remember(one);
-      }
-    } catch (error) { if (error.name !== "AbortError") facts.replaceChildren(note(error.message, "bad")); }
-    asking = false;
-  }
+  const tellStep = latest((at) => get("step", question({ at }), signal), (answer) => {
+    facts.replaceChildren(...stepFacts(answer).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    if (now.playing === null) remember(answer.at);
+  }, (error) => facts.replaceChildren(note(error.message, "bad")));
 
   function play() {
     if (now.playing !== null) { clearInterval(now.playing); now.playing = null; remember(now.at); }
@@ -107,7 +95,7 @@ export async function player(place, { commit, key, at, spec, signal, beside, rem
       h("p", { class: "quiet" }, `${count(info.steps)} steps, return ${number(info.total)}, ${info.end === "open" ? "still open" : info.end}`)),
     body,
     h("div", {}, slider, h("div", { class: "transport" }, buttons.first, buttons.back, buttons.play, buttons.on, buttons.last,
-      select("speed", "", SPEEDS.map(([n, text]) => [n, text]), now.speed, (n) => { now.speed = Number(n); if (now.playing !== null) { play(); play(); } }), output)),
+      select("speed", "", SPEEDS, now.speed, (n) => { now.speed = Number(n); if (now.playing !== null) { play(); play(); } }), output)),
     ...(observations ? [h("div", { class: "controls" }, observations)] : []),
     facts, h("div", { class: "charts" }, curve), more,
     h("p", { class: "keys" }, h("kbd", {}, "←"), " ", h("kbd", {}, "→"), " one step, ", h("kbd", {}, "Page up"), " ", h("kbd", {}, "Page down"), " ten steps, ",
