@@ -10,6 +10,7 @@ import subprocess
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -359,3 +360,23 @@ def test_steps_of_a_replay_that_was_never_closed_are_reported_as_lost(tmp_path, 
     del saved
     dropped(background)
     assert "not committed" not in caplog.text
+
+
+def test_free_space_is_that_of_the_disk_of_segments_too(tmp_path, monkeypatch):
+    """`segments/` may be a link to another disk."""
+    with lp.Replay.open(tmp_path / "lake", spec_of(WORLD), capacity=10, min_free="1GB") as replay:
+        free = {tmp_path / "lake": 10**10, tmp_path / "lake" / "segments": 10**8}
+        monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free[path]))
+        with pytest.raises(lp.LakeFull, match=r"100,000,000 bytes are free at .*segments, the limit is"):
+            replay.commit()
+        monkeypatch.undo()
+
+
+def test_a_writer_that_cannot_be_opened_leaves_no_lock(tmp_path):
+    path = tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(WORLD), capacity=10) as replay:
+        record(replay, WORLD, 0, 5)
+    for _ in range(2):
+        with lp.Lake.open(path) as lake, pytest.raises(lp.SpecError, match="keep_last"):
+            lake.compact(keep_last=0)
+    lp.Replay.open(path, capacity=10).close()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ import pyarrow as pa
 import pytest
 
 import lakepond as lp
-from lakepond.lake.elsewhere import Elsewhere
-from lakepond.lake.format import manifests
+from lakepond.lake.elsewhere import Elsewhere, Segments
+from lakepond.lake.format import commits, manifests
+from lakepond.lake.format.entries import Entry
 from lakepond.lake.format.shard import Shard
+from lakepond.lake.read import verify
+from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.write import packing
 
 SPEC = lp.Spec(obs=lp.Field((4, 9), "int32", rows=0))
@@ -293,3 +297,121 @@ def test_lists_of_files_that_are_elsewhere_are_read_once(tmp_path, counting):
     with lp.Lake.open(path) as lake, counting() as reads:
         lake.verify()
     assert reads.most(".txt") == 1
+
+
+@pytest.fixture
+def small_manifests(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Small manifests; the function makes this process forget them, as in another process."""
+    monkeypatch.setattr(packing, "LOOSE", 2)
+    monkeypatch.setattr(packing, "FAN", 2)
+    return lambda: monkeypatch.setattr(manifests, "_kept", manifests._Kept())
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def manifests_of_rows(path: Path, number: int) -> set[str]:
+    """All that a commit needs, those in other manifests included."""
+    commit, segments = commits.read(path / "commits", number), Segments(path)
+
+    def below(entries: Iterable[Entry]) -> Iterator[str]:
+        for entry in entries:
+            if isinstance(entry, manifests.Manifest):
+                yield entry.name
+                yield from below(manifests.read(segments, entry, 0, 1))
+
+    return set(below(commit.rows[0]))
+
+
+def test_a_damaged_manifest_of_an_old_commit_costs_no_later_commit_that_does_not_name_it(
+    tmp_path, small_manifests
+):
+    path = tmp_path / "lake"
+    make(path, 100, keep_last=1, keep_every=40)
+    old, *_, newest = [number for number in commits.numbers(path / "commits") if number]
+    flip(path / "segments" / min(manifests_of_rows(path, old) - manifests_of_rows(path, newest)))
+    small_manifests()
+    all_there(path, 0, 300)
+    done = lp.repair(path)
+    assert done.newest == newest
+    assert commits.file_name(old) in done.quarantined
+    all_there(path, 0, 300)
+
+
+def test_a_file_of_steps_without_its_rows_is_found_in_the_first_commit_whose_rows_are_known(
+    tmp_path, small_manifests
+):
+    """Its file was read before, in a commit with a damaged manifest of rows."""
+    path = tmp_path / "lake"
+    make(path, 100, keep_last=1, keep_every=40)
+    old, *_, newest = [number for number in commits.numbers(path / "commits") if number]
+    flip(path / "segments" / min(manifests_of_rows(path, old) - manifests_of_rows(path, newest)))
+    small_manifests()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Catalog, "covers", lambda *_: False)
+        done = lp.repair(path)
+    assert commits.file_name(newest) in done.quarantined
+
+
+def test_a_manifest_of_rows_that_is_elsewhere_is_not_damaged(tmp_path, small_manifests):
+    path = tmp_path / "lake"
+    make(path, COMMITS)
+    name = min(manifests_of_rows(path, COMMITS - 1))
+    Elsewhere(path, "gs://bucket/demo").add([name])
+    (path / "segments" / name).unlink()
+    small_manifests()
+    with lp.Lake.open(path) as lake:
+        lake.verify()
+    assert lp.repair(path).quarantined == ()
+
+
+@pytest.mark.parametrize("where", ["steps", "manifest", "commit"])
+def test_an_error_that_may_pass_moves_nothing(tmp_path, monkeypatch, small_manifests, where):
+    path = tmp_path / "lake"
+    make(path, COMMITS)
+    module, name = {
+        "steps": (verify, "_read_checked"),
+        "manifest": (manifests, "read"),
+        "commit": (commits, "read"),
+    }[where]
+    before, real, calls = size_of(path), getattr(module, name), iter(range(COMMITS**2))
+
+    def fails_once(*args: Any, **more: Any) -> Any:
+        if next(calls) == 3:
+            raise OSError(errno.EMFILE, "Too many open files", "x")
+        return real(*args, **more)
+
+    monkeypatch.setattr(module, name, fails_once)
+    with pytest.raises(OSError, match="Too many open files"):
+        lp.repair(path)
+    assert size_of(path) == before
+    assert not (path / "quarantine").exists()
+    assert lp.repair(path).quarantined == ()
+
+
+def test_repair_leaves_a_writer_the_files_that_it_shares_with_a_damaged_one_in_format_1(tmp_path):
+    path = tmp_path / "lake"
+    for writer, stop in (("", 40), ("w", 20)):
+        with lp.Replay.open(path, SPEC, capacity=300, writer=writer, merge_after=None) as replay:
+            record(replay, 0, 20)
+            replay.commit()
+            record(replay, 20, stop)
+    for file in (path / "writers" / "w" / "segments").iterdir():
+        file.replace(path / "segments" / file.name)
+    (path / "writers" / "w" / "segments").rmdir()
+    (path / "commits" / commits.file_name(0)).unlink()
+    theirs = set(commits.read(path / "writers" / "w" / "commits", 0).named())
+    own = set(commits.read(path / "commits", 1).named())
+    assert own & theirs
+    assert own - theirs
+    for name in own - theirs:
+        flip(path / "segments" / name)
+    done = lp.repair(path)
+    assert own - theirs <= set(done.quarantined)
+    assert not theirs & set(done.quarantined)
+    all_there(path, 0, 20, "w")
+    flip(path / "segments" / max(theirs))  # only this writer names it now
+    assert max(theirs) in lp.repair(path).quarantined

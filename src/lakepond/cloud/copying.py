@@ -34,7 +34,7 @@ from lakepond.formats import ranges
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.names import SEGMENT, entries, is_shared
+from lakepond.lake.format.names import is_shared
 from lakepond.lake.links import check_folders, read_regular
 from lakepond.lake.read.catalog import Catalog, added_files
 
@@ -84,6 +84,7 @@ class Copier:
         self._sent = np.empty(0, FILE)  # of other commits: files that were sent and that none there names yet
         self._gone: set[str] = set()  # files that were there once: a `gc`, or two, may be deleting them
         self._left_out: set[int] = set()  # commits that are not sent; reported once
+        self._unsendable: str | None = None  # why the newest commit is not sent
         self._listed_at = -math.inf  # when a LIST has shown which files are there
 
     def round(self) -> None:
@@ -121,7 +122,7 @@ class Copier:
         """Whether a recent LIST has confirmed which files are in the cloud; with `ask`, one may be made."""
         if ask and time.monotonic() - self._listed_at > CONFIRMED_SECONDS:
             try:
-                self._forget_deleted(Listing(self.store.scan("segments")))
+                self._list_segments()
             except CloudError:
                 return False
         return time.monotonic() - self._listed_at <= CONFIRMED_SECONDS
@@ -144,8 +145,11 @@ class Copier:
                 f"{self.cloud} keeps commits from {shown.first} on",
             )
             here = wanted
+        self._unsendable = None
         for start in range(0, len(here), MOST_COMMITS):
             self._some_commits(here[start : start + MOST_COMMITS], newest, shown)
+        if self._unsendable is not None:
+            raise LakeCorrupt(self._unsendable)
 
     def _numbers_here(self) -> list[int]:
         """The commits on this disk; those from the next slot on, if it is known."""
@@ -168,8 +172,7 @@ class Copier:
         self._slots.compare_descriptions()
         listed = self.store.list("commits")
         slots = {number: listed[commit_name(number)] for number in commit_numbers(listed)}
-        files = Listing(self.store.scan("segments"))
-        self._forget_deleted(files)
+        files = self._list_segments()
         shown = Shown(slots, files, read_boundary(self.store))  # read after the LIST: `gc` raises it first
         self._slots.compare(here, slots)
         self._slots.find_next(shown)
@@ -181,14 +184,16 @@ class Copier:
             self._left_out.update(new)
             log.warning("%s: commit %s of %s is not pushed", why, ranges(new), self._home)
 
-    def _forget_deleted(self, files: Listing) -> None:
-        """Forget that files on this disk are in the cloud as well if a `gc`, say, has deleted them there."""
-        here = (entry.name for entry in entries(self._segments.folder, SEGMENT))
-        gone = [name for name in here if name in self._elsewhere and files.get(name) is None]
+    def _list_segments(self) -> Listing:
+        """LIST the segments; forgets that files on this disk are there as well if a `gc` has deleted them."""
+        there = self._elsewhere.names()  # before the LIST, which may lack what arrives during it
+        files = Listing(self.store.scan("segments"))
+        gone = [name for name in there if files.get(name) is None and (self._segments.folder / name).exists()]
         if gone:
             self._gone.update(gone)
             self._elsewhere.doubt(gone)
         self._listed_at = time.monotonic()
+        return files
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -265,7 +270,8 @@ class Copier:
     ) -> list[Planned]:
         """The commits with the new files of each; commits that are not complete here are left out.
 
-        newest: the newest commit here; if it cannot be sent, `LakeCorrupt`. None: files are not checked.
+        newest: the newest commit here; if it cannot be sent, `_unsendable` says why. None: files are not
+        checked.
         """
         found: list[Planned] = []
         before = self._before
@@ -275,20 +281,21 @@ class Copier:
                 data = read_regular(self._commits / name)
                 commit = Commit.from_json(data, name)
                 planned = Planned(commit, data, self._added(commit, before))
-            except FileNotFoundError:
-                raise Changed from None
-            except (LakeCorrupt, CloudNotFound) as error:
-                self._leave_out([number], str(error))
-                continue
-            lost = None if newest is None else self._lost(planned, shown)
-            if lost is None:
-                found.append(planned)
-                before = commit
-                continue
-            why = f"commit {number} needs {lost}, which is neither at {self._home} nor in {self.cloud}"
+            except (LakeCorrupt, FileNotFoundError) as error:  # CloudNotFound is one
+                why = f"commit {number} cannot be read: {error}"
+            else:
+                lost = None if newest is None else self._lost(planned, shown)
+                if lost is None:
+                    found.append(planned)
+                    before = commit
+                    continue
+                why = f"commit {number} needs {lost}, which is neither at {self._home} nor in {self.cloud}"
+            if not (self._commits / name).exists():  # deleted meanwhile
+                raise Changed
             if number == newest:
-                raise LakeCorrupt(f"{why}; run `lakepond repair`.")
-            self._leave_out([number], why)
+                self._unsendable = f"{why}; run `lakepond repair`."
+            else:
+                self._leave_out([number], why)
         return found
 
     def _added(self, commit: Commit, before: Commit | None) -> Files:
@@ -309,8 +316,6 @@ class Copier:
                 found = self._find(name, shown)
                 there = found is not None and found.size == size
             if not there:
-                if not (self._commits / commits.file_name(planned.commit.number)).exists():
-                    raise Changed
                 return name
         return None
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lakepond.cloud.bucket import Checks, Exists, Listed
-from lakepond.errors import CloudNotFound, CloudRefused, CloudUnreachable
+from lakepond.errors import CloudError, CloudNotFound, CloudRefused, CloudUnreachable
 
 PIECE = 8 << 20
 ASIDE = ".aside"
@@ -127,12 +127,12 @@ class LocalBucket:
     def _blaming(self, name: str) -> Iterator[None]:
         try:
             yield
+        except CloudError:
+            raise
         except FileNotFoundError as error:
             raise CloudNotFound(f"{self._folder} has no {name}.") from error
         except PermissionError as error:
             raise CloudRefused(f"{self._folder / name} cannot be used: {error.strerror}.") from error
-        except Exists:
-            raise
         except OSError as error:  # a full disk, a share that is gone: worth another try
             raise CloudUnreachable(f"{self._folder / name} cannot be used: {error.strerror}.") from error
 

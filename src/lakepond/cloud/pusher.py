@@ -69,14 +69,15 @@ class Pusher:
         with self._change:
             if self._stop:
                 raise CloudError(f"the connection to {self.cloud} is closed; open the replay again to push.")
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="lakepond-push", daemon=True)
+                thread.start()  # may fail; the next push tries again
+                self._thread = thread
             if self._asked == self._served:
                 self._asked_at = time.monotonic()
             self._asked += 1
             self._failed, self._error = False, None
             self._uploader.forget_failures()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="lakepond-push", daemon=True)
-                self._thread.start()
             self._change.notify_all()
 
     def wait(self, timeout: float) -> UploadStatus:

@@ -75,8 +75,8 @@ class Uploader:
             while len(self._threads) < min(self._cloud.workers, len(self._waiting) + len(self._active)):
                 name = f"lakepond-upload-{len(self._threads)}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._threads.append(thread)
                 thread.start()
+                self._threads.append(thread)
             self._change.notify_all()
 
     def check_process(self) -> None:

@@ -71,6 +71,11 @@ class Elsewhere:
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
+    def names(self) -> list[str]:
+        """The files that are there."""
+        with self._lock:
+            return list(self._names)
+
     def add(self, names: Iterable[str]) -> None:
         """Note, durably, that these files are there."""
         with self._lock:

@@ -93,11 +93,11 @@ class WriterLock(FileLock):
         except OSError as error:
             if error.errno == errno.EROFS:
                 raise LakeReadOnly(
-                    f"{path.parent} is on a read-only file system; Lake.open reads it."
+                    error.errno, f"{path.parent} is on a read-only file system; Lake.open reads it."
                 ) from None
             if error.errno in (errno.EACCES, errno.EPERM):
                 raise LakeReadOnly(
-                    f"{path.parent} may not be written by this user; Lake.open reads it."
+                    error.errno, f"{path.parent} may not be written by this user; Lake.open reads it."
                 ) from None
             raise
         try:

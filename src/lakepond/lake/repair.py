@@ -6,7 +6,7 @@ import errno
 import logging
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +22,7 @@ from lakepond.lake.format.names import SOURCES, is_shared, segment_files
 from lakepond.lake.format.steps import StepsInfo
 from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.reader import Head, LakeReader
-from lakepond.lake.read.verify import Check, FileChecks, rows_first, run_all
+from lakepond.lake.read.verify import Check, FileChecks, is_damage, rows_first, run_all
 from lakepond.lake.read.weights import never_recorded
 from lakepond.types import Spec
 
@@ -44,7 +44,8 @@ def repair(path: str | Path, *, progress: Callable[[int, int], None] | None = No
 
     Each file is read once, on two threads, however many commits name it. Nothing is deleted. progress: called
     as `progress(done, total)` after each file, in bytes. Raises `LakeNotFound` if `path` is not a lake,
-    `LakeLocked` while a process writes it, and `LakeTooNew` if a later version wrote a part of it.
+    `LakeLocked` while a process writes it, `LakeTooNew` if a later version wrote a part of it, and OSError,
+    before anything is moved, if a file cannot be read for a reason that may pass, as too many open files.
     """
     path = Path(path)
     spec = description.read(path)
@@ -74,12 +75,12 @@ def repair(path: str | Path, *, progress: Callable[[int, int], None] | None = No
         run_all(files.checks(), finish)
         if progress is not None:
             progress(total, total)  # files that no commit names are not read
-        moves += [(file, homes[writer] / "quarantine") for writer, file in files.unneeded()]
+        moves += [(file, writers.home(path, writer) / "quarantine") for writer, file in files.unneeded()]
+        for home in {home for home in homes.values() if any(to == home / "quarantine" for _, to in moves)}:
+            (home / "commits" / commits.NEWEST).unlink(missing_ok=True)  # first: a move may fail
         for file, to in moves:
             make_folders(to)
             _move(file, _unused(to / file.name))
-        for home in {home for home in homes.values() if any(to == home / "quarantine" for _, to in moves)}:
-            (home / "commits" / commits.NEWEST).unlink(missing_ok=True)
         for changed in {folder for file, to in moves for folder in (to, to.parent, file.parent)}:
             sync_folder(changed)
     return Repaired(newest, tuple(file.name for file, _ in moves))
@@ -104,18 +105,24 @@ class _CheckedCommit:
 class _FilesOfCommits:
     """The files of all commits. Each is checked once, so time follows the number of files and commits.
 
-    A key is the name of a file after that of its writer, if it belongs to one, or stands for several keys.
+    A key is the name of a file after that of the writer in whose folder it is, or stands for several keys.
     Memory: about 500 bytes per file.
     """
 
     def __init__(self, path: Path, spec: Spec, names: Sequence[str]) -> None:
         self._path, self._spec, self._writers = path, spec, names
         self._file_checks, self._elsewhere = FileChecks(path, spec), known(path)
-        self._segments = {writer: Segments(path, writer) for writer in names}
+        self._segments = {writer: Segments(path, writer) for writer in {"", *names}}
+        self._own = {writer: each.folder.is_dir() for writer, each in self._segments.items()}
+        """the writers that have a folder of segments; in a lake of format 1 all share that of the lake"""
         self._here: dict[str, bool] = {}
         """the files that were found in a commit; False: the file is elsewhere, and not checked"""
         self._groups: dict[str, list[str]] = {}
         """keys that stand for several ones: of a manifest with all below it, or of a file of priorities"""
+        self._complete: dict[str, bool] = {}
+        """for those of a manifest, whether all manifests below it can be read"""
+        self._rows_unknown: set[str] = set()
+        """files of steps that were checked in commits only whose rows are not known"""
         self._damaged: dict[str, str] = {}
         """the reason for each damaged key"""
         self._recorded: dict[str, int] = {}
@@ -136,48 +143,78 @@ class _FilesOfCommits:
                     segments = {writer: self._segments[writer]}
                     (head,) = LakeReader(self._path, {writer: commit}, self._spec, segments).heads
                 except (LakeCorrupt, OSError) as error:
+                    if not is_damage(error):
+                        raise
                     found.error = str(error)
                 else:
-                    found.recorded = commit.recorded
+                    found.recorded, rows_known = commit.recorded, True
                     for leaf, listed in rows_first(commit):
-                        yield from self._below(head, leaf, listed, found.keys)
+                        complete = yield from self._below(head, leaf, listed, found.keys, rows_known)
+                        rows_known = rows_known and complete
                     for info in commit.weights:
                         yield from self._weights(head, info, found.keys)
                 yield found
 
     def _below(
-        self, head: Head, leaf: int | None, entries: Iterable[Entry], keys: list[str]
-    ) -> Iterator[Check]:
-        """The checks of files that were not found before; adds the keys of all to `keys`."""
+        self, head: Head, leaf: int | None, entries: Iterable[Entry], keys: list[str], rows_known: bool
+    ) -> Generator[Check, None, bool]:
+        """The checks of files that were not found before; adds the keys of all to `keys`.
+
+        Returns whether all manifests among them can be read. `rows_known`: the same for the commit's rows; if
+        not, its files of steps are looked at again in a commit whose rows are known.
+        """
+        complete = True
         for entry in entries:
             if not head.catalog.is_live(leaf, entry):
                 continue
             key, new = self._find(head, entry.name)
             group = f"all of {key}"
-            all_live = isinstance(entry, Manifest) and head.catalog.all_live(leaf, entry)
+            all_live = isinstance(entry, Manifest) and rows_known and head.catalog.all_live(leaf, entry)
             if all_live and group in self._groups:
                 keys.append(group)
-            elif self._here[key]:
+                complete = complete and self._complete[group]
+            elif not isinstance(entry, Manifest):
+                if self._here[key]:
+                    keys.append(key)
+                    if key not in self._damaged and (new or (rows_known and key in self._rows_unknown)):
+                        if rows_known:
+                            self._rows_unknown.discard(key)
+                        elif leaf is None:
+                            self._rows_unknown.add(key)
+                        yield Check(
+                            key, entry.bytes, partial(self._file_checks.check, head, entry, rows_known)
+                        )
+            else:
                 members = self._groups.setdefault(group, []) if all_live else keys
                 if all_live:
                     keys.append(group)
-                members.append(key)
-                if key in self._damaged:
-                    continue
-                if not isinstance(entry, Manifest):
-                    if new:
-                        yield Check(key, entry.bytes, partial(self._file_checks.check, head, entry))
-                    continue
-                try:  # from its file, and from memory for other commits with a part of what it lists
-                    listed = (
-                        manifests.read(head.segments, entry, leaf, len(head.commit.rows))
-                        if new
-                        else head.catalog.read(entry, leaf)
-                    )
-                except (LakeCorrupt, OSError) as error:
-                    self._damaged[key] = str(error)
-                else:
-                    yield from self._below(head, leaf, listed, members)
+                listed = None
+                if self._here[key]:
+                    members.append(key)
+                    listed = self._listed(head, leaf, entry, key, new)
+                below_is_complete = listed is not None
+                if listed is not None:
+                    below_is_complete = yield from self._below(head, leaf, listed, members, rows_known)
+                complete = complete and below_is_complete
+                if all_live:
+                    self._complete[group] = below_is_complete
+        return complete
+
+    def _listed(
+        self, head: Head, leaf: int | None, entry: Manifest, key: str, new: bool
+    ) -> Sequence[Entry] | None:
+        """The files in a manifest: from its file, later from memory; None if it is damaged."""
+        if key in self._damaged:
+            return None
+        try:
+            if new:
+                return manifests.read(head.segments, entry, leaf, len(head.commit.rows))
+            return head.catalog.read(entry, leaf)
+        except (LakeCorrupt, OSError) as error:
+            if not is_damage(error):
+                raise
+            self._damaged[key] = str(error)
+            return None
 
     def _weights(self, head: Head, info: StepsInfo, keys: list[str]) -> Iterator[Check]:
         """The check of a file of priorities, if it was not found before; adds its key to `keys`."""
@@ -195,7 +232,9 @@ class _FilesOfCommits:
 
     def _find(self, head: Head, name: str) -> tuple[str, bool]:
         """The key of a file, and whether it was not found before."""
-        key = sys.intern(name if is_shared(name) else f"{head.writer}/{name}")
+        file = None if is_shared(name) or self._own[head.writer] else head.segments.local(name)
+        writer = head.writer if file is None or file.parent == head.segments.folder else ""  # as in format 1
+        key = sys.intern(name if is_shared(name) else f"{writer}/{name}")
         if key in self._here:
             return key, False
         here = head.segments.local(name) is not None
@@ -207,6 +246,8 @@ class _FilesOfCommits:
     def note(self, key: str, error: Exception | None) -> None:
         """Note the result of a check; without its traceback, which refers to the bytes of the file."""
         if error is not None:
+            if not is_damage(error):
+                raise error
             self._damaged[key] = str(error)
 
     def is_intact(self, commit: _CheckedCommit) -> bool:

@@ -55,6 +55,8 @@ UNLEASED_SECONDS = 12 * 3600.0
 """`gc` deletes nothing that is younger than a day: a commit up to this age needs no lease"""
 ASKED_AT_A_TIME = 16
 VERIFIED_AT_A_TIME, VERIFIED_TOGETHER = 4, 256
+SHARED_TRIES = 8
+"""how often a lake is opened again because another reader of the same cache deleted its commit there"""
 
 
 class CloudChains:
@@ -168,6 +170,13 @@ class CloudChains:
 
     def lake(self, heads: Mapping[str, Commit]) -> Lake:
         """The lake at these commits, whose files are downloaded when they are read."""
+        for _ in range(SHARED_TRIES):
+            with suppress(FileNotFoundError):
+                return self._lake(heads)
+        return self._lake(heads)
+
+    def _lake(self, heads: Mapping[str, Commit]) -> Lake:
+        """FileNotFoundError if another reader of the cache deletes a commit before it is locked."""
         segments: dict[str, Segments] = {}
         for chain, commit in heads.items():
             home = writers.home(self.path, chain)

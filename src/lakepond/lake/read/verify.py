@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,15 @@ QUEUED = 8
 HELD_BYTES = 128 << 20
 """files of steps up to this size are read into memory, hashed and decoded there; lakepond writes files of
 about 64 MB. Larger ones are hashed, then read again batch by batch"""
+
+
+DAMAGE = (errno.ENOENT, errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
+"""system errors that mean that a file is lost; others, as of too many open files, may pass"""
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether a file that cannot be read because of this error is damaged or lost."""
+    return isinstance(error, LakeCorrupt) or (isinstance(error, OSError) and error.errno in DAMAGE)
 
 
 class Check(NamedTuple):
@@ -106,28 +116,38 @@ def checks(lake: Lake) -> Iterator[Check]:
     shared: set[str] = set()
     elsewhere, files = known(lake.path), FileChecks(lake.path, lake.spec)
 
-    def below(head: Head, leaf: int | None, entries: Sequence[Entry]) -> Iterator[Check]:
+    def below(
+        head: Head, leaf: int | None, entries: Sequence[Entry], rows_known: bool
+    ) -> Generator[Check, None, bool]:
+        """The checks of these files; returns whether all manifests of them could be read."""
+        complete = True
         for entry in entries:
             if not head.catalog.is_live(leaf, entry) or entry.name in shared:
                 continue
             if not head.segments.reachable(entry.name, elsewhere):
+                complete = complete and not isinstance(entry, Manifest)
                 continue
             if is_shared(entry.name):
                 shared.add(entry.name)
             if not isinstance(entry, Manifest):
-                yield Check(entry.name, entry.bytes, partial(files.check, head, entry))
+                yield Check(entry.name, entry.bytes, partial(files.check, head, entry, rows_known))
                 continue
             try:
                 listed = manifests.read(head.segments, entry, leaf, len(head.commit.rows))
             except (LakeCorrupt, OSError) as error:
+                complete = False
                 yield Check(entry.name, 0, partial(_fail, error))
             else:
                 yield Check(entry.name, 0, _pass)
-                yield from below(head, leaf, listed)
+                below_is_complete = yield from below(head, leaf, listed, rows_known)
+                complete = complete and below_is_complete
+        return complete
 
     for head in lake.reader.heads:
+        rows_known = True
         for leaf, listed in rows_first(head.commit):
-            yield from below(head, leaf, listed)
+            complete = yield from below(head, leaf, listed, rows_known)
+            rows_known = rows_known and complete
         for info in head.commit.weights:
             name = f"{info.digest}.steps"
             if head.segments.reachable(name, elsewhere):
@@ -160,12 +180,16 @@ class FileChecks:
         self._path, self._steps = path, StepsFiles(spec)
         self._row_bytes = [field.nbytes for _, field in leaves(spec.obs)]
 
-    def check(self, head: Head, file: File) -> None:
-        """Check a file of rows or steps; of steps also that the commit has their rows."""
+    def check(self, head: Head, file: File, rows_known: bool) -> None:
+        """Check a file of rows or steps; of steps also that the commit has their rows.
+
+        `rows_known`: whether all manifests of rows of that commit can be read; without them, nobody knows
+        which rows it has, and that is not a fault of the file of steps.
+        """
         if isinstance(file, RowsFile):
             self._check_rows(head, file)
         else:
-            self._check_steps(Stored(head, file))
+            self._check_steps(Stored(head, file), rows_known)
 
     def check_weights(self, head: Head, info: StepsInfo) -> int:
         """Check a file of priorities; returns how many recorded steps a commit that names it has at least."""
@@ -182,7 +206,7 @@ class FileChecks:
         with head.segments.using(file.name) as there, Shard(there, file.shard) as shard:
             shard.verify()
 
-    def _check_steps(self, stored: Stored) -> None:
+    def _check_steps(self, stored: Stored, rows_known: bool) -> None:
         with stored.head.segments.using(stored.name) as file:
             data = _read_checked(file, stored.segment.steps.digest)
             source, name = file if data is None else data, str(file)
@@ -192,7 +216,7 @@ class FileChecks:
                 stop = min(start + layout.batch, layout.steps)
                 known.check_windows(file, read_steps(source, None, start, stop, layout=layout, name=name))
         for leaf, track in enumerate(known.tracks):
-            if track is not None:
+            if track is not None and rows_known:
                 self._check_has_rows(stored.head, leaf, track.runs - [stored.head.shift[leaf], 0])
 
     def _check_has_rows(self, head: Head, leaf: int, runs: Array) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,20 +31,20 @@ def parse_bytes(size: int | str) -> int:
 
 
 class DiskGuard:
-    """Watches the disk that a lake is on."""
+    """Watches the disks that a lake is on: `segments/` may be a link to another one than that of commits."""
 
-    def __init__(self, path: Path, floor: int) -> None:
-        self.path, self.floor = path, floor
+    def __init__(self, folders: Sequence[Path], floor: int) -> None:
+        self._folders, self.floor = folders, floor
         self._rate = 0.0  # bytes per commit, a moving average
         self._warned_at = 0
 
     def check(self, number: int) -> None:
         """Before a commit: `LakeFull` if less than the floor is free; a warning if it soon will be."""
-        free = shutil.disk_usage(self.path).free
+        free, path = min((shutil.disk_usage(folder).free, folder) for folder in self._folders)
         if free < self.floor:
             raise LakeFull(
                 errno.ENOSPC,
-                f"{free:,} bytes are free at {self.path}, the limit is {self.floor:,}; the last commit is "
+                f"{free:,} bytes are free at {path}, the limit is {self.floor:,}; the last commit is "
                 "intact and newer steps are in memory: free some space, and the next commit continues",
             )
         left = self.commits_left(free)
@@ -52,7 +52,7 @@ class DiskGuard:
             self._warned_at = number + max(1, int(left) // 2)
             log.warning(
                 "%s: %s bytes free above the limit, %s per commit: full at about commit %d",
-                self.path,
+                path,
                 f"{free - self.floor:,}",
                 f"{int(self._rate):,}",
                 number + int(left),

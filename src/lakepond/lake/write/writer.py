@@ -68,19 +68,13 @@ class LakeWriter:
         self.path, self.name = path, writer
         self._home = writers.home(path, writer)
         self._max_steps = max_steps
-        self._guard = DiskGuard(path, min_free)
         self._commits = self._home / "commits"
         with named_errors(path, creating=True):
             make_folders(self._commits)
             self._lock = WriterLock(self._home / "lock")
-        try:
-            with named_errors(path):
-                self._make_segments()
-        except BaseException:
-            self._lock.close()
-            raise
         self._files = Segments(path, writer) if files is None else files
         self._folder = self._files.folder
+        self._guard = DiskGuard((path, self._folder), min_free)
         self._new = NewFiles(
             self._folder,
             Sources(path, codec),
@@ -90,15 +84,26 @@ class LakeWriter:
         )
         self.last: Commit | None = None
         """the commit that the next one follows"""
-        self._number = commits.next_number(self._commits, self._home / "quarantine")
         self._leaves = leaves
         self._upgraded = False
         self._new_manifests: dict[str, tuple[Entries, bytes]] = {}
-        self.maintenance = Maintenance(
-            path, writer, self._files, keep_last=keep_last, keep_every=keep_every, merge_after=merge_after
-        )
-        for folder in (path, self._commits, self._folder):
-            delete_temporary(folder)
+        try:
+            with named_errors(path):
+                self._make_segments()
+                self._number = commits.next_number(self._commits, self._home / "quarantine")
+                self.maintenance = Maintenance(
+                    path,
+                    writer,
+                    self._files,
+                    keep_last=keep_last,
+                    keep_every=keep_every,
+                    merge_after=merge_after,
+                )
+                for folder in (path, self._commits, self._folder):
+                    delete_temporary(folder)
+        except BaseException:
+            self._lock.close()
+            raise
 
     def continue_from(self, commit: Commit) -> None:
         """Continue after that commit, under a number that no commit has had."""
