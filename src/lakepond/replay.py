@@ -17,6 +17,7 @@ from lakepond.pond import Pond
 from lakepond.pond.direct import DirectAppend
 from lakepond.pond.hints import hints
 from lakepond.sampling.links import DERIVE
+from lakepond.sampling.priorities import MOST_WEIGHT
 from lakepond.types import Array, Spec, Stats, Tree
 
 if TYPE_CHECKING:
@@ -334,11 +335,15 @@ class Replay(Persistent):
         largest = values.max(initial=0.0)
         with np.errstate(over="ignore", invalid="ignore"):
             weights = np.asarray(pond.priorities.weight_of(values))
-        if not (values.min(initial=0.0) >= 0 and largest < np.inf and weights.max(initial=0.0) < np.inf):
-            raise SampleError("priorities must be finite and at least 0; pass the absolute TD error.")
+        if not (values.min(initial=0.0) >= 0 and largest < np.inf and weights.max(initial=0.0) < MOST_WEIGHT):
+            raise SampleError(
+                f"priorities must be finite, at least 0 and, to the power of alpha, below {MOST_WEIGHT:g}; "
+                "pass the absolute TD error."
+            )
         with pond.reading():
-            if len(ids) and ids.max() >= pond.recorded:
-                raise SampleError(f"step {ids.max()} was never recorded; the newest is {pond.recorded - 1}.")
+            for step in (ids.min(), ids.max()) if len(ids) else ():
+                if not 0 <= step < pond.recorded:
+                    raise SampleError(f"step {step} was never recorded; the newest is {pond.recorded - 1}.")
             pond.update()
             live = ids >= pond.oldest
             if not live.all():
@@ -346,7 +351,11 @@ class Replay(Persistent):
             pond.priorities.update(pond.places(ids.astype(np.int64)), weights, float(largest))
 
     def clear(self) -> None:
-        """Remove all steps and free their memory; step ids continue. Steps in a lake are committed first."""
+        """Remove all steps and free their memory; step ids continue.
+
+        With a lake, they are committed first and stay there; from the next commit on, `Replay.open` does not
+        load them.
+        """
         outflow = self._outflow
         if outflow is None:
             self._pond.clear()

@@ -211,9 +211,14 @@ def test_priorities():
         ([0], [np.nan], "finite"),
         ([0, 1], [1.0], "one priority for each"),
         ([1], [1.0], "never recorded"),
+        ([-1], [1.0], "never recorded"),
     ]:
         with pytest.raises(lp.SampleError, match=says):
             replay.update_priorities(ids, values)
+    replay = lp.Replay(SPEC, 10, alpha=1.0)
+    replay.record(**step())
+    with pytest.raises(lp.SampleError, match=r"below 1e\+290"):  # the sum of two such would be infinite
+        replay.update_priorities([0], [1.7e308])
 
 
 def test_after_close():

@@ -667,6 +667,32 @@ def test_clear_keeps_what_was_recorded_in_the_lake(tmp_path):
     all_there(tmp_path / "lake", 30, world)
 
 
+@pytest.mark.parametrize("alpha", [None, 0.6])
+def test_what_was_cleared_is_not_loaded_again(tmp_path, alpha):
+    world, path = "frames first", tmp_path / "lake"
+    with lp.Replay.open(path, spec_of(world), capacity=100, alpha=alpha) as replay:
+        record(replay, world, 0, 20)
+        replay.clear()
+    for start in (20, 25):  # the second time from a commit that was made after the replay was reopened
+        with lp.Replay.open(path, capacity=1000, alpha=alpha) as replay:
+            assert len(replay) == start - 20
+            record(replay, world, start, start + 5)
+            assert set(replay.sample(200).step_id.tolist()) == set(range(20, start + 5))
+    with lp.Replay.open(path, capacity=1000, alpha=alpha, commit=0) as replay:
+        assert len(replay) == 20  # as of the commit before
+
+
+@pytest.mark.parametrize(
+    "note", [{"cut_streams": [0]}, {"alone_steps": []}, {"ended_steps": 1}, {"cleared_before": 0}]
+)
+def test_a_note_cannot_have_keys_of_lakepond(tmp_path, note):
+    with lp.Replay.open(tmp_path / "lake", spec_of("vector"), capacity=100) as replay:
+        record(replay, "vector", 0, 5)
+        with pytest.raises(lp.SpecError, match=f"the key '{next(iter(note))}' of a note is reserved"):
+            replay.commit(note)
+        assert replay.commit({"loss": 1}).recorded == 5
+
+
 def test_saving_has_its_own_lakes(tmp_path):
     world = "vector"
     replay = lp.Replay(spec_of(world), 50)

@@ -179,6 +179,7 @@ def test_batches_are_samples_or_one_pass(both, which):
     assert ids != sorted(ids)
     for options, message in [
         ({"beta": 0.4}, "takes .* not .'beta'."),
+        ({"out": drawn[0]}, "takes .* not .'out'."),
         ({"sequence_length": 4}, "sequence_length must be"),
         ({"n_step": 3}, "needs the discount"),
     ]:

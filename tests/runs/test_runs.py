@@ -54,6 +54,30 @@ def test_a_checkpoint_is_plain_safetensors_with_names_a_stranger_understands(tmp
     assert held["half"].dtype == jnp.bfloat16
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", ">f4", "complex64", "bool", "uint64"])
+def test_an_array_that_can_be_saved_can_be_loaded(tmp_path, dtype):
+    values = np.array([1, 0, 1]).astype(jnp.dtype(dtype))
+    with Run.create(tmp_path, "erl", Config()) as run:
+        run.save(1, arrays={"agent": {"a": values}}, state={})
+    loaded = Run.open(tmp_path).load(like={"agent": {"a": values}}).arrays["agent"]["a"]
+    assert loaded.dtype == values.dtype.newbyteorder("=")
+    assert (loaded == values).all()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"a.b": np.ones(1), "a": {"b": np.zeros(1)}}, "two arrays of a checkpoint have the name 'a.b'"),
+        ({"a": np.ones(2, np.longdouble)}, "a checkpoint cannot hold a, which is"),
+    ],
+)
+def test_arrays_that_could_not_be_loaded_are_refused(tmp_path, arrays, sentence):
+    with Run.create(tmp_path, "erl", Config()) as run:
+        with pytest.raises(RunError, match=sentence):
+            run.save(1, arrays={"agent": arrays}, state={})
+        assert run.checkpoints() == []
+
+
 def test_retention_keeps_the_last_and_every_so_many(tmp_path):
     with Run.create(tmp_path, "erl", Config(), keep_last=2, keep_every=5) as run:
         for number in range(1, 13):
@@ -114,6 +138,25 @@ def test_metrics_take_numbers_of_any_library_and_no_other_thing(tmp_path):
         with pytest.raises(RunError, match="not object"):
             run.log(2, {"a": object()})
         assert len(list(run.history())) == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "metrics", "sentence"),
+    [
+        (1, {"time": 3.0}, "'time' is in every line"),
+        (1, {"step": "two"}, "'step' is in every line"),
+        (-1, {"loss": 1.0}, "step -1 cannot be logged"),
+        (10**12, {"loss": 1.0}, "cannot be logged"),
+        (2, {"text": "x" * (16 << 20)}, "log less at a time"),
+    ],
+)
+def test_a_line_that_could_not_be_read_is_refused(tmp_path, step, metrics, sentence):
+    with Run.create(tmp_path, "erl", Config()) as run:
+        run.log(0, {"loss": 0.5})
+        with pytest.raises(RunError, match=sentence):
+            run.log(step, metrics)
+        run.log(3, {"loss": 0.25})
+    assert [line["loss"] for line in Run.open(tmp_path).history()] == [0.5, 0.25]
 
 
 def test_a_line_that_is_still_being_written_is_not_read(tmp_path):

@@ -56,7 +56,7 @@ class Marks:
         new = {name: (each.modified, self._now) for name, each in garbage.items()}
         marks = {name: mark for name, mark in before.items() if mark[0] == new.get(name, (None,))[0]}
         if before != new | marks:
-            self._store.replace(self._name, json.dumps({"marked": new | marks}).encode())
+            self._store.replace(self._name, json.dumps({"marked": new | marks}, allow_nan=False).encode())
         return {name for name, (_, at) in marks.items() if self._now - at >= self._older_than}
 
     def _read(self) -> dict[str, tuple[float, float]]:
@@ -233,7 +233,7 @@ class ChainCollector:
         except CloudCorrupt:  # the newest commit stays: no machine publishes a number below it
             before, numbers = 0, commit_numbers(listed)[-1:]
         if numbers and numbers[-1] >= before:
-            self._store.replace(BOUNDARY, json.dumps({"first": numbers[-1] + 1}).encode())
+            self._store.replace(BOUNDARY, json.dumps({"first": numbers[-1] + 1}, allow_nan=False).encode())
         return before
 
     def _delete(self, due: set[str], listed: dict[str, Listed]) -> set[str]:

@@ -363,7 +363,7 @@ def _new_name(ending: str) -> str:
 
 def _content(numbers: Collection[int], names: Collection[str]) -> bytes:
     lease = {"seconds": SECONDS, "commits": sorted(numbers), "segments": sorted(names)}
-    return json.dumps(lease).encode()
+    return json.dumps(lease, allow_nan=False).encode()
 
 
 def clock() -> float:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lakepond.errors import LakeCorrupt
-from lakepond.lake.format.link_notes import are_alone
+from lakepond.lake.format.link_notes import are_alone, cleared_before
 from lakepond.lake.format.tracks import covered, distinct
 from lakepond.lake.read.assemble import PART_STEPS
 from lakepond.lake.read.lake import PART_BYTES, Lake
@@ -34,9 +34,11 @@ class Held(NamedTuple):
 def resume(lake: Lake, pond: Pond, oldest: int = 0) -> None:
     """Load the newest steps, from `oldest` on, into a new pond, with the links and priorities they had.
 
+    Steps that were removed from memory by `clear` are not loaded.
     Steps that are recorded later may go to the same lake.
     """
-    start = max(oldest, lake.commit.oldest, lake.commit.recorded - pond.capacity)
+    pond.cleared = cleared_before(lake.commit)
+    start = max(oldest, pond.cleared, lake.commit.oldest, lake.commit.recorded - pond.capacity)
     pond.start_at(start)
     choose_layouts(lake, pond)
     rows = _Rows(lake, pond, ours=True)

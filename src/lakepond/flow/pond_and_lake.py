@@ -281,9 +281,10 @@ def write_snapshot(
     """Write the live steps of a pond to a new lake, durable on return; the pond's own lake is unchanged."""
     writer = _new_lake(pond, path, codec, None)
     try:
-        new = copy_of(pond, generator)
+        with pond.reading():  # steps and links of the same moment
+            new, links = copy_of(pond, generator), link_note(pond)
         try:
-            return writer.commit(new, {**note, **link_note(pond)})
+            return writer.commit(new, {**note, **links})
         finally:
             new.release()
     finally:

@@ -52,7 +52,9 @@ class Pond(GrowthLock):
         self.capacity = capacity
         self.recorded = 0
         """steps ever recorded: the id of the next one"""
-        self._cleared = 0  # steps before this one were cleared
+        self._cleared = 0  # steps before this one were cleared, or never loaded
+        self.cleared = 0
+        """steps before this one were removed by `clear`; a lake stores it, so that they stay away"""
         self._first = 0  # the id of the first step of this pond
         self._new_locks()
         spare = min(capacity, SPARE)
@@ -345,7 +347,7 @@ class Pond(GrowthLock):
     def clear(self) -> None:
         """Remove all steps; ids continue."""
         with self.reading():
-            self._cleared = self.recorded  # publishes it
+            self.cleared = self._cleared = self.recorded  # publishes it
             self.evict()
             self._free_cursors()
             if self.priorities is not None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from lakepond import untrusted
-from lakepond.errors import RunCorrupt, RunMismatch, RunNotFound
+from lakepond.errors import RunCorrupt, RunError, RunMismatch, RunNotFound
 from lakepond.formats import ranges
 from lakepond.lake.files import ASIDE, make_folders, sync_folder, write_all_synced
 from lakepond.lake.format.sealed import NOT_FINITE, strict
@@ -30,6 +30,12 @@ from lakepond.lake.format.sealed import NOT_FINITE, strict
 STATE = "state.json"
 RETIRED = frozenset({"pond.span"})
 """leaves that earlier versions saved and that are no longer needed; they are skipped"""
+DTYPES = {
+    **{"BOOL": "bool", "C64": "complex64", "BF16": "bfloat16", "F16": "float16", "F32": "float32"},
+    **{"F64": "float64", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64"},
+    **{"U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64"},
+}
+"""the dtypes of arrays, by their names in safetensors"""
 DROPPED = ".dropped"
 """suffix of checkpoints later than the one that a run was resumed from"""
 
@@ -205,16 +211,30 @@ def _serialise(tree: Any) -> bytes:
     from safetensors.numpy import save
 
     names, leaves, _ = _named_leaves(tree)
-    return bytes(save({name: np.asarray(leaf, order="C") for name, leaf in zip(names, leaves, strict=True)}))
+    arrays: dict[str, Any] = {}
+    for name, leaf in zip(names, leaves, strict=True):
+        values = np.asarray(leaf, order="C")
+        if name in arrays:
+            raise RunError(f"two arrays of a checkpoint have the name {name!r}; rename one of them.")
+        if values.dtype.name not in DTYPES.values():
+            raise RunError(
+                f"a checkpoint cannot hold {name}, which is {values.dtype}; save it as float32, say."
+            )
+        arrays[name] = values.astype(values.dtype.newbyteorder("="), copy=False)
+    return bytes(save(arrays))
 
 
 def _deserialise(data: bytes, like: Any, path: Path) -> Any:
     import jax
     import numpy as np
-    from safetensors.numpy import load
+    from safetensors import deserialize
 
     with untrusted.blaming(path, RunCorrupt, "resume from another checkpoint"):
-        held = {name: values for name, values in load(data).items() if name not in RETIRED}
+        held = {
+            name: np.frombuffer(each["data"], jax.numpy.dtype(DTYPES[each["dtype"]])).reshape(each["shape"])
+            for name, each in deserialize(data)  # type: ignore[no-untyped-call]
+            if name not in RETIRED
+        }
     names, leaves, structure = _named_leaves(like)
     if set(names) != set(held):
         odd = sorted(set(names) ^ set(held))
@@ -226,7 +246,7 @@ def _deserialise(data: bytes, like: Any, path: Path) -> Any:
         dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
         for what, found, needed in (
             ("shape", held[name].shape, np.shape(leaf)),
-            ("dtype", held[name].dtype, np.dtype(dtype)),
+            ("dtype", held[name].dtype, np.dtype(dtype).newbyteorder("=")),
         ):
             if found != needed:
                 raise RunMismatch(

@@ -51,14 +51,23 @@ class Metrics:
         self._failed: set[str] = set()  # copies whose failure was reported
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Append one line; values are numbers, strings, or lists of them.
+        """Append one line; values are numbers, strings, or lists of them, by any name but `step` and `time`.
 
         If it cannot be written, as on a full disk, this raises why; the line is kept and written by the next
         `log`, `flush` or `mark` that can. A copy that fails is reported once and ends nothing.
         """
         plain = {name: _plain(value) for name, value in metrics.items()}
+        if taken := plain.keys() & {"step", "time"}:
+            raise RunError(f"{min(taken)!r} is in every line of the log; give the metric another name.")
         line = {"step": int(step), "time": round(time.time(), 3), **plain}
-        self._waiting.append((self.end, json.dumps(line, allow_nan=False).encode() + b"\n"))
+        data = json.dumps(line, allow_nan=False).encode() + b"\n"
+        try:
+            parse_line(data)  # as it will be read
+        except ValueError as error:
+            raise RunError(f"step {step} cannot be logged: {error}.") from None
+        if len(data) >= LINE_BYTES:
+            raise RunError(f"step {step} cannot be logged: it takes {len(data):,} bytes; log less at a time.")
+        self._waiting.append((self.end, data))
         numbers = {name: value for name, value in plain.items() if isinstance(value, int | float)}
         for name, copy in self._copies.items():
             try:

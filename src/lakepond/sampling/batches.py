@@ -12,7 +12,8 @@ from lakepond.errors import SampleError
 from lakepond.sampling.arguments import check_arguments, check_generator
 from lakepond.types import Array, Batch
 
-PASS_OPTIONS = {"n_step", "gamma", "exclude", "only", "out"}
+PASS_OPTIONS = {"n_step", "gamma", "exclude", "only"}
+"""no `out`: the last batch is smaller, and so are those with steps that were evicted meanwhile"""
 
 
 def batches(
@@ -40,7 +41,7 @@ def batches(
     if not PASS_OPTIONS.issuperset(options):
         raise SampleError(
             f"a pass over all steps (replace=False) takes {sorted(PASS_OPTIONS)}, not "
-            f"{sorted(set(options) - PASS_OPTIONS)}; each step comes once, so there is nothing to weight."
+            f"{sorted(set(options) - PASS_OPTIONS)}; each step comes once, and batches may be smaller."
         )
     return _one_pass(rng.permutation(ids), batch_size, rounds, lambda some: steps(some, **options))
 

@@ -14,6 +14,8 @@ EPSILON = 1e-6
 """added to every priority, so that a step with a TD error of 0 can still be drawn"""
 LEAST = 1e-300
 """weights are at least this: a power may underflow"""
+MOST_WEIGHT = 1e290
+"""weights are below this, so that their sum is finite"""
 
 
 class Priorities:

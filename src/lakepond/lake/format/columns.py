@@ -68,7 +68,9 @@ class Column:
         """The Arrow field, with dtype and shape in its metadata."""
         import pyarrow as pa
 
-        return pa.field(self.name, self.type, False, {"lakepond.column": json.dumps(self.describe()[1:])})
+        return pa.field(
+            self.name, self.type, False, {"lakepond.column": json.dumps(self.describe()[1:], allow_nan=False)}
+        )
 
     def to_arrow(self, part: Array) -> Any:
         """An Arrow array over the same memory; bools are packed."""
@@ -159,8 +161,10 @@ class StepFileLayout:
         fields = [column.field for column in self.columns]
         summary: dict[str, Any] = {"steps": self.steps, "batch": self.batch}
         sums = [[name, xxhash.xxh3_64_hexdigest(note)] for name, note in self.notes]
-        sealed = json.dumps([summary, *(column.describe() for column in self.columns), *sums]).encode()
-        summary["xxh3"] = xxhash.xxh3_64_hexdigest(sealed)
+        sealed = json.dumps(
+            [summary, *(column.describe() for column in self.columns), *sums], allow_nan=False
+        )
+        summary["xxh3"] = xxhash.xxh3_64_hexdigest(sealed.encode())
         notes = {NOTE + name.encode(): note for name, note in self.notes}
         return pa.schema(fields, {b"lakepond.steps": json.dumps(summary, allow_nan=False).encode(), **notes})
 

@@ -1,8 +1,9 @@
-"""Links that a lake has no column for, in the note of a commit, if there are any.
+"""What a lake has no column for, in the note of a commit, if there is any.
 
 A lake stores whether a step follows the previous one of its stream. The note adds which streams were cut and
-have no step since, and which steps were appended by `fill_from` and therefore belong to no sequence. It also
-lists the steps of earlier commits whose end flags this one changes, for those who have read them already.
+have no step since, which steps were appended by `fill_from` and therefore belong to no sequence, and which
+were removed from memory by `clear`. It also lists the steps of earlier commits whose end flags this one
+changes, for those who have read them already.
 """
 
 from __future__ import annotations
@@ -12,11 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from lakepond.errors import LakeCorrupt
+from lakepond.errors import LakeCorrupt, SpecError
 from lakepond.lake.format.commits import Commit
 from lakepond.types import STREAM_MAX, Array
 
 CUT_STREAMS, ALONE_STEPS, ENDED_STEPS = "cut_streams", "alone_steps", "ended_steps"
+CLEARED_BEFORE = "cleared_before"
+OWN_KEYS = frozenset((CUT_STREAMS, ALONE_STEPS, ENDED_STEPS, CLEARED_BEFORE))
+
+
+def check_note(note: Mapping[str, Any]) -> None:
+    """Raise `SpecError` if the note of a caller has a key of this module."""
+    if taken := sorted(OWN_KEYS & note.keys()):
+        raise SpecError(f"the key {taken[0]!r} of a note is reserved for lakepond itself; use another one.")
 
 
 def cut_streams(commit: Commit) -> list[int]:
@@ -25,6 +34,14 @@ def cut_streams(commit: Commit) -> list[int]:
     if type(streams) is not list or not all(type(s) is int and 0 <= s <= STREAM_MAX for s in streams):
         raise LakeCorrupt(f"commit {commit.number} has an invalid note: {CUT_STREAMS}={streams!r}.")
     return streams
+
+
+def cleared_before(commit: Commit) -> int:
+    """The id of the first step that `clear` has left in memory; 0 if it was never called."""
+    step: Any = commit.note.get(CLEARED_BEFORE, 0)
+    if type(step) is not int or not 0 <= step <= commit.recorded:
+        raise LakeCorrupt(f"commit {commit.number} has an invalid note: {CLEARED_BEFORE}={step!r}.")
+    return step
 
 
 def end_note(ends: Mapping[int, tuple[bool, bool]]) -> dict[str, Any]:
