@@ -259,7 +259,7 @@ class ReplayMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.on_disk)
     @rule(commit=st.booleans())
     def reopen(self, commit: bool) -> None:
-        """Closed and opened again: a lake holds the steps that were cleared from memory, too."""
+        """Closed and opened again: the same steps are live, and those that were cleared stay so."""
         if commit:
             self.replay.commit()
         state = self.replay._rng.bit_generator.state
@@ -267,13 +267,10 @@ class ReplayMachine(RuleBasedStateMachine):
         self.replay = lp.Replay.open(self.folder / "lake", capacity=self.replay.capacity, alpha=self.alpha)
         if commit:
             assert self.replay._rng.bit_generator.state == state
-        was_live = self.model.live()
-        self.model.oldest = max(0, self.model.recorded - self.model.capacity)
-        self.model.cleared.clear()
-        if self.alpha is not None:  # priorities of steps that were cleared, or not committed, are lost
+        if self.alpha is not None:  # priorities that were not committed are lost
             priorities, live = self.replay._pond.priorities, self.model.live()
             weights = priorities.weights(self.replay._pond.places(np.array(live, int)))
-            if commit and was_live == live:
+            if commit:
                 self.priorities_agree()
             found = weights ** (1 / self.alpha) - EPSILON
             self.priority, self.largest = dict(zip(live, found.tolist(), strict=True)), priorities.largest

@@ -93,6 +93,21 @@ def test_a_position_is_saved_and_continued_at_its_commit(tmp_path):
     assert other.lake_dataset.epoch == 1
 
 
+def test_a_position_that_is_refused_changes_nothing(tmp_path):
+    path = make(tmp_path / "lake")
+    state = LakeDataset(path, 16, seed=1).state_dict()
+    with lp.Replay.open(path, capacity=60) as replay:
+        record(replay, "frames first", 150, 200)
+    dataset = LakeDataset(path, 16, seed=2)
+    next(iter(dataset))
+    before = dataset.state_dict()
+    with pytest.raises(lp.SampleError, match="seed"):
+        dataset.load_state_dict(state)
+    assert dataset.state_dict() == before
+    assert len(dataset.lake) == 200
+    assert len(list(dataset)) == 12
+
+
 def test_ranks_divide_an_epoch(tmp_path, monkeypatch):
     path = make(tmp_path / "lake")
     parts = [list(LakeDataset(path, 16, seed=3, rank=rank, world_size=3)) for rank in range(3)]

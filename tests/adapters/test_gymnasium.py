@@ -1,5 +1,9 @@
 """Gymnasium environments in every autoreset mode: the true last observation is kept."""
 
+import contextlib
+import copy
+import pickle
+
 import ale_py
 import gymnasium as gym
 import numpy as np
@@ -137,6 +141,47 @@ def test_real_atari_through_the_vector_environment():
     # the issue's bar: one frame a step, and 5 % and 200 bytes for everything else
     assert stats.bytes_held / len(replay) <= 1.05 * 7_056 + 200
     env.close()
+
+
+def test_a_step_that_cannot_be_recorded_leaves_later_ones_correct():
+    """The environment has moved on. Its observation is constant here, so only `cut` separates the steps."""
+
+    class Constant(Counter):
+        def _observe(self):
+            return {"image": np.zeros((4, 12, 12), np.uint8), "t": np.int64(0)}
+
+    fields = {"extras": {"q": lp.Field((), "float32")}}
+    for make in (Counter, Constant):
+        replay = lp.Replay(lp.Spec(spec().obs, spec().action, **fields), 100)
+        env = Recorder(make(), replay)
+        env.reset()
+        for extras in ({"q": 0.0}, {}, {"q": 0.0}, {"q": 0.0}):
+            with contextlib.nullcontext() if extras else pytest.raises(lp.RecordError, match="q"):
+                env.step(0, **extras)
+        batch = replay.steps(np.arange(3), n_step=2, gamma=1.0)
+        if make is Counter:
+            assert batch.obs["t"].tolist() == [0, 2, 3]
+        assert batch.reward.tolist() == [1, 3 + 4, 4]
+    replay = lp.Replay(lp.Spec(spec().obs, spec().action, **fields), 100)
+    env = Recorder(SyncVectorEnv([Counter]), replay)
+    env.reset()
+    for t in range(9):  # the end of the episode is lost, the step after it only resets
+        with pytest.raises(lp.RecordError, match="q") if t == 4 else contextlib.nullcontext():
+            env.step(np.zeros(1, np.int64), **({} if t == 4 else {"q": np.zeros(1)}))
+    assert replay.recent(7).obs["t"].tolist() == [0, 1, 2, 3, 100, 101, 102]
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_copies_of_a_recorder_record(way):
+    env = Recorder(Counter(), lp.Replay(spec(), 100))
+    env.reset()
+    env.step(0)
+    new = way(env)
+    new.step(0)
+    assert len(new.replay) == 2
+    assert len(env.replay) == (2 if way is copy.copy else 1)
+    assert new.action_space == env.action_space
+    assert not hasattr(new, "__deepcopy__")
 
 
 def test_a_reset_in_the_middle_of_an_episode_is_an_end():

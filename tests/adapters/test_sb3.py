@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import warnings
 
 import gymnasium as gym
 import minari
@@ -171,6 +172,16 @@ def test_n_step_returns_by_hand():
     assert batch.dones[:, 0].tolist() == [1, 1, 1, 0, 0, 0, 0]
     assert batch.discounts[:, 0].tolist() == [0.125, 0.25, 0.5, 0.25, 0.5, 0.25, 0.5]
     assert batch.next_observations[:, 0].tolist() == [3, 3, 3, 5, 5, 7, 7]
+
+
+@pytest.mark.parametrize("reward", [np.inf, np.nan])
+def test_n_step_returns_ignore_what_follows_the_end_of_an_episode(reward):
+    buffer = LakepondReplayBuffer(10, BOX, DISCRETE, device="cpu", n_steps=3, gamma=0.5)
+    obs = np.zeros((1, 5), np.float32)
+    with warnings.catch_warnings(action="ignore"):  # of the NaN
+        for value, done in ((1.0, False), (1.0, False), (1.0, True), (reward, False)):
+            buffer.add(obs, obs, np.array([0]), np.array([value]), np.array([done]), [{}])
+    assert buffer._get_samples(np.arange(3)).rewards[:, 0].tolist() == [1.75, 1.5, 1]
 
 
 # --- training ----------------------------------------------------------------------------------------
@@ -440,6 +451,48 @@ def test_a_second_buffer_of_one_program_takes_the_lake_over(tmp_path):
     fill(walk, 1, second)
     assert second.dones[19] == 1  # the episode that was under way when it was opened again has ended
     second.close()
+
+
+@pytest.mark.parametrize("change", [{"alpha": 0.6}, {"lake_options": {"max_steps": 60}}])
+def test_a_second_buffer_with_other_settings_opens_the_lake_again(tmp_path, change):
+    arguments = (50, BOX, DISCRETE, "cpu")
+    first = LakepondReplayBuffer(*arguments, path=str(tmp_path / "lake"))
+    fill(Walk(BOX, 1), 20, first)
+    second = LakepondReplayBuffer(*arguments, path=str(tmp_path / "lake"), **change)
+    assert second.size() == 20
+    with pytest.raises(lp.ReplayClosed, match="closed"):
+        fill(Walk(BOX, 1), 1, first)
+    second.sample(4)
+    fill(Walk(BOX, 1), 60, second)
+    second.close()
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert len(lake) == (60 if "lake_options" in change else 80)
+
+
+FORKED = """
+import os, sys
+import numpy as np
+from gymnasium import spaces
+from lakepond.adapters.sb3 import LakepondReplayBuffer
+
+box = spaces.Box(-9, 9, (5,), np.float32)
+buffer = LakepondReplayBuffer(50, box, spaces.Discrete(3), device="cpu", path=sys.argv[1])
+obs = np.zeros((1, 5), np.float32)
+buffer.add(obs, obs, np.array([0]), np.array([1.0]), np.array([False]), [{}])
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    buffer.add(obs, obs, np.array([0]), np.array([2.0]), np.array([False]), [{}])
+"""
+
+
+def test_a_forked_child_that_exits_leaves_the_lake_to_its_parent(tmp_path):
+    """Both exit without `close`; the parent commits at its exit."""
+    program = [sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path / "lake")]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
+    assert "ForkedReplay" not in ended.stderr
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert len(lake) == 2
 
 
 def test_a_model_is_saved_loaded_and_continued(tmp_path):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +28,7 @@ from lakepond.adapters.torchrl import (
     LakeCheckpointer,
     LakeStorage,
     ReplayStorage,
+    checkpoints,
     lake_buffer,
     record,
     replay_buffer,
@@ -96,6 +102,21 @@ def test_a_replay_buffer_continues_its_lake(tmp_path):
     with lp.Lake.open(tmp_path / "lake") as lake:
         assert lake.sample(8, rng=np.random.default_rng(0)).obs.shape == (8, 80)
         assert len(lake) == 75
+
+
+def test_a_replay_buffer_that_was_emptied_stays_so(tmp_path):
+    buffer = replay_buffer(50, tmp_path / "lake", batch_size=64)
+    buffer.extend(steps(0, 20))
+    buffer.empty()
+    assert len(buffer) == 0
+    buffer.extend(steps(20, 27))
+    buffer.storage.close()
+    again = replay_buffer(50, tmp_path / "lake", batch_size=64)
+    assert len(again) == 7
+    assert set(again.sample()["action"].tolist()) == set(range(20, 27))
+    again.extend(steps(27, 30))
+    assert len(again) == 10
+    again.storage.close()
 
 
 def test_loading_a_checkpoint_returns_to_its_commit(tmp_path):
@@ -273,6 +294,163 @@ def test_checkpoints_restore_steps_and_cursor_and_write_what_is_new(tmp_path, st
     other.loads(tmp_path / "another")
     equal(other[:], buffer[:])
     buffer.storage.checkpointer.close()
+
+
+def checkpointed(size):
+    buffer = ReplayBuffer(storage=LazyTensorStorage(size), batch_size=8)
+    buffer.storage.checkpointer = LakeCheckpointer()
+    return buffer
+
+
+def loaded(folder, size):
+    buffer = checkpointed(size)
+    buffer.storage.loads(folder)
+    return buffer[:]["action"].tolist()
+
+
+@pytest.mark.parametrize("fails", ["commit", "record"])
+def test_a_checkpoint_after_a_failed_one_has_every_step_once(tmp_path, monkeypatch, fails):
+    buffer = checkpointed(10)
+    buffer.extend(steps(0, 10))
+    buffer.storage.dumps(tmp_path)
+    buffer.extend(steps(10, 15))
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        if fails == "commit":
+            patch.setattr(lp.Replay, "commit", full)
+        else:
+            patch.setattr(checkpoints, "PIECE_BYTES", 1)
+            patch.setattr(checkpoints, "record_steps", FailsAfter(3, full))
+        with pytest.raises(OSError, match="full"):
+            buffer.storage.dumps(tmp_path)
+    assert loaded(tmp_path, 10) == list(range(10))
+    buffer.storage.dumps(tmp_path)
+    assert loaded(tmp_path, 10) == [10, 11, 12, 13, 14, 5, 6, 7, 8, 9]
+    buffer.extend(steps(15, 17))
+    buffer.storage.dumps(tmp_path)
+    buffer.storage.checkpointer.close()
+    assert loaded(tmp_path, 10) == [10, 11, 12, 13, 14, 15, 16, 7, 8, 9]
+
+
+class FailsAfter:
+    """`record_steps` that fails after some calls."""
+
+    def __init__(self, calls, fail):
+        self.calls, self.fail, self.record = calls, fail, checkpoints.record_steps
+
+    def __call__(self, *arguments):
+        self.calls -= 1
+        return self.record(*arguments) if self.calls >= 0 else self.fail()
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, sys.argv[2])
+from test_torchrl import FailsAfter, checkpointed, checkpoints, steps
+
+checkpoints.POND_BYTES, checkpoints.PIECE_BYTES = 100 * 700, 50 * 700
+buffer = checkpointed(1000)
+buffer.extend(steps(0, 1000))
+buffer.storage.dumps(sys.argv[1])
+buffer.extend(steps(1000, 1900))
+checkpoints.record_steps = FailsAfter(12, lambda: os._exit(0))
+buffer.storage.dumps(sys.argv[1])
+"""
+
+
+def test_a_kill_during_a_large_dump_leaves_the_checkpoint_before_it(tmp_path, monkeypatch):
+    """The dump makes commits of its own, because not all of its steps fit in the pond."""
+    program = [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path), str(Path(__file__).parent)]
+    subprocess.run(program, check=True, timeout=300)
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert lake.commit.note["automatic"]
+    assert loaded(tmp_path, 1000) == list(range(1000))
+    storage = LakeStorage(tmp_path / "lake")
+    assert storage[0]["collector", "traj_ids"].shape == ()
+    storage.lake.close()
+    monkeypatch.setattr(checkpoints, "POND_BYTES", 100 * 700)
+    monkeypatch.setattr(checkpoints, "PIECE_BYTES", 50 * 700)
+    buffer = checkpointed(1000)
+    for start in (5000, 6000, 7000):
+        buffer.extend(steps(start, start + 1000))
+        buffer.storage.dumps(tmp_path)
+        assert loaded(tmp_path, 1000) == list(range(start, start + 1000))
+    buffer.storage.checkpointer.close()
+    assert len(list((tmp_path / "lake" / "commits").glob("*.json"))) == 2  # older ones are deleted
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_keys_survive_a_process_that_is_killed_after_automatic_commits(tmp_path, committed):
+    buffer = replay_buffer(10, tmp_path / "lake")
+    buffer.extend(steps(0, 8))
+    if committed:
+        buffer.storage.commit()
+    for start in range(8, 28, 5):
+        buffer.extend(steps(start, start + 5))
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert lake.commit.note["automatic"]
+        recorded = lake.commit.recorded
+    shutil.copytree(tmp_path / "lake", tmp_path / "killed", ignore=shutil.ignore_patterns("lock"))
+    buffer.storage.close()
+    again = replay_buffer(10, tmp_path / "killed")
+    again.extend(steps(recorded, recorded + 2))
+    everything = again[:].exclude("index")
+    equal(everything[torch.argsort(everything["action"])], steps(recorded - 8, recorded + 2))
+    again.storage.close()
+
+
+def test_a_storage_that_was_killed_before_its_first_steps_can_be_used(tmp_path):
+    for name, commits in (("created", 0), ("committed", 1)):
+        first = ReplayStorage(10, tmp_path / name)
+        first.set(range(2), steps(0, 2))
+        first.replay.close(discard=True)
+        if not commits:
+            shutil.rmtree(tmp_path / name / "commits")
+        buffer = replay_buffer(10, tmp_path / name)
+        assert len(buffer) == 0
+        buffer.extend(steps(0, 4))
+        equal(buffer[:].exclude("index"), steps(0, 4))
+        buffer.storage.close()
+
+
+def test_a_storage_whose_first_commit_fails_can_be_used(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "full")
+
+    buffer = replay_buffer(10, tmp_path / "lake")
+    with monkeypatch.context() as patch:
+        patch.setattr(lp.Replay, "commit", full)
+        with pytest.raises(OSError, match="full"):
+            buffer.extend(steps(0, 4))
+    buffer.extend(steps(0, 4))
+    equal(buffer[:].exclude("index"), steps(0, 4))
+    buffer.storage.close()
+
+
+def test_a_storage_closes_the_lake_that_it_reads_its_keys_from(tmp_path, monkeypatch):
+    buffer = replay_buffer(10, tmp_path / "lake")
+    buffer.extend(steps(0, 4))
+    buffer.storage.close()
+    closed = []
+
+    def close(self, *, of=lp.Lake.close):
+        closed.append(self)
+        of(self)
+
+    opened = []
+
+    def lake(self, commit=None, *, of=lp.Replay.lake):
+        opened.append(of(self, commit))
+        return opened[-1]
+
+    monkeypatch.setattr(lp.Lake, "close", close)
+    monkeypatch.setattr(lp.Replay, "lake", lake)
+    buffer = replay_buffer(10, tmp_path / "lake")
+    assert opened[0] in closed
+    buffer.storage.close()
 
 
 def test_tensordicts_without_transitions_are_stored_as_columns():

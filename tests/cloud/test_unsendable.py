@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_runs import SPEC, run, whole
@@ -167,3 +168,32 @@ def test_a_listing_says_why_a_file_cannot_be_used(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "stat", refused)
     with pytest.raises(CloudRefused, match=r"demo/a cannot be used: Permission denied\."):
         list(bucket.list("demo"))
+
+
+def test_commits_return_though_an_upload_never_ends(name, tmp_path, monkeypatch):
+    started, released = threading.Event(), threading.Event()
+    send = MemoryBucket.put
+
+    def stalled(bucket: MemoryBucket, name: str, data: bytes, **options: Any) -> str | None:
+        if name.startswith("segments/"):
+            started.set()
+            assert released.wait(120)
+        return send(bucket, name, data, **options)
+
+    monkeypatch.setattr(MemoryBucket, "put", stalled)
+    cloud = lp.Cloud(f"memory://{name}")
+    with lp.Replay.open(tmp_path / "lake", SPEC, capacity=20, cloud=cloud, keep_last=2) as replay:
+        run(replay, 1, STEPS)
+        replay.push()
+        assert started.wait(60)
+        commits_made = threading.Thread(target=run, args=(replay, COMMITS, STEPS), daemon=True)
+        commits_made.start()
+        commits_made.join(60)
+        finished = not commits_made.is_alive()
+        assert not replay.upload_status().done
+        released.set()
+        assert finished, "a commit waited for an upload"
+        replay.push()
+        assert replay.wait_for_uploads(60).done
+    with lp.pull(tmp_path / "back", cloud) as back:
+        whole(back, (COMMITS + 1) * STEPS)

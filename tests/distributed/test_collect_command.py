@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,10 +21,11 @@ from worlds import Constant, Counting, all_obs, each_once, wait_until
 import lakepond as lp
 from lakepond.cli import collect, main
 from lakepond.cloud.store import Store
-from lakepond.distributed.collector import Collector
+from lakepond.distributed.collector import Collector, _Temporary
 from lakepond.distributed.weights import SavedWeights, save_weights
 from lakepond.errors import ConfigError
 from lakepond.flow.following.positions import Learners
+from lakepond.lake.lock import FileLock
 
 ENVIRONMENT = ["--env", "worlds:Counting", "--policy", "worlds:Constant"]
 
@@ -159,6 +161,49 @@ def test_a_process_that_still_has_the_name_is_left_alone(tmp_path, monkeypatch):
         assert sorted(opened.heads) == ["c0", f"c0-{os.getpid()}"]
 
 
+def test_closing_a_collector_leaves_the_files_of_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("lakepond.distributed.collector.LOCKED_SECONDS", 0.1)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    url = f"file://{tmp_path}/bucket"
+    with (
+        Collector(Counting, Constant, url, "c0") as first,
+        Collector(Counting, Constant, url, "c0") as second,
+    ):
+        first.run(steps=5)
+        first.close()
+        with Collector(Counting, Constant, url, "c0") as third:  # the name is free again
+            second.run(steps=7)
+            second.close()
+            third.run(steps=9)
+        assert all(each.complete for each in (first, second, third))
+    with lp.Lake.open(url, cache=tmp_path / "cache") as lake:
+        assert sum(each_once(all_obs(lake)).values()) == 21
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_temporary_folder_is_locked_until_it_is_deleted(tmp_path, monkeypatch):
+    """A process that opens the lock just before the last one deletes it does not have the folder."""
+    first = _Temporary(tmp_path / "all" / "c0")
+    with pytest.raises(lp.errors.LakeLocked):
+        _Temporary(tmp_path / "all" / "c0")
+    opened = FileLock.__init__
+
+    def deleted_in_between(self, path, **how):
+        opened(self, path, **how)
+        if first is not None:
+            first.folder.mkdir()
+            first.close(delete=True)
+            monkeypatch.undo()
+
+    monkeypatch.setattr(FileLock, "__init__", deleted_in_between)
+    second = _Temporary(tmp_path / "all" / "c0")
+    assert not (tmp_path / "all" / "c0").exists()
+    with pytest.raises(lp.errors.LakeLocked):
+        _Temporary(tmp_path / "all" / "c0")
+    second.close(delete=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_dead_learner_holds_nobody(tmp_path, monkeypatch):
     (tmp_path / "followers").mkdir()
     position = {"count": 3, "sampled": 0, "inserted": 10_000, "ahead": True}
@@ -199,12 +244,95 @@ def test_weights_are_arrays_and_read_when_they_are_new(tmp_path):
             "--policy nowhere:Policy cannot be used",
         ),
         (["--env", "worlds:Counting", "--policy", "worlds:EPISODE"], "is a int, not a class or function"),
+        (
+            ["--env", "NoSuch-v0", "--policy", "worlds:Constant"],
+            "--env NoSuch-v0 cannot be made: Environment",
+        ),
+        (["--env", "worlds:nothing", "--policy", "worlds:Constant"], "the environment is a NoneType without"),
+        ([*ENVIRONMENT, "--weights", "foo://x"], "'foo://x' is not a valid cloud URL"),
+        ([*ENVIRONMENT, "--lake", ""], "needs a name and a lake, but has 'c0' and ''"),
+        ([*ENVIRONMENT, "--writer", ""], "needs a name and a lake, but has ''"),
     ],
 )
 def test_bad_input(line, message, tmp_path, capsys):
-    assert main(["collect", "--writer", "c0", "--lake", str(tmp_path / "lake"), *line]) == 2
+    assert main(["collect", "--writer", "c0", "--lake", str(tmp_path / "lake"), "--steps", "1", *line]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "lake").exists()
+
+
+def test_a_policy_with_too_few_actions(tmp_path, capsys):
+    line = ["--env", "worlds:Counting", "--policy", "worlds:TooFew"]
+    assert main(["collect", "--writer", "c0", "--lake", str(tmp_path / "lake"), *line]) == 2
+    assert "returned actions of the shape [0]; it must return one" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_without_gymnasium(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    line = ["--env", "CartPole-v1", "--policy", "worlds:Constant", "--lake", str(tmp_path / "lake")]
+    assert main(["collect", "--writer", "c0", *line]) == 2
+    assert "--env CartPole-v1 needs Gymnasium: pip install gymnasium" in capsys.readouterr().err
+
+
+def test_unreadable_weights_do_not_keep_the_collector_waiting(monkeypatch):
+    monkeypatch.setattr(collect, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("lakepond.flow.following.positions.SILENT_SECONDS", 0.2)
+    positions = iter([True, False, True])
+    collector = SimpleNamespace(waiting=False, note_error=lambda error: None)
+    seen, ended = [], SimpleNamespace(wait=lambda _: seen.append(collector.waiting) or len(seen) == 100)
+
+    def newest():
+        raise lp.errors.CloudUnreachable("no answer")
+
+    def are_behind():
+        time.sleep(0.01)
+        for position in positions:
+            return position
+        raise lp.errors.CloudUnreachable("no answer")
+
+    collect._look(collector, SimpleNamespace(newest=newest), SimpleNamespace(are_behind=are_behind), ended)
+    assert seen[:4] == [True, False, True, True]
+    assert not seen[-1]  # its position could not be read for long
+
+
+def test_environments_of_a_failed_start_are_closed(tmp_path):
+    closed, made = [], []
+
+    class Closing(Counting):
+        def __init__(self):
+            super().__init__()
+            if len(made) == 3:
+                raise OSError("no simulator is left")
+            made.append(self)
+
+        def close(self):
+            closed.append(self)
+
+    lp.Replay.open(tmp_path / "other", lp.Spec(obs=lp.Field((2,), "float32"))).close()
+    with pytest.raises(lp.errors.SpecError, match="different spec"):
+        Collector(Closing, Constant, tmp_path / "other", "c0", envs=2)
+    assert closed == made[:2]
+    with pytest.raises(OSError, match="simulator"):
+        Collector(Closing, Constant, tmp_path / "lake", "c0", envs=2)
+    assert closed == made
+
+
+def test_the_hint_after_ctrl_c_is_true(tmp_path, monkeypatch):
+    def interrupt(collector, steps):
+        if is_full:
+            monkeypatch.setattr(collector, "_commit", full)
+        raise KeyboardInterrupt
+
+    def full():
+        raise KeyboardInterrupt  # pressed again
+
+    monkeypatch.setattr(Collector, "run", interrupt)
+    for is_full in (False, True):
+        command = collect.Collect("c0", str(tmp_path / "lake"), "worlds:Counting", "worlds:Constant")
+        with pytest.raises(KeyboardInterrupt):
+            command.run()
+        assert ("What was recorded is in the lake" in command.interrupted()) is not is_full
 
 
 def test_a_lake_of_another_run(tmp_path, capsys):

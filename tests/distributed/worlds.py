@@ -79,6 +79,17 @@ class Constant:
         return np.full(len(obs), self.value)
 
 
+class TooFew(Constant):
+    """Returns no actions."""
+
+    def __call__(self, obs):
+        return np.zeros(0, np.int64)
+
+
+def nothing() -> None:
+    """An environment that was forgotten."""
+
+
 class Sees(Constant):
     """Every action is 1 where the process sees the first GPU and no other, else 0."""
 

@@ -163,7 +163,8 @@ def test_a_poll_is_one_get_per_chain(machines, bucket, paused):
         for _ in range(5):
             follower.poll()
         assert bucket.requests == {"GET": 15}
-        follower._poll_every = 60.0  # a new commit is expected after that
+        for chain in follower.states.values():
+            chain.intervals.append(60.0)  # no other commit is expected sooner
         bucket.requests.clear()
         machines[1].record(10)
         follower.poll()

@@ -6,6 +6,8 @@ import copy
 import pickle
 import random
 import signal
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ from scipy import stats
 import lakepond as lp
 from faults.forks import in_child
 from lakepond.flow import lake_to_pond
+from lakepond.flow.following.chains import LocalChains
 from lakepond.lake.format.commits import Start, numbers
 from lakepond.pond.observations import part_of
 from reference import WORLDS
@@ -235,6 +238,50 @@ def test_a_writer_that_goes_back_to_an_earlier_commit_records_other_steps(tmp_pa
         wait_until(lambda: len(replay) == 60)
         assert [n for _, n in steps_in(replay)][-5:] == list(range(5))
         scratch.close()
+
+
+@pytest.mark.parametrize("count", [3, 12])
+def test_a_writer_that_went_back_to_a_commit_whose_successor_is_gone(tmp_path, paused, count):
+    """Its new steps are read from the first one that differs, also if it has not passed the old ones."""
+    path = tmp_path / "lake"
+    commits = path / "writers" / "collector-1" / "commits"
+    writer = Collector(path, 1)
+    for _ in range(4):
+        writer.record(10)
+    with paused(path, 500) as replay:
+        writer.close()
+        writer = Collector(path, 1, commit=2, keep_last=1)
+        writer.who = 5
+        for _ in range(count):
+            writer.record(3)
+        writer.replay.flush()
+        wait_until(lambda: len(numbers(commits)) == 2)  # the newest and the one that was read
+        catch_up(replay)
+        expected = [*((1, n) for n in range(40)), *((5, n) for n in range(30, 30 + 3 * count))]
+        assert steps_in(replay) == expected
+        assert (replay.steps(np.arange(37, 40), n_step=2, gamma=1.0).num_steps == 1).all()
+        assert replay.lag().missed == 0
+    writer.close()
+
+
+def test_clocks_of_two_machines_are_not_compared(tmp_path, paused, monkeypatch):
+    """All commits are found at once, although the writer's clock is ahead."""
+    found = LocalChains.next
+
+    def ahead(*arguments):
+        commit = found(*arguments)
+        return commit and replace(commit, time=f"{datetime.fromisoformat(commit.time) + timedelta(hours=1)}")
+
+    monkeypatch.setattr(LocalChains, "next", ahead)
+    writer = Collector(tmp_path / "lake", 1)
+    writer.record(5)
+    with paused(tmp_path / "lake", 500) as replay:
+        for count in (60, 115):
+            for _ in range(11):
+                writer.record(5)
+            replay._follower.poll()
+            assert len(replay) == count
+    writer.close()
 
 
 def test_a_read_that_fails_half_way_continues_there(tmp_path, paused, monkeypatch):

@@ -253,6 +253,62 @@ def test_a_snapshot_in_the_middle_of_a_commit(tmp_path, paused, monkeypatch):
     other.close()
 
 
+@pytest.mark.parametrize("least", [1, 1_000])
+def test_a_snapshot_while_the_first_commit_is_read_after_a_writer_went_back(
+    tmp_path, paused, monkeypatch, least
+):
+    """Half of it was read, or nothing yet; no step arrives twice and none is linked to the old ones."""
+    path = tmp_path / "lake"
+    writer = Collector(path, 1)
+    for _ in range(4):
+        writer.record(10)
+    monkeypatch.setattr(follower, "LEAST_STEPS", least)
+    with paused(path, 500) as replay:
+        writer.close()
+        writer = Collector(path, 1, commit=1)
+        writer.who = 5
+        for _ in range(3):
+            writer.record(10)
+        chain = replay._follower.states["collector-1"]
+        replay._follower._look(chain)
+        replay._follower._guarded(chain, 0.5)
+        assert (chain.branch, chain.number) == (1, 3)
+        number = replay.snapshot().number
+        with paused(path, 500, snapshot=number) as again:
+            catch_up(again)
+            catch_up(replay)
+            assert steps_in(again) == [*((1, n) for n in range(40)), *((5, n) for n in range(20, 50))]
+            are_equal(replay, again)
+            with paused(path, 500, snapshot=again.snapshot().number) as third:
+                are_equal(again, third)
+    writer.close()
+
+
+def test_a_snapshot_between_a_gap_and_the_first_step_after_it(tmp_path, paused, monkeypatch):
+    path = tmp_path / "lake"
+    writer = Collector(path, 1, max_steps=100, keep_last=1)
+    writer.record(30)
+    with paused(path, 500) as replay:
+        for _ in range(25):
+            writer.record(10)
+        writer.replay.flush()
+        append, taken = replay._follower._append_parts, []
+
+        def after_a_snapshot(*arguments):
+            taken.append(replay.snapshot().number)
+            append(*arguments)
+
+        monkeypatch.setattr(replay._follower, "_append_parts", after_a_snapshot)
+        catch_up(replay)
+        assert replay.lag().missed > 0
+        with paused(path, 500, snapshot=taken[0]) as again:
+            catch_up(again)
+            are_equal(replay, again)
+            batch = again.steps(np.arange(27, 30), n_step=3, gamma=1.0)
+            assert (batch.num_steps == 1).all()  # no step is linked to one before the gap
+    writer.close()
+
+
 def test_marks_of_commits_do_not_accumulate(tmp_path, paused):
     path = tmp_path / "lake"
     writer = Collector(path, 1, capacity=20, max_steps=20)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import threading
 import time
 
@@ -10,7 +12,11 @@ import pytest
 from collectors import QUICK, Collector, wait_until
 
 import lakepond as lp
+from lakepond.cloud.store import Store
+from lakepond.flow.following import follower
 from lakepond.flow.following.lag import Lag, WriterLag
+from lakepond.flow.following.limits import Limits
+from lakepond.flow.following.positions import FOLDER, Position
 from lakepond.lake.format import commits
 
 
@@ -84,6 +90,42 @@ def test_samples_per_insert(tmp_path):
     writer.close()
 
 
+def test_collectors_never_wait_for_a_learner_that_waits_for_inserts(tmp_path):
+    """Whatever counts a snapshot has; the first ones are of a batch that needs many more inserts."""
+    chance, both = random.Random(0), set()
+    for i in range(300):
+        limits = Limits(chance.randrange(5_000), chance.choice([0.25, 1.0, 8.0]) if i else 1.0)
+        limits.restore(*(chance.randrange(50_000), chance.randrange(50_000)) if i else (8_000, 2_000))
+        position = Position(Store.at(tmp_path / f"{i}"), limits)
+        position.publish()
+        limits.insert(chance.randrange(20_000) if i else 5_000)
+        limits.sampled += chance.choice([0, chance.randrange(20_000)]) if i else 0
+        position._at -= 60
+        position.publish()
+        (file,) = (tmp_path / f"{i}" / FOLDER).iterdir()
+        ahead, waits = json.loads(file.read_bytes())["ahead"], limits._missing(50_000) is not None
+        assert not (ahead and waits)
+        both.add((ahead, waits))
+    assert both == {(False, False), (False, True), (True, False)}
+
+
+def test_collectors_do_not_wait_for_what_was_there_at_the_start(tmp_path, monkeypatch):
+    path = tmp_path / "lake"
+    writer = Collector(path, 1)
+    writer.record(10)
+    with lp.Replay.follow(path, 500, **QUICK) as replay:
+        number = replay.snapshot().number
+    for _ in range(20):
+        writer.record(5)
+    monkeypatch.setattr(follower, "MOST_COMMITS", 3)
+    with lp.Replay.follow(path, 500, samples_per_insert=8.0, snapshot=number, poll_every="60s") as replay:
+        wait_until(lambda: len(replay) == 110)  # one poll after the other while there are more
+        position = replay._follower._position
+        wait_until(lambda: position._count > 0)
+        assert position._before == (110, 0)
+    writer.close()
+
+
 def test_lag_of_each_writer(tmp_path):
     one, other = Collector(tmp_path / "lake", 0), Collector(tmp_path / "lake", 2)
     with lp.Replay.follow(tmp_path / "lake", 100, **QUICK) as replay:
@@ -144,6 +186,26 @@ def test_a_writer_that_cannot_be_read_is_reported_and_tried_again(tmp_path, capl
         wait_until(lambda: replay.lag()["collector-2"].error is None)
     good.close()
     bad.close()
+
+
+def test_an_error_of_looking_for_commits_ends_with_it(tmp_path, paused, monkeypatch, caplog):
+    """Also if the writer makes no new commit; the same error is logged again the next time."""
+    writer = Collector(tmp_path / "lake", 1)
+    writer.record(5)
+    with paused(tmp_path / "lake", 100) as replay:
+
+        def refuse(chain, after):
+            raise OSError("503")
+
+        for times in (1, 2):
+            with monkeypatch.context() as patched:
+                patched.setattr(replay._follower.chains, "next", refuse)
+                replay._follower.poll()
+            assert replay.lag()["collector-1"].error == "OSError: 503"
+            replay._follower.poll()
+            assert replay.lag()["collector-1"].error is None
+            assert caplog.text.count("writer 'collector-1' could not be read") == times
+    writer.close()
 
 
 def test_a_damaged_commit_is_skipped_when_there_is_a_newer_one(tmp_path):

@@ -11,7 +11,8 @@ import pytest
 from test_lake import item, record, spec_of, step_of
 
 import lakepond as lp
-from lakepond.types import leaves
+from lakepond.adapters import arrow, episodes, lerobot, minari, npz
+from lakepond.types import leaves, rebuild
 from reference import same_bytes
 
 EXPORTED = ["frames first", "frames last", "market window", "dict and tuple", "vector"]
@@ -179,3 +180,107 @@ def test_plain_rows_are_seen_where_they_lie(tmp_path):
         record(replay, world, 0, 60)
     with lp.Lake.open(tmp_path / "zstd") as lake, pytest.raises(ValueError, match="decoded"):
         lake.rows().__array__(copy=False)
+
+
+TAKEN = ("done", "step_id", "allow_pickle", "file", "index", "infos", "extras", "frame_index", "rewards")
+FORMS = {
+    "npz": (npz.export_npz, npz.import_npz),
+    "parquet": (arrow.export_parquet, arrow.import_arrow),
+    "arrow": (arrow.export_arrow, arrow.import_arrow),
+    "minari": (minari.export_minari, minari.import_minari),
+    "lerobot": (lerobot.export_lerobot, lerobot.import_lerobot),
+}
+
+
+def lake_of_numbers(path: Path, steps: int, obs: lp.Field | dict | None = None, extras=()) -> lp.Lake:
+    """One episode whose observations, actions and rewards are the number of the step."""
+    spec = lp.Spec(obs=obs or lp.Field((2,)), extras={name: lp.Field((), "float64") for name in extras})
+    with lp.Replay.open(path, spec, capacity=100) as replay:
+        for n in range(steps):
+            seen, after = (rebuild(spec.obs, lambda t=t: np.full(2, t, np.float32)) for t in (n, n + 1))
+            flags = {"terminated": n == steps - 1, "truncated": False}
+            others = {name: n + i / 100 for i, name in enumerate(extras)}
+            replay.record(obs=seen, next_obs=after, action=n, reward=float(n), **flags, **others)
+    return lp.Lake.open(path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_extra_may_have_a_name_that_the_format_uses(tmp_path, form):
+    write, read = FORMS[form]
+    with lake_of_numbers(tmp_path / "lake", 6, extras=TAKEN) as lake:
+        write(lake, tmp_path / "exported")
+        read(tmp_path / "exported", tmp_path / "again")
+        with lp.Lake.open(tmp_path / "again") as again:
+            assert again.spec == lake.spec
+            kept, recorded = again.steps(0, 6).extras, lake.steps(0, 6).extras
+            assert {name: kept[name].tolist() for name in TAKEN} == {n: recorded[n].tolist() for n in TAKEN}
+    if form == "npz":
+        with np.load(tmp_path / "exported/000000.npz") as arrays:
+            assert arrays["step_id"].tolist() == list(range(6))
+    elif form == "parquet":
+        assert pq.read_table(tmp_path / "exported")["step_id"].to_pylist() == list(range(6))
+
+
+def test_npz_files_of_earlier_versions_and_of_others_are_imported(tmp_path):
+    (tmp_path / "npz").mkdir()
+    arrays = {"obs": np.zeros((4, 2)), "action": np.zeros(3), "reward": np.zeros(3), "log_prob": np.ones(3)}
+    end = np.array([False, False, True])
+    earlier = {"terminated": end, "truncated": ~end, "stream": np.array(7), "step_id": np.arange(3)}
+    for flags, stream in ((earlier, 7), ({"done": end}, 0)):
+        np.savez_compressed(tmp_path / "npz/0.npz", **arrays, **flags)
+        (episode,) = npz.read_npz(tmp_path / "npz")
+        assert episode.terminated.tolist() == end.tolist()
+        assert (episode.stream, list(episode.extras)) == (stream, ["log_prob"])
+
+
+@pytest.mark.parametrize("form", ["npz", "minari", "lerobot"])
+def test_an_episode_may_be_longer_than_the_capacity_of_an_import(tmp_path, monkeypatch, form):
+    monkeypatch.setattr(episodes, "COMMIT_STEPS", 8)
+    write, read = FORMS[form]
+    with lake_of_numbers(tmp_path / "lake", 20) as lake:
+        write(lake, tmp_path / "exported")
+    assert read(tmp_path / "exported", tmp_path / "again").steps == 20
+    with lp.Lake.open(tmp_path / "again") as again:
+        (episode,) = again.episodes()
+        assert episode.obs[:, 0].tolist() == list(range(21))
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_table_may_have_larger_batches_than_an_export_writes(tmp_path, form):
+    with lake_of_numbers(tmp_path / "lake", 10, extras=["tag"]) as lake:
+        table = pa.concat_tables([lake.to_arrow().read_all()] * 5001).combine_chunks()
+    assert table.num_rows > episodes.COMMIT_STEPS
+    if form == "parquet":
+        pq.write_table(table, tmp_path / "steps")
+    else:
+        with pa.ipc.new_file(str(tmp_path / "steps"), table.schema) as file:
+            file.write_table(table)
+    done = arrow.import_arrow(tmp_path / "steps", tmp_path / "again")
+    assert (done.steps, done.episodes) == (50_010, 5001)
+    with lp.Lake.open(tmp_path / "again") as again:
+        batch = again.steps(49_990, 50_010)
+    for values in (batch.obs[:, 0], batch.next_obs[:, 1] - 1, batch.action, batch.extras["tag"]):
+        assert values.tolist() == [*range(10)] * 2
+
+
+@pytest.mark.parametrize(
+    ("form", "obs"),
+    [
+        ("lerobot", {"a": {"b": lp.Field((2,))}, "a.b": lp.Field((2,))}),
+        ("minari", {0: lp.Field((2,)), "0": lp.Field((2,))}),
+    ],
+)
+def test_observations_whose_columns_would_have_one_name_are_refused(tmp_path, form, obs):
+    with lake_of_numbers(tmp_path / "lake", 3, obs) as lake, pytest.raises(lp.SpecError, match="rename one"):
+        FORMS[form][0](lake, tmp_path / "exported")
+
+
+@pytest.mark.parametrize("values", [np.arange(7), np.full(7, 0.5)])
+def test_a_minari_info_that_is_named_stream_and_is_not_one_is_refused(tmp_path, monkeypatch, values):
+    with lake_of_numbers(tmp_path / "lake", 6) as lake:
+        minari.export_minari(lake, tmp_path / "exported")
+    (found,) = minari._read_arrow(tmp_path / "exported/data", "arrow")
+    found["infos"]["stream"] = values
+    monkeypatch.setattr(minari, "_read_arrow", lambda *_: iter([found]))
+    with pytest.raises(lp.SpecError, match="info `stream`"):
+        list(minari.read_minari(tmp_path / "exported"))

@@ -546,7 +546,7 @@ def test_commits_go_on_though_a_manifest_is_damaged(tmp_path, small, monkeypatch
         agrees(lake.steps(197, 200), 2, "frames first")
 
 
-def test_three_threads_sample_one_lake(tmp_path, small, monkeypatch):
+def test_three_threads_sample_verify_and_export_one_lake(tmp_path, small, monkeypatch):
     from lakepond.lake.read import reader
 
     monkeypatch.setattr(reader, "OPEN_BLOCKS", 64)  # files are closed and opened all the time
@@ -568,6 +568,10 @@ def test_three_threads_sample_one_lake(tmp_path, small, monkeypatch):
                     agrees(lake.steps(first, first + 20), 19, world)
                 if seed == 0:
                     lake.verify()
+                elif seed == 1:
+                    assert sum(batch.num_rows for batch in lake.to_arrow(next_obs=False)) == len(lake)
+                else:
+                    assert sum(episode.steps for episode in lake.episodes()) == len(lake)
             except BaseException as error:
                 failed.append(error)
 

@@ -54,6 +54,14 @@ def test_every_page_fits_the_screen_without_a_complaint_and_names_its_controls(
         assert nameless == []
 
 
+def test_a_picture_that_has_not_arrived_has_a_name(lakes, serve, visit):
+    page = visit(serve(lakes / "boards").url)
+    page.route("**/pictures*", lambda route: None)  # never answered
+    page.click("#nav a[href^='#/episodes']")
+    page.wait_for_selector(".screen canvas")
+    assert page.get_attribute(".screen canvas", "aria-label") == "Observation, not loaded yet"
+
+
 def test_the_overview_has_the_figures_of_the_lake(lakes, serve, visit):
     page = ready(visit(serve(lakes / "boards").url), "overview")
     page.wait_for_selector("[data-done='true']")

@@ -1,12 +1,13 @@
 """Lakes as Arrow and Parquet tables, one row per step, and back; some megabytes at a time.
 
 Arrays are fixed-size lists in C order; their dtype and shape are in the field's metadata. The metadata of the
-schema has the spec, with its spaces, as in `lake.json`.
+schema has the spec, with its spaces, as in `lake.json`. An extra that is named `step_id` is the column
+`extras['step_id']`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lakepond import untrusted
-from lakepond.adapters.episodes import Imported, Progress, recording, totals
+from lakepond.adapters.episodes import Imported, Progress, column_of_extra, recording, totals
 from lakepond.adapters.staging import refuse_existing
 from lakepond.arrow_sizes import check_ipc, check_parquet
 from lakepond.errors import SpecError
@@ -40,7 +41,7 @@ def to_arrow(lake: Lake, *, next_obs: bool = True) -> Any:
     schema = pa.schema([column.field for column in columns], metadata)
 
     def batches() -> Iterator[Any]:
-        size = max(1, min(8192, BATCH_BYTES // lake.spec.step_nbytes))
+        size = _batch_steps(lake.spec)
         for start in range(lake.commit.oldest, lake.commit.recorded, size):
             values = _values(lake.steps(start, min(start + size, lake.commit.recorded)))
             parts = [np.ascontiguousarray(values[column.name]) for column in columns]
@@ -89,11 +90,9 @@ def import_arrow(path: str | Path, lake: str | Path, *, progress: Progress | Non
                 table = next(batches, None)
                 if table is None:
                     break
-                table.validate(full=True)  # or offsets in the file may point outside of its buffers
                 values = {c.name: _from_arrow(table[c.name], c) for c in _columns(spec, next_obs=True)}
-            steps = {
-                name: values[name] for name in ("reward", "terminated", "truncated", "stream", *spec.extras)
-            }
+            steps = {name: values[name] for name in ("reward", "terminated", "truncated", "stream")}
+            steps |= {name: values[column_of_extra(name)] for name in spec.extras}
             for name, tree in (("obs", spec.obs), ("next_obs", spec.obs), ("action", spec.action)):
                 steps[name] = rebuild(tree, iter([values[leaf] for leaf, _ in leaves(tree, name)]).__next__)
             replay.record(**steps)
@@ -119,10 +118,24 @@ def _opened(path: Path) -> tuple[int, Spec, Iterator[Any]]:
     if parquet:
         table = pq.ParquetFile(path)
         spec = _spec_of(table.schema_arrow, path)
-        return total, spec, table.iter_batches(batch_size=max(1, min(8192, BATCH_BYTES // spec.step_nbytes)))
+        return total, spec, _validated(table.iter_batches(batch_size=_batch_steps(spec)), spec)
     reader = pa.ipc.open_file(pa.memory_map(str(path)))
     spec = _spec_of(reader.schema, path)
-    return total, spec, (reader.get_batch(i) for i in range(reader.num_record_batches))
+    return total, spec, _validated(map(reader.get_batch, range(reader.num_record_batches)), spec)
+
+
+def _validated(batches: Iterable[Any], spec: Spec) -> Iterator[Any]:
+    """The batches of a file, divided as in an export: other tools write larger ones."""
+    size = _batch_steps(spec)
+    for batch in batches:
+        batch.validate(full=True)  # or offsets in the file may point outside of its buffers
+        for start in range(0, batch.num_rows, size):
+            yield batch.slice(start, size)
+
+
+def _batch_steps(spec: Spec) -> int:
+    """Steps of a record batch."""
+    return max(1, min(8192, BATCH_BYTES // spec.step_nbytes))
 
 
 def _spec_of(schema: Any, path: str | Path) -> Spec:
@@ -153,7 +166,8 @@ def _from_arrow(values: Any, column: Column) -> Array:
 
 def _columns(spec: Spec, next_obs: bool) -> list[Column]:
     observed = [*leaves(spec.obs, "obs"), *(leaves(spec.obs, "next_obs") if next_obs else ())]
-    fields = [*observed, *leaves(spec.action, "action"), ("reward", spec.reward), *spec.extras.items()]
+    extras = ((column_of_extra(name), field) for name, field in spec.extras.items())
+    fields = [*observed, *leaves(spec.action, "action"), ("reward", spec.reward), *extras]
     return [
         Column("step_id", np.dtype(np.int64), ()),
         Column("stream", np.dtype(np.int32), ()),
@@ -165,5 +179,6 @@ def _columns(spec: Spec, next_obs: bool) -> list[Column]:
 def _values(batch: Batch) -> dict[str, Array]:
     trees = {"obs": batch.obs, "next_obs": batch.next_obs, "action": batch.action}
     values = {path: value for name, tree in trees.items() for path, value in leaves(tree, name)}
+    values |= {column_of_extra(name): value for name, value in batch.extras.items()}
     others = ("reward", "terminated", "truncated", "step_id", "stream")
-    return values | {name: getattr(batch, name) for name in others} | batch.extras
+    return values | {name: getattr(batch, name) for name in others}

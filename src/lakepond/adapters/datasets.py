@@ -11,9 +11,11 @@ itself and can save its position. `LakeSteps` is the map-style view, for sampler
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -177,24 +179,28 @@ class LakeDataset(IterableDataset):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a position, at the commit of the lake that it was saved with.
 
-        The number of workers may be another one.
+        The number of workers may be another one. Raises `SampleError`, and changes nothing, if the dataset
+        has other settings.
         """
-        position = EpochPosition.from_state_dict(state)
+        new = copy.copy(self)
+        new._position = EpochPosition.from_state_dict(state)
         commits = state.get("commits")
-        if commits != self._commits():
-            if not isinstance(commits, dict):
-                raise SampleError(f"{state!r} is not a position that state_dict() returned: no commits.")
-            self.lake = open_commits(self.lake.path, commits)
-            weakref.finalize(self, self.lake.close).atexit = False
-            self._prepare()
-        settings = self._settings()
-        wrong = {name: state.get(name) for name in settings if state.get(name) != settings[name]}
-        if wrong:
-            here = {name: settings[name] for name in wrong}
-            raise SampleError(
-                f"the position was saved with {wrong}, this dataset has {here}; use the former."
-            )
-        self._position = position
+        with ExitStack() as opened:
+            if commits != self._commits():
+                if not isinstance(commits, dict):
+                    raise SampleError(f"{state!r} is not a position that state_dict() returned: no commits.")
+                new.lake = open_commits(self.lake.path, commits)
+                opened.callback(new.lake.close)
+                new._prepare()
+            settings = new._settings()
+            wrong = {name: state.get(name) for name in settings if state.get(name) != settings[name]}
+            if wrong:
+                here = {name: settings[name] for name in wrong}
+                raise SampleError(
+                    f"the position was saved with {wrong}, this dataset has {here}; use the former."
+                )
+            weakref.finalize(self, opened.pop_all().close).atexit = False
+        self.__dict__.update(new.__dict__)
 
     def _settings(self) -> dict[str, Any]:
         sequence = None if self._sequence is None else list(self._sequence)

@@ -27,6 +27,7 @@ __all__ = [
     "Episode",
     "Imported",
     "Progress",
+    "column_of_extra",
     "exporting",
     "import_episodes",
     "recording",
@@ -103,7 +104,7 @@ def totals(replay: Replay, episodes: int, **note: Any) -> Imported:
 
 
 def _record(replay: Replay, episode: Episode) -> None:
-    piece = max(1, PIECE_BYTES // replay.spec.step_nbytes)
+    piece = max(1, min(replay.capacity, PIECE_BYTES // replay.spec.step_nbytes))
     for at in range(0, episode.steps, piece):
         to = min(at + piece, episode.steps)
         replay.record(
@@ -114,6 +115,7 @@ def _record(replay: Replay, episode: Episode) -> None:
             terminated=episode.terminated[at:to],
             truncated=episode.truncated[at:to],
             stream=episode.stream,
+            follows_previous=np.arange(at, to) > 0,
             **{name: values[at:to] for name, values in episode.extras.items()},
         )
     if episode.steps and not (episode.terminated[-1] or episode.truncated[-1]):
@@ -132,6 +134,11 @@ def spec_of(episode: Episode) -> Spec:
 
 def _field(values: Array) -> Field:
     return Field(np.shape(values)[1:], values.dtype)
+
+
+def column_of_extra(name: str) -> str:
+    """The column of an extra in a table or .npz file: its name, unless that is the column of the step ids."""
+    return "extras['step_id']" if name == "step_id" else name
 
 
 def exporting(lake: Lake, folder: Path, progress: Progress | None) -> Iterator[tuple[int, int, Episode]]:

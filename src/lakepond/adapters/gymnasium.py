@@ -38,6 +38,8 @@ class Recorder:
         self._resetting = np.zeros(len(self.streams), np.bool_)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "env" or name.startswith("__"):  # copy and pickle ask before there is an environment
+            raise AttributeError(name)
         return getattr(self.env, name)
 
     def reset(self, **kwargs: Any) -> tuple[Tree, dict[str, Any]]:
@@ -59,8 +61,10 @@ class Recorder:
             raise RecordError("the environment has not been reset; call reset() before step().")
         obs, reward, terminated, truncated, info = self.env.step(action)
         ended = np.atleast_1d(np.asarray(terminated) | np.asarray(truncated))
+        before, resetting = self._obs, self._resetting
+        self._obs, self._resetting = _copy(obs), ended & (self._mode == "NextStep")  # even if recording fails
         step: dict[str, Any] = {
-            "obs": self._obs,
+            "obs": before,
             "action": action,
             "reward": reward,
             "next_obs": self._true_next(obs, ended, info),
@@ -69,13 +73,15 @@ class Recorder:
             "stream": self.streams if self._vector else int(self.streams[0]),
             **extras,
         }
-        if self._resetting.any():
-            kept = np.flatnonzero(~self._resetting)
+        if resetting.any():
+            kept = np.flatnonzero(~resetting)
             step = {name: _take(value, kept) for name, value in step.items()}
-        if not self._resetting.all():
-            self.replay.record(**step)
-        self._resetting = ended & (self._mode == "NextStep")
-        self._obs = _copy(obs)
+        if not resetting.all():
+            try:
+                self.replay.record(**step)
+            except BaseException:
+                self.replay.cut(self.streams)  # the next transition does not follow the last recorded one
+                raise
         return obs, reward, terminated, truncated, info
 
     def _true_next(self, obs: Tree, ended: Array, info: dict[str, Any]) -> Tree:

@@ -130,7 +130,8 @@ def export_legacy(
 ) -> Written:
     """The live steps of a lake as a file that `pickle.load` in the old project reads; counts steps.
 
-    It knows one state array, one action array and `done`: what was truncated is not done there.
+    It knows one state array, one action array and `done`: what was truncated is not done there. Extras and
+    streams are not written.
     """
     for name in ("obs", "action"):
         if not isinstance(getattr(lake.spec, name), Field):

@@ -83,11 +83,15 @@ def export_lerobot(lake: Lake, path: str | Path, *, fps: int = 30, progress: Pro
 
 
 def _names(spec: Spec) -> dict[str, Field]:
-    """The column of each field of a step."""
-    named = {_column("observation", name): f for name, f in leaves(spec.obs)}
-    named |= {_column("action", name): f for name, f in leaves(spec.action)}
-    named |= {"next.reward": spec.reward}
-    return named | {f"extra.{name}": field for name, field in spec.extras.items()}
+    """The column of each field of a step; `SpecError` if two have the same one."""
+    named = [(_column("observation", name), f) for name, f in leaves(spec.obs)]
+    named += [(_column("action", name), f) for name, f in leaves(spec.action)]
+    named += [("next.reward", spec.reward)]
+    named += [(f"extra.{name}", field) for name, field in spec.extras.items()]
+    names = [name for name, _ in named]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SpecError(f"two fields have the LeRobot column {twice[0]!r}; rename one, or export to Arrow.")
+    return dict(named)
 
 
 def _column(kind: str, path: str) -> str:

@@ -127,6 +127,8 @@ def _arrays(spec: Tree, values: Tree) -> Any:
         return _array(values.astype(np.int8) if values.dtype.kind == "b" else values)
     items = spec.items() if isinstance(spec, dict) else enumerate(spec)
     named = {str(key): _arrays(sub, values[key]) for key, sub in items}
+    if len(named) < len(spec):
+        raise SpecError(f"the keys {list(spec)} are not distinct as text, which Minari needs; rename one.")
     return pa.StructArray.from_arrays(list(named.values()), names=list(named))
 
 
@@ -286,6 +288,9 @@ def _episode(found: dict[str, Any], obs_space: Any, action_space: Any, jpeg: boo
         )
     infos: dict[str, Any] = found.get("infos") or {}
     steps = min(steps, count - 1)  # Arrow pads all columns to the length of the observations
+    stream = np.ravel(infos.get("stream", 0))
+    if len(stream) and (stream.dtype.kind not in "iu" or (stream[:steps] != stream[0]).any()):
+        raise SpecError("the info `stream` must be one integer per episode; rename it in the dataset.")
     return Episode(
         obs=obs,
         action=map_leaves(lambda leaf: leaf[:steps], actions),
@@ -293,7 +298,7 @@ def _episode(found: dict[str, Any], obs_space: Any, action_space: Any, jpeg: boo
         terminated=columns[1][:steps].astype(bool),
         truncated=columns[2][:steps].astype(bool),
         extras=dict(_extras(infos, steps)),
-        stream=int(np.ravel(infos["stream"])[0]) if len(infos.get("stream", ())) else 0,
+        stream=int(stream[0]) if len(stream) else 0,
     )
 
 

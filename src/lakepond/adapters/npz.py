@@ -1,12 +1,14 @@
 """Lakes as folders of .npz files, one per episode, which NumPy alone reads, and back.
 
 Each has `obs` (one more than there are steps), `action`, `reward`, `terminated`, `truncated`, `stream`,
-`step_id` and the extras; dicts and tuples have one array per leaf, such as `obs['camera']`.
+`step_id` and the extras; dicts and tuples have one array per leaf, such as `obs['camera']`. An extra that is
+named `step_id` is the array `extras['step_id']`.
 """
 
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,14 @@ from typing import Any
 import numpy as np
 
 from lakepond import untrusted
-from lakepond.adapters.episodes import Episode, Imported, Progress, exporting, import_episodes
+from lakepond.adapters.episodes import (
+    Episode,
+    Imported,
+    Progress,
+    column_of_extra,
+    exporting,
+    import_episodes,
+)
 from lakepond.errors import SpecError
 from lakepond.lake.files import write_path
 from lakepond.lake.read.lake import Lake
@@ -23,7 +32,7 @@ from lakepond.types import Array, Tree, leaves
 
 KEY = r"\[(?:'([^']*)'|(\d+))\]"
 """a step into a dict or a tuple"""
-OTHER = ("reward", "terminated", "truncated", "stream", "step_id", "done")
+OTHER = ("reward", "terminated", "truncated", "stream", "step_id")
 
 
 def export_npz(lake: Lake, folder: str | Path, *, progress: Progress | None = None) -> int:
@@ -36,12 +45,16 @@ def export_npz(lake: Lake, folder: str | Path, *, progress: Progress | None = No
 
 
 def _save(arrays: dict[str, Array], aside: Path) -> None:
-    with aside.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    """Write what `np.savez_compressed` writes; its parameters are not valid names of arrays there."""
+    with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, values in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, values, allow_pickle=False)
 
 
 def _named(episode: Episode) -> dict[str, Array]:
-    named = dict(leaves(episode.obs, "obs")) | dict(leaves(episode.action, "action")) | episode.extras
+    named = dict(leaves(episode.obs, "obs")) | dict(leaves(episode.action, "action"))
+    named |= {column_of_extra(name): values for name, values in episode.extras.items()}
     named |= {name: getattr(episode, name) for name in ("reward", "terminated", "truncated")}
     named["stream"] = np.array(episode.stream)
     if episode.step_id is not None:
@@ -58,9 +71,9 @@ def import_npz(folder: str | Path, lake: str | Path, *, progress: Progress | Non
 def read_npz(folder: str | Path) -> Iterator[Episode]:
     """Yield the episodes of a folder of .npz files.
 
-    Each has `obs` (one more than steps), `action`, `reward`, `terminated` and, if wanted, `truncated`. `done`
-    may stand for `terminated`. Any other array with one value per step is an extra. A file that is
-    damaged or lacks an array raises `SpecError`, which names it. Nothing is unpickled.
+    Each has `obs` (one more than steps), `action`, `reward`, `terminated` and, if wanted, `truncated`. In a
+    file without `terminated`, `done` is used instead. Any other array with one value per step is an extra. A
+    file that is damaged or lacks an array raises `SpecError`, which names it. Nothing is unpickled.
     """
     files = sorted(Path(folder).glob("*.npz"))
     if not files:
@@ -73,7 +86,7 @@ def read_npz(folder: str | Path) -> Iterator[Episode]:
 
 def _episode(file: Path, arrays: dict[str, Array]) -> Episode:
     if "terminated" not in arrays and "done" in arrays:
-        arrays["terminated"] = arrays["done"]
+        arrays["terminated"] = arrays.pop("done")
     trees = {
         kind: {n: a for n, a in arrays.items() if re.match(rf"{kind}(\[|$)", n)} for kind in ("obs", "action")
     }
@@ -85,6 +98,8 @@ def _episode(file: Path, arrays: dict[str, Array]) -> Episode:
     columns = {name: arrays[name] for name in ("reward", "terminated")}
     columns["truncated"] = arrays.get("truncated", np.zeros(steps, bool))
     extras = {n: a for n, a in arrays.items() if n not in {*OTHER, *trees["obs"], *trees["action"]}}
+    if (column := column_of_extra("step_id")) in extras:
+        extras["step_id"] = extras.pop(column)
     lengths = {name: len(a) for name, a in {**trees["action"], **extras, **columns}.items()}
     lengths |= {name: len(a) - 1 for name, a in trees["obs"].items()}
     if set(lengths.values()) != {steps}:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
@@ -14,6 +16,8 @@ from lakepond.cli.options import Flag, at_least, optional
 
 if TYPE_CHECKING:
     from lakepond.distributed.collector import Collector
+    from lakepond.distributed.weights import SavedWeights
+    from lakepond.flow.following.positions import Learners
 
 LOOK_SECONDS = 15.0
 """interval at which new weights and the position of the learner are read"""
@@ -54,10 +58,15 @@ class Collect:
 
     def run(self) -> None:
         at_least(1, envs=self.envs, steps=1 if self.steps is None else self.steps)
+        from lakepond.cloud.store import Store
         from lakepond.distributed.collector import Collector
+        from lakepond.distributed.weights import SavedWeights
+        from lakepond.flow.following.positions import Learners
 
         every = formats.parse_seconds(self.every)
         make_env, make_policy = _environment(self.env), _named(self.policy, "--policy")
+        saved = None if self.weights is None else SavedWeights(self.weights)
+        learners = Learners(Store.at(self.lake))
         with Collector(
             make_env,
             make_policy,
@@ -67,9 +76,10 @@ class Collect:
             folder=self.folder,
             commit_every=every,
         ) as collector:
+            self._started.append(collector)
             ended = threading.Event()
-            looking = threading.Thread(target=self._look, args=(collector, ended), daemon=True)
-            looking.start()
+            looking = (collector, saved, learners, ended)
+            threading.Thread(target=_look, args=looking, daemon=True).start()
             words.talk(f"{self.writer} collects for {self.lake}; Ctrl-C stops it")
             try:
                 collector.run(self.steps)
@@ -81,35 +91,61 @@ class Collect:
             {"writer": self.writer, "lake": self.lake, "steps": steps}, text, as_json=self.json
         )
 
-    def _look(self, collector: Collector, ended: threading.Event) -> None:
-        """Give the collector new weights, and have it wait while the learner is behind."""
-        from lakepond.cloud.store import Store
-        from lakepond.distributed.weights import SavedWeights
-        from lakepond.flow.following.positions import Learners
-
-        saved = None if self.weights is None else SavedWeights(self.weights)
-        learners = Learners(Store.at(self.lake))
-        while True:
-            try:
-                params = None if saved is None else saved.newest()
-                if saved is not None and params is not None:
-                    collector.load(saved.version, params)
-                collector.waiting = learners.are_behind()
-            except Exception as error:  # for example, no answer from the server: tried again
-                collector.note_error(error)
-            if ended.wait(LOOK_SECONDS):
-                return
+    @cached_property
+    def _started(self) -> list[Collector]:
+        return []
 
     def interrupted(self) -> str:
-        return "What was recorded is in the lake; start it again with the same --writer to continue."
+        if all(collector.complete for collector in self._started):
+            return "What was recorded is in the lake; start it again with the same --writer to continue."
+        return (
+            "The last steps may not be in the lake; start it again on this machine with the same --writer "
+            "and --folder to upload what was committed."
+        )
+
+
+def _look(
+    collector: Collector, saved: SavedWeights | None, learners: Learners, ended: threading.Event
+) -> None:
+    """Give the collector new weights, and have it wait while the learner is behind."""
+    from lakepond.flow.following import positions
+
+    read_at = 0.0
+    while True:
+        try:
+            params = None if saved is None else saved.newest()
+            if saved is not None and params is not None:
+                collector.load(saved.version, params)
+        except Exception as error:  # for example, no answer from the server: tried again
+            collector.note_error(error)
+        try:
+            collector.waiting = learners.are_behind()
+            read_at = time.monotonic()
+        except Exception as error:
+            collector.note_error(error)
+            if time.monotonic() - read_at > positions.SILENT_SECONDS:  # the learner may have ended
+                collector.waiting = False
+        if ended.wait(LOOK_SECONDS):
+            return
 
 
 def _environment(text: str) -> Any:
     if ":" in text:
         return _named(text, "--env")
-    import gymnasium
+    from lakepond.errors import ConfigError
 
-    return lambda: gymnasium.make(text)
+    try:
+        import gymnasium
+    except ModuleNotFoundError:
+        raise ConfigError(f"--env {text} needs Gymnasium: pip install gymnasium.") from None
+
+    def make() -> Any:
+        try:
+            return gymnasium.make(text)
+        except gymnasium.error.Error as error:
+            raise ConfigError(f"--env {text} cannot be made: {error}") from None
+
+    return make
 
 
 def _named(text: str, option: str) -> Any:

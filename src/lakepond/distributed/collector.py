@@ -29,6 +29,7 @@ import numpy as np
 from lakepond.cloud.place import Cloud
 from lakepond.errors import ConfigError, LakeLocked, LakepondError, UnknownStream
 from lakepond.lake.format.commits import Commit
+from lakepond.lake.lock import WriterLock
 from lakepond.replay import Replay
 from lakepond.runs.status import COLLECTOR_NOTE
 from lakepond.types import Field, Spec, Tree, leaves, map_leaves, rebuild
@@ -120,15 +121,10 @@ class Collector:
         """
         if envs < 1:
             raise ConfigError(f"a collector needs at least one environment, not {envs}.")
-        self._make_env, self._commit_every = make_env, commit_every
-        self._envs = [make_env() for _ in range(envs)]
-        self._policy = make_policy()
-        self._loads: Callable[[Any], object] | None = getattr(self._policy, "load", None)
-        if spec is None:
-            env = self._envs[0]
-            spec = Spec.from_spaces(
-                env.observation_space, env.action_space, env_spec=getattr(env, "spec", None)
-            )
+        if not writer or not str(lake):
+            raise ConfigError(f"a collector needs a name and a lake, but has {writer!r} and {str(lake)!r}.")
+        self._make_env, self._num_envs, self._commit_every = make_env, envs, commit_every
+        self._envs: list[GymEnvironment] = []
         self._lock = threading.Lock()
         self._newest: tuple[int, Any] | None = None  # weights that the policy does not have yet
         self._recent: list[tuple[float, int]] = []  # (time, steps) of the last commits
@@ -136,10 +132,19 @@ class Collector:
         self._in_lake = 0
         self._stop, self._closed = threading.Event(), False
         self.waiting = False
+        self.complete = False
+        """after `close`: whether all recorded steps are committed and, if the lake is a bucket, uploaded"""
         self.status = CollectorStatus(writer, socket.gethostname(), os.getpid())
         with ExitStack() as stack:
+            stack.callback(lambda: _close(self._envs))
+            self._make_envs()
+            self._policy = make_policy()
+            self._loads: Callable[[Any], object] | None = getattr(self._policy, "load", None)
+            spec = _spec_of(self._envs[0]) if spec is None else spec
             place = lake if isinstance(lake, Cloud) or "://" not in str(lake) else Cloud(str(lake))
             self._replay, self._temporary = _open(place, writer, spec, envs, folder)
+            if self._temporary is not None:
+                stack.callback(self._temporary.close)
             stack.callback(self._replay.close)
             self._has_cloud = isinstance(place, Cloud)
             last = self._replay.flush()
@@ -220,15 +225,16 @@ class Collector:
         self._closed = True
         self._beat.join()
         _close(self._envs)
+        last = None
         try:
-            self._commit()
+            last = self._commit()
         finally:
             self._replay.close()
-            complete = not self._has_cloud or not self._replay.upload_status().pending
-            if self._temporary is not None and complete:
-                shutil.rmtree(self._temporary, ignore_errors=True)
-                with suppress(OSError):  # other collectors of this machine use it
-                    self._temporary.parent.rmdir()
+            if last is not None:
+                pushed = self._replay.upload_status().pushed if self._has_cloud else last.number
+                self.complete = pushed is not None and pushed >= last.number
+            if self._temporary is not None:
+                self._temporary.close(delete=self.complete)
 
     def __enter__(self) -> Collector:
         return self
@@ -251,7 +257,7 @@ class Collector:
                 continue
             self._take_weights()
             seen = _stack(obs)
-            actions = _as_action(self._policy(seen), replay.spec)
+            actions = _as_action(self._policy(seen), replay.spec, len(envs))
             results = [env.step(map_leaves(itemgetter(i), actions)) for i, env in enumerate(envs)]
             obs = [result[0] for result in results]
             terminated, truncated = (np.array([bool(result[at]) for result in results]) for at in (2, 3))
@@ -279,14 +285,20 @@ class Collector:
         """New environments after an error; their episodes have ended."""
         _close(self._envs)
         self._cut_streams()
-        self._envs = [self._make_env() for _ in self._envs]
+        self._make_envs()
+
+    def _make_envs(self) -> None:
+        """Make the environments; if one cannot be made, `_envs` has the others, to be closed."""
+        self._envs.clear()
+        for _ in range(self._num_envs):
+            self._envs.append(self._make_env())
 
     def _cut_streams(self) -> None:
         """Episodes that were not finished are truncated: the next step is that of another one."""
-        for stream in range(len(self._envs)):
+        for stream in range(self._num_envs):
             with suppress(UnknownStream):
                 self._replay.end(stream)
-        self._replay.cut(np.arange(len(self._envs)))
+        self._replay.cut(np.arange(self._num_envs))
 
     # --- committing ----------------------------------------------------------------------------------
 
@@ -318,32 +330,66 @@ class Collector:
             self.status = replace(self.status, **changes)
 
 
+class _Temporary:
+    """A folder for the files of one writer, used by one process at a time and deleted when it is not needed.
+
+    The lock is beside the folder, so that it is held until the folder is gone: a process that starts under
+    the same name neither uses files that are being deleted nor loses its own.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `LakeLocked` if another process uses the folder."""
+        self.folder, self._path = folder, folder.with_name(f"{folder.name}~lock")  # no name of a writer has ~
+        while True:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):  # the last user has just deleted the parent
+                self._lock = WriterLock(self._path)
+                if os.fstat(self._lock.descriptor).st_nlink:
+                    return
+                self._lock.close()  # the last user has deleted it after it was opened here
+
+    def close(self, *, delete: bool = False) -> None:
+        """Release the folder, and delete it if `delete`."""
+        if delete:
+            deleted = self.folder.with_name(f"{self.folder.name}~deleted")
+            shutil.rmtree(deleted, ignore_errors=True)  # of a process that was killed here
+            with suppress(OSError):  # a process that is killed from here on leaves no incomplete lake
+                self.folder.rename(deleted)
+            shutil.rmtree(deleted, ignore_errors=True)
+            self._path.unlink(missing_ok=True)
+        self._lock.close()
+        if delete:
+            with suppress(OSError):  # other collectors of this machine use it
+                self.folder.parent.rmdir()
+
+
 def _open(
     lake: str | Path | Cloud, writer: str, spec: Spec, envs: int, folder: str | Path | None
-) -> tuple[Replay, Path | None]:
+) -> tuple[Replay, _Temporary | None]:
     """The replay of a writer, and its folder if that is a temporary one.
 
     If another process still writes under this name on this disk, for example one that Ray has given up, wait
     for its end, and then take another name.
     """
-    how: dict[str, Any] = {}
-    temporary = None
-    if isinstance(lake, Cloud):
-        if folder is None:
-            digest = hashlib.blake2b(lake.url.encode(), digest_size=6).hexdigest()
-            user = os.getuid() if hasattr(os, "getuid") else 0
-            temporary = Path(tempfile.gettempdir()) / f"lakepond-collect-{user}-{digest}" / writer
-        home = temporary or Path(str(folder)) / writer
-        how = {"cloud": lake, "local_budget": LOCAL_BYTES}
-    elif folder is not None:
+    if folder is not None and not isinstance(lake, Cloud):
         raise ConfigError(f"the lake {lake} is a folder itself; a folder for files is used with a bucket.")
-    else:
-        home = Path(lake)
     capacity = max(STEPS_IN_MEMORY, STEPS_PER_ENV * envs)
     until, name = time.monotonic() + LOCKED_SECONDS, writer
     while True:
         try:
-            return Replay.open(home, spec, capacity, cast=True, writer=name, **how), temporary
+            with ExitStack() as stack:
+                temporary, how = None, dict[str, Any]()
+                if not isinstance(lake, Cloud):
+                    home = Path(lake)
+                else:
+                    home = (_temporary_folder(lake) if folder is None else Path(folder)) / name
+                    how = {"cloud": lake, "local_budget": LOCAL_BYTES}
+                    if folder is None:
+                        temporary = _Temporary(home)
+                        stack.callback(temporary.close)
+                replay = Replay.open(home, spec, capacity, cast=True, writer=name, **how)
+                stack.pop_all()
+                return replay, temporary
         except LakeLocked:
             if time.monotonic() < until:
                 time.sleep(0.2)
@@ -351,6 +397,26 @@ def _open(
             if name != writer:
                 raise
             name, until = f"{writer}-{os.getpid()}", time.monotonic() + LOCKED_SECONDS
+
+
+def _temporary_folder(lake: Cloud) -> Path:
+    """The folder for the files of all collectors of this user and machine that write to this bucket."""
+    digest = hashlib.blake2b(lake.url.encode(), digest_size=6).hexdigest()
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return Path(tempfile.gettempdir()) / f"lakepond-collect-{user}-{digest}"
+
+
+def _spec_of(env: GymEnvironment) -> Spec:
+    """The spec of an environment's spaces; `ConfigError` if it is not an environment."""
+    missing = [
+        name for name in ("observation_space", "action_space", "reset", "step") if not hasattr(env, name)
+    ]
+    if missing:
+        raise ConfigError(
+            f"the environment is a {type(env).__name__} without {', '.join(missing)}; it needs Gymnasium's "
+            "interface."
+        )
+    return Spec.from_spaces(env.observation_space, env.action_space, env_spec=getattr(env, "spec", None))
 
 
 def _close(envs: Sequence[GymEnvironment]) -> None:
@@ -367,8 +433,14 @@ def _stack(trees: Sequence[Tree]) -> Tree:
     return rebuild(trees[0], map(np.stack, columns).__next__)
 
 
-def _as_action(actions: Any, spec: Spec) -> Tree:
-    """The actions of a policy as NumPy arrays of the dtype that the spec has."""
-    if isinstance(spec.action, Field):
-        return np.asarray(actions).astype(spec.action.dtype, copy=False)
-    return map_leaves(np.asarray, actions)
+def _as_action(actions: Any, spec: Spec, envs: int) -> Tree:
+    """The actions of a policy as NumPy arrays of the dtype that the spec has; one for each environment."""
+    single = isinstance(spec.action, Field)
+    found = np.asarray(actions) if single else map_leaves(np.asarray, actions)
+    for _, leaf in leaves(found):
+        if leaf.shape[:1] != (envs,):
+            raise ConfigError(
+                f"the policy returned actions of the shape {list(leaf.shape)}; it must return one for each "
+                f"observation of its batch, here {envs}."
+            )
+    return found.astype(spec.action.dtype, copy=False) if single else found

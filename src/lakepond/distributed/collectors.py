@@ -11,6 +11,8 @@ the cluster is gone.
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -30,7 +32,7 @@ from lakepond.distributed.collector import (
     MakePolicy,
 )
 from lakepond.errors import CloudError, ClusterError
-from lakepond.flow.following.positions import Learners
+from lakepond.flow.following import positions
 from lakepond.formats import parse_seconds
 from lakepond.types import Spec
 
@@ -120,7 +122,8 @@ class Collectors:
         self._place = _Place.of(lake)
         self._version, self._weights = 0, None
         self._head_lost: str | None = None
-        self._wait, self._lock, self._end = False, threading.Lock(), threading.Event()
+        self._lock, self._end = threading.Lock(), threading.Event()
+        self._behind = (False, 0.0)  # whether the learner is behind, and when that was read
         with ExitStack() as stack:
             cluster = stack.enter_context(
                 ray_cluster.connect(
@@ -139,7 +142,7 @@ class Collectors:
                 for i in range(num)
             ]
             stack.callback(self._stop_actors)
-            self._learners = Learners(Store.at(self._place.open()))
+            self._learners = positions.Learners(Store.at(self._place.open()))
             self._thread = threading.Thread(target=self._watch, name="lakepond-collectors", daemon=True)
             self._thread.start()
             stack.callback(self._stop_watching)
@@ -192,13 +195,21 @@ class Collectors:
 
     # --- the thread ----------------------------------------------------------------------------------
 
+    def _look_at_learner(self) -> None:
+        """Read the position of the learner, in a thread of its own: a bucket may take minutes to fail."""
+        while not self._end.wait(LEARNER_SECONDS):
+            with suppress(CloudError, OSError):  # as it was the last time
+                began = time.monotonic()
+                self._behind = (self._learners.are_behind(), began)
+
+    def _is_behind(self) -> bool:
+        """Whether collectors wait for the learner; not if its position could not be read for a minute."""
+        behind, at = self._behind
+        return behind and time.monotonic() - at < positions.SILENT_SECONDS
+
     def _watch(self) -> None:
-        asked_learner = 0.0
+        threading.Thread(target=self._look_at_learner, name="lakepond-learner", daemon=True).start()
         while not self._end.wait(POLL_SECONDS):
-            if time.monotonic() - asked_learner > LEARNER_SECONDS:
-                asked_learner = time.monotonic()
-                with suppress(CloudError, OSError):  # as it was the last time
-                    self._wait = self._learners.are_behind()
             try:
                 self._head.check()
                 self._ask_all()
@@ -221,24 +232,28 @@ class Collectors:
                 try:
                     member.answered(self._ray.get(answer))
                 except self._ray.exceptions.RayError as error:
-                    member.failed(error)
+                    member.failed(
+                        error, restarts=isinstance(error, self._ray.exceptions.ActorUnavailableError)
+                    )
         with self._lock:
             version, weights = self._version, self._weights
+        wait = self._is_behind()
         for member in self._members:
             if member.answer is None:
                 new = (version, weights) if member.weights_sent < version else (0, None)
                 member.weights_sent = max(member.weights_sent, new[0])
                 place, member.place_sent = None if member.place_sent else self._place, True
-                member.answer = member.actor.poll.remote(place, self._wait, *new)
+                member.answer = member.actor.poll.remote(place, wait, *new)
 
     def _wait_for_first(self) -> None:
         until = time.monotonic() + START_SECONDS
         while not any(member.is_started for member in self._members):
             self._check_head()
-            error = next((member.last.error for member in self._members if member.last.error), None)
-            if error is not None:
-                raise ClusterError(f"the collectors could not start: {error}")
-            if time.monotonic() > until:
+            late = time.monotonic() > until
+            for member in self._members:
+                if member.last.error and (late or not member.is_restarting):
+                    raise ClusterError(f"the collectors could not start: {member.last.error}")
+            if late:
                 raise ClusterError(
                     f"no collector has started within {START_SECONDS:.0f} s; see `ray status`."
                 )
@@ -278,20 +293,22 @@ class _Member:
     restarts: int = 0
     acknowledged: int = 0
     is_started: bool = False
+    is_restarting: bool = False
+    """whether the last error was that Ray could not reach it, and Ray starts it again if it is dead"""
     at: float | None = None
 
     def answered(self, found: dict[str, Any]) -> None:
-        acknowledged, started = found.pop("acknowledged"), found.pop("is_started")
+        self.acknowledged, self.is_started = found.pop("acknowledged"), found.pop("is_started")
+        self.place_sent, self.is_restarting = found.pop("has_place"), False
         status = CollectorStatus(**found)
         if self.last.pid and (status.pid, status.host) != (self.last.pid, self.last.host):
             self.restarts += 1
-            self.weights_sent, self.place_sent = 0, False  # the new process has none
-        self.last, self.acknowledged, self.is_started = status, acknowledged, started
-        self.at = time.monotonic()
+            self.weights_sent = 0  # the new process has none
+        self.last, self.at = status, time.monotonic()
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: Exception, *, restarts: bool) -> None:
         """It is being restarted, or has lost an object; everything is sent again."""
-        self.weights_sent, self.place_sent = 0, False
+        self.weights_sent, self.place_sent, self.is_restarting = 0, False, restarts
         self.last = replace(self.last, error=f"{type(error).__name__}: {ray_cluster.one_line(error)}")
 
     def status(self) -> LiveStatus:
@@ -316,7 +333,7 @@ class _Actor:
         self._place: _Place | None = None
         self._has_place = threading.Event()
         self._collector: Collector | None = None
-        self._status = CollectorStatus(writer)
+        self._status = CollectorStatus(writer, socket.gethostname(), os.getpid())
         self._end = threading.Event()
         self._wait = False
         self._weights: tuple[int, Any] | None = None
@@ -355,13 +372,18 @@ class _Actor:
             self._has_place.set()
         if version:
             self._weights = (version, params)
-        if collector is None:
-            return {**asdict(self._status), "acknowledged": 0, "is_started": False}
-        collector.waiting = wait
-        if version:
-            collector.load(version, params)
-        status = replace(collector.status, steps=collector.steps)
-        return {**asdict(status), "acknowledged": collector.acknowledged(), "is_started": True}
+        status, acknowledged = self._status, 0
+        if collector is not None:
+            collector.waiting = wait
+            if version:
+                collector.load(version, params)
+            status, acknowledged = replace(collector.status, steps=collector.steps), collector.acknowledged()
+        return {
+            **asdict(status),
+            "acknowledged": acknowledged,
+            "is_started": collector is not None,
+            "has_place": self._has_place.is_set(),
+        }
 
     def stop(self) -> None:
         """Commit, push and end."""

@@ -118,6 +118,7 @@ def hand_over(
     with pond.reading():
         if since < pond.oldest:
             raise AssertionError(f"steps [{since}, {pond.oldest}) were evicted before they were committed")
+        pond.evict()  # rows that only evicted steps have lose their numbers: the lake may drop them
         handed, new = _collect(pond, since, known, generator)
         handed = replace(handed, ends=dict(ends))
         changed = None

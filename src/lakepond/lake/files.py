@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -9,10 +10,20 @@ from io import RawIOBase
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 
+from lakepond.errors import LakeCorrupt
+
 T = TypeVar("T")
 Existing = Literal["replace", "keep", "refuse"]
 ASIDE = ".aside"
 """the ending of a temporary file; it is locked while it is written, others may be deleted"""
+
+DAMAGE = (errno.ENOENT, errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
+"""system errors that mean that a file is lost; others, as of too many open files, may pass"""
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether a file that cannot be read because of this error is damaged or lost."""
+    return isinstance(error, LakeCorrupt) or (isinstance(error, OSError) and error.errno in DAMAGE)
 
 
 def sync_folder(path: Path) -> None:

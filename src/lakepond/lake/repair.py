@@ -15,14 +15,14 @@ from pathlib import Path
 from lakepond.errors import LakeCorrupt
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments, known
-from lakepond.lake.files import make_folders, sync_folder, write_path
+from lakepond.lake.files import is_damage, make_folders, sync_folder, write_path
 from lakepond.lake.format import commits, description, manifests
 from lakepond.lake.format.entries import Entry, Manifest
 from lakepond.lake.format.names import SOURCES, is_shared, segment_files
 from lakepond.lake.format.steps import StepsInfo
 from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.reader import Head, LakeReader
-from lakepond.lake.read.verify import Check, FileChecks, is_damage, rows_first, run_all
+from lakepond.lake.read.verify import Check, FileChecks, rows_first, run_all
 from lakepond.lake.read.weights import never_recorded
 from lakepond.types import Spec
 

@@ -271,12 +271,14 @@ def pin(s: State, slots: Array) -> None:
     """Add a reference to rows, so that they stay without a window."""
     for slot in slots:
         s.slots[slot].refs += 1
+        s.slots[slot].pins += 1
 
 
 @native(cache=True)
 def unpin(s: State, slots: Array) -> None:
     """Undo `pin`."""
     for slot in slots:
+        s.slots[slot].pins -= 1
         drop(s, slot)
 
 
@@ -287,6 +289,7 @@ def load(s: State, address: int, slots: Array) -> None:
     for k in range(len(slots)):
         after = intern(s, address + k * s.counters[0].row_bytes, after)
         s.slots[after].refs += 1
+        s.slots[after].pins += 1
         slots[k] = after
 
 
@@ -322,4 +325,5 @@ def reserve(s: State, slots: Array) -> None:
     for k in range(len(slots)):
         after = take_slot(s, after)
         s.slots[after].refs += 1
+        s.slots[after].pins += 1
         slots[k] = after

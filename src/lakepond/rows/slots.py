@@ -66,8 +66,14 @@ def enqueue(s: State, slot: int) -> None:
 
 @native
 def drop(s: State, slot: int) -> None:
-    """Remove one reference to a slot; without any it waits in `pending_free`."""
+    """Remove one reference to a slot; without any it waits in `pending_free`.
+
+    Without a window it loses its number: when its steps leave the lake, the lake may drop the row. If it is
+    recorded again while it is pinned or waits, it is written again.
+    """
     s.slots[slot].refs -= 1
+    if s.slots[slot].refs == s.slots[slot].pins:
+        s.slots[slot].lake = -1
     if s.slots[slot].refs == 0 and not s.slots[slot].waiting:
         s.slots[slot].waiting = 1
         s.pending_free[s.counters[0].num_pending] = slot

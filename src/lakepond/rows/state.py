@@ -41,9 +41,10 @@ COUNTERS = np.dtype(
 )
 SLOT = np.dtype(
     [
-        ("lake", np.int64),  # the number of its row in the lake, or -1
+        ("lake", np.int64),  # the number of its row in the lake, or -1: see `drop`
         ("keys", np.uint64),  # the hash of its row; 0 if it was never computed
         ("refs", np.int32),  # reference count: track entries and pins
+        ("pins", np.int32),  # those of them that are pins
         ("state", np.uint8),
         ("queued", np.uint8),  # whether it is in the queue
         ("waiting", np.uint8),  # whether it is in `pending_free`

@@ -306,7 +306,7 @@ class LakepondReplayBuffer(ReplayBuffer):
         counted = steps < batch.num_steps[:, None]
         each = self._normalize_reward(self.replay.steps(ids, exclude=self._fields).reward, env)
         factors = self.gamma ** steps.astype(np.float32)[None]
-        rewards = (each * factors * counted).sum(axis=1, keepdims=True)
+        rewards = np.where(counted, each * factors, 0).sum(axis=1, keepdims=True)  # inf * 0 would be NaN
         return rewards, self.gamma ** batch.num_steps.astype(np.float32)[:, None]
 
     def _tensors(self, tree: Tree) -> Any:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lakepond.errors import LakeNotFound, SpecError
+from lakepond.errors import ForkedReplay, LakeNotFound, SpecError
 from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import Spec
@@ -20,10 +20,15 @@ class Storage:
     """Owns a replay; commits it to its lake, if it has one, when it is closed or dropped."""
 
     def __init__(
-        self, replay: Replay, about: dict[str, Any], path: str | None = None, cloud: str | None = None
+        self,
+        replay: Replay,
+        about: dict[str, Any],
+        path: str | None = None,
+        cloud: str | None = None,
+        settings: tuple[Any, ...] = (),
     ) -> None:
-        """`about`: what is noted with every commit."""
-        self.replay, self.about, self.path, self.cloud = replay, about, path, cloud
+        """`about`: what is noted with every commit. `settings`: what the replay was opened with."""
+        self.replay, self.about, self.path, self.cloud, self.settings = replay, about, path, cloud, settings
         self.stopped = ""
         """why the buffer can record no more"""
 
@@ -35,10 +40,11 @@ class Storage:
         return done
 
     def close(self) -> None:
-        """Commit the rest and release the lake. Can be repeated."""
+        """Commit the rest and release the lake. Can be repeated; a forked child leaves both to its parent."""
         if not self.stopped:
             if self.path is not None:
-                self.commit()
+                with suppress(ForkedReplay):
+                    self.commit()
             self.replay.close()
             self.stopped = "this buffer is closed; make a new one to record more."
 
@@ -61,16 +67,17 @@ def over_lake(
 
     `about`: the spaces and the number of environments; the lake must have been recorded with the same.
     A buffer of this process that has the lake open is stopped: SB3 makes a second buffer in `load` and in
-    `load_replay_buffer`. If that buffer is at the same commit its replay is taken over, without reading.
+    `load_replay_buffer`. If that buffer is at the same commit and has the same settings, its replay is taken
+    over, without reading.
     """
-    key = Path(path).resolve()
+    key, settings = Path(path).resolve(), (spec, capacity, alpha, cloud, dict(options))
     before = _open_lakes.pop(key, None)
     if before is not None and not before.stopped:
         last = before.commit()
-        same = (before.replay.spec, before.replay.capacity, before.about) == (spec, capacity, about)
-        if same and commit in (None, last.number) and before.cloud == cloud:
+        same = (before.settings, before.about) == (settings, about)
+        if same and commit in (None, last.number):
             before.stopped = f"a later buffer of this program has opened {path}; use that one."
-            _open_lakes[key] = storage = Storage(before.replay, before.about, path, cloud)
+            _open_lakes[key] = storage = Storage(before.replay, before.about, path, cloud, settings)
             return storage
         before.close()
     if commit is not None and cloud is None and not (key / "lake.json").exists():
@@ -105,7 +112,7 @@ def over_lake(
     except BaseException:
         replay.close(discard=True)
         raise
-    _open_lakes[key] = storage = Storage(replay, noted, path, cloud)
+    _open_lakes[key] = storage = Storage(replay, noted, path, cloud, settings)
     return storage
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import torch
 from tensordict import is_tensor_collection
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
-from lakepond.adapters.torchrl.keys import NOTE, PIECE_BYTES, Keys, record_steps
-from lakepond.errors import RecordError, SpecError
+from lakepond.adapters.torchrl.keys import NOTE, PIECE_BYTES, Keys, newest_noted, record_steps
+from lakepond.errors import LakepondError, RecordError, SpecError
 from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import Array
@@ -19,13 +20,17 @@ from lakepond.types import Array
 POND_BYTES = 256 << 20
 """uncompressed steps, about, among which a checkpoint looks for rows that it has already stored"""
 
+LENGTH = "length"
+"""the key of the commit notes that complete a dump"""
+
 
 class LakeCheckpointer(StorageCheckpointerBase):
     """Saves the TensorDicts of a storage as a lake: `buffer.storage.checkpointer = LakeCheckpointer()`.
 
     The first `dumps` to a path writes all steps, the next ones write the steps that were added since, if they
     were added with `extend` or `add`; after any other change all steps are written again. A checkpoint that
-    is interrupted leaves the one before it. `loads` restores steps, order and cursor.
+    is interrupted or fails leaves the one before it; after a failure all steps are written again. `loads`
+    restores steps, order and cursor.
     """
 
     def __init__(self) -> None:
@@ -56,14 +61,20 @@ class LakeCheckpointer(StorageCheckpointerBase):
         if new is None:
             new = (cursor + 1 + np.arange(length)) % length  # oldest first
         keys = Keys.of_tensordict(data[0].reshape(-1)[0] if data.ndim > 1 else data[0])
-        replay = self._opened(folder, keys, size * streams)
         piece = max(1, PIECE_BYTES // (keys.spec.step_nbytes * streams))
-        for at in range(0, len(new), piece):
-            some = data[torch.from_numpy(new[at : at + piece])].reshape(-1)
-            record_steps(replay, keys, some, np.tile(np.arange(streams), len(some) // streams))
-        replay.commit(
-            {NOTE: keys.to_note(), "length": length, "cursor": cursor, "shape": list(data.shape[1:])}
-        )
+        with ExitStack() as stack:
+            with suppress(LakepondError):  # there is none yet
+                stack.enter_context(_newest_checkpoint(folder))  # retention keeps a commit while it is open
+            try:
+                replay = self._opened(folder, keys, size * streams)
+                for at in range(0, len(new), piece):
+                    some = data[torch.from_numpy(new[at : at + piece])].reshape(-1)
+                    record_steps(replay, keys, some, np.tile(np.arange(streams), len(some) // streams))
+                note = {NOTE: keys.to_note(), LENGTH: length, "cursor": cursor, "shape": list(data.shape[1:])}
+                replay.commit(note)
+            except BaseException:
+                self.close(discard=True)  # some steps may be in the lake: the next dump must write all
+                raise
         storage.attach(self)
         self._saved = (storage, folder, storage._mutation_revision)
         self._cursor, self._written = cursor, []
@@ -89,12 +100,10 @@ class LakeCheckpointer(StorageCheckpointerBase):
 
     def loads(self, storage: Any, path: Any) -> None:
         """Read the newest checkpoint of `path` into a storage."""
-        with Lake.open(Path(path) / "lake") as lake:
+        with _newest_checkpoint(Path(path) / "lake") as lake:
             note = lake.commit.note
-            if NOTE not in note or "length" not in note:
-                raise SpecError(f"{lake.path} was not written by LakeCheckpointer; sample it by lake_buffer.")
             keys = Keys.from_note(note[NOTE], lake.spec)
-            length, cursor, shape = note["length"], note["cursor"], note["shape"]
+            length, cursor, shape = note[LENGTH], note["cursor"], note["shape"]
             streams = int(np.prod(shape, dtype=np.int64))
             first = lake.commit.recorded - length * streams
             piece = max(1, PIECE_BYTES // (lake.spec.step_nbytes * streams))
@@ -109,15 +118,27 @@ class LakeCheckpointer(StorageCheckpointerBase):
         storage._len = length * streams
         storage._set_last_cursor(cursor)
 
-    def close(self) -> None:
-        """Close the lake; the next dump opens it again and writes all steps."""
+    def close(self, *, discard: bool = False) -> None:
+        """Close the lake; the next dump opens it again and writes all steps.
+
+        discard: drop steps that are not committed.
+        """
         if self._replay is not None:
-            self._replay.close()
+            self._replay.close(discard=discard)
         self._replay, self._saved = None, ()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy starts without an open lake."""
         return {**self.__dict__, "_replay": None, "_saved": (), "_written": []}
+
+
+def _newest_checkpoint(folder: Path) -> Lake:
+    """The lake at the newest commit that completed a dump; a large dump makes other commits before it."""
+    with Lake.open(folder) as lake:
+        commit = newest_noted(lake, LENGTH)
+        if commit is None:
+            raise SpecError(f"{lake.path} was not written by LakeCheckpointer; sample it by lake_buffer.")
+        return Lake.open(folder, commit.number)
 
 
 def _tensordict_of(storage: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,9 @@ import numpy as np
 import torch
 from tensordict import TensorDict, is_tensor_collection
 
-from lakepond.errors import RecordError, SpecError
+from lakepond.errors import LakeCorrupt, LakeNotFound, RecordError, SpecError
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import RESERVED, Array, Batch, Field, Spec, leaves
 
@@ -105,10 +108,14 @@ class Keys:
 
     @classmethod
     def from_note(cls, note: Any, spec: Spec) -> Keys:
-        """Back from JSON; the keys of the spec if there is no note."""
-        if note is None:
-            return cls.of_spec(spec)
+        """Back from JSON."""
         return cls(tuple(Key(tuple(path), field, tuple(shape)) for path, field, shape in note), spec)
+
+    @classmethod
+    def of_lake(cls, lake: Lake) -> Keys:
+        """The keys that a lake was recorded with; those of its spec if another program recorded it."""
+        commit = newest_noted(lake, NOTE)
+        return cls.of_spec(lake.spec) if commit is None else cls.from_note(commit.note[NOTE], lake.spec)
 
     # --- to steps and back ---------------------------------------------------------------------------
 
@@ -166,6 +173,23 @@ class Keys:
         for key in self.keys:
             data.set(key.path, torch.from_numpy(named[key.field]).reshape(*shape, *key.shape))
         return data
+
+
+def newest_noted(lake: Lake, key: str) -> Commit | None:
+    """The newest commit, up to the one that is open, whose note has this key; None if there is none.
+
+    Commits that a replay makes by itself, because its capacity is exceeded, have no notes of the adapter.
+    """
+    if key in lake.commit.note:
+        return lake.commit
+    if len(lake.heads) == 1:  # each of several writers has notes of its own
+        for number in reversed(lake.commits()):
+            if number < lake.commit.number:
+                with suppress(LakeCorrupt, LakeNotFound):  # deleted in the meantime
+                    commit = lake.reader.heads[0].segments.commit(number)
+                    if key in commit.note:
+                        return commit
+    return None
 
 
 def spec_of(data: Any) -> Any:

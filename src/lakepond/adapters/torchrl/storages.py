@@ -23,6 +23,7 @@ from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
 from lakepond.adapters.torchrl.keys import NOTE, Keys, record_steps
 from lakepond.errors import RecordError, SpecError
+from lakepond.lake.format.link_notes import cleared_before
 from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import Array
@@ -109,7 +110,7 @@ class ReplayStorage(StepsStorage):
         self._keys: Keys | None = None
         self._replay: Replay | None = None
         self._recorded = self._base = 0
-        if self._path is not None and (self._path / "lake.json").exists():
+        if self._path is not None and any((self._path / "commits").glob("*.json")):
             self._open(None)
 
     @property
@@ -128,9 +129,12 @@ class ReplayStorage(StepsStorage):
         else:
             self._replay = Replay.open(self._path, spec, self.max_size, commit=commit)
             self._recorded = self._replay.recorded
-            if self._recorded:
-                keys = Keys.from_note(self._replay.lake().commit.note.get(NOTE), self._replay.spec)
+            if keys is None or self._recorded:
+                with self._replay.lake(commit) as lake:
+                    keys, self._base = Keys.of_lake(lake), cleared_before(lake.commit)
         self._keys, self.initialized = keys, True
+        if self._path is not None and spec is not None and not self._recorded:
+            self.commit()  # the keys, before the first automatic commit, which has no note
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Append steps; `cursor` must be where the next ones go, as a round-robin writer has it."""
@@ -180,6 +184,8 @@ class ReplayStorage(StepsStorage):
 
     def _empty(self) -> None:
         """Forget all steps; those in a lake stay there."""
+        if self._replay is not None:
+            self._replay.clear()
         self._base = self._recorded
         self._bump_mutation_revision()
 
@@ -243,7 +249,7 @@ class LakeStorage(StepsStorage):
         self.lake = lake if isinstance(lake, Lake) else Lake.open(Path(lake))
         super().__init__(len(self.lake))
         self.initialized = True
-        self._keys = Keys.from_note(self.lake.commit.note.get(NOTE), self.lake.spec)
+        self._keys = Keys.of_lake(self.lake)
 
     def _tensordict(self, positions: Array) -> Any:
         return self._keys.to_tensordict(self.lake.steps(self.lake.commit.oldest + positions))

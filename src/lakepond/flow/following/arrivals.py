@@ -38,8 +38,6 @@ class Chain:
     """all steps before this id were read, or are missing"""
     branch: int = 0
     """how often the writer went back to an earlier commit; ids after that are those of other steps"""
-    went_back: int | None = None
-    """the commit before which it last did"""
     pending: list[Commit] = field(default_factory=list)
     """commits that were found and not read yet"""
     marks: list[Mark] = field(default_factory=list)
@@ -57,9 +55,11 @@ class Chain:
     intervals: deque[float] = field(default_factory=lambda: deque(maxlen=16))
     """seconds between its last commits"""
     polled: float = 0.0
-    """when it was last asked for, monotonic"""
+    """when all its commits were last looked for, seconds since 1970"""
     error: str | None = None
-    """why it could not be read"""
+    """why its steps could not be read"""
+    look_error: str | None = None
+    """why its commits could not be looked for"""
     _prune_at: int = 16
 
     @property

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from itertools import islice
 
 import numpy as np
@@ -113,13 +113,15 @@ class Follower:
             self.chains.close()
 
     def _run(self) -> None:
+        caught_up = False
         while not self._stop.is_set():
             began = time.monotonic()
             behind = False
             try:
                 loading = next(self._first, self) is None
                 behind = loading or self.poll()
-                if self._position is not None and not loading:
+                caught_up = caught_up or not behind
+                if self._position is not None and caught_up:
                     self._position.publish()
             except Exception as error:  # of the pool, say: each chain handles its own
                 self._error = self._failed("its writers", self._error, error)
@@ -135,10 +137,11 @@ class Follower:
                 self._error = self._failed("its list of writers", self._error, error)
         chains = list(self.states.values())
         self._look_at(chains)
+        full = [chain for chain in chains if len(chain.pending) >= MOST_COMMITS]
         for chain in chains:
             if chain.pending and not self._stop.is_set():
                 self._guarded(chain)
-        return any(chain.pending and chain.error is None for chain in chains)
+        return any(chain.error is None for chain in full)
 
     def lag(self) -> Lag:
         """How far behind each writer this is."""
@@ -181,7 +184,8 @@ class Follower:
     def _look(self, chain: Chain) -> None:
         """Find the commits of a chain that were not read yet, up to `MOST_COMMITS`."""
         try:
-            unwatched = chain.polled and time.time() - chain.polled > UNWATCHED_SECONDS
+            since = time.time() - chain.polled
+            unwatched = chain.polled and since > UNWATCHED_SECONDS
             while len(chain.pending) < MOST_COMMITS:
                 after = chain.pending[-1].number if chain.pending else chain.number
                 commit = self.chains.next(chain.name, None if unwatched else after)
@@ -189,11 +193,13 @@ class Follower:
                     break
                 chain.pending.append(commit)
                 unwatched = False
-                if time.time() - _made(commit) < self._poll_every + (chain.usual_interval or 0.0):
-                    break  # the next poll finds the next one as soon as it can be expected
-            chain.polled = time.time()
+                if 0 <= since < (chain.usual_interval or 0.0):
+                    break  # no other one is expected yet; clocks of two machines are not compared
+            if len(chain.pending) < MOST_COMMITS:
+                chain.polled = time.time()
+            chain.look_error = None
         except Exception as error:
-            chain.error = self._failed(f"writer {chain.name!r}", chain.error, error)
+            chain.look_error = self._failed(f"writer {chain.name!r}", chain.look_error, error)
 
     # --- reading steps -----------------------------------------------------------------------------
 
@@ -251,14 +257,14 @@ class Follower:
 
     def _jumped(self, chain: Chain, commit: Commit) -> bool:
         """Whether commits before this one were not found. Goes back if its writer went back before it."""
-        if commit.parent == chain.number or commit.number == chain.went_back:
-            return False
+        if commit.parent == chain.number or commit.number <= chain.marks[-1].named.commit:
+            return False  # the newest mark: `seen` is a position in that commit, which was read in part
         back = commit.oldest  # without a parent: the writer started from scratch
         if commit.parent is not None:
             try:
                 back = self.chains.commit(chain.name, commit.parent).recorded
             except GONE:
-                back = commit.recorded
+                back = self._fork(chain, commit)
         if back >= chain.seen:
             return True
         log.info(
@@ -268,9 +274,29 @@ class Follower:
             back,
         )
         with self.lock:
-            chain.branch, chain.seen, chain.went_back = chain.branch + 1, back, commit.number
+            chain.branch, chain.seen = chain.branch + 1, back
             self.cut(chain)
         return False
+
+    def _fork(self, chain: Chain, commit: Commit) -> int:
+        """The first step of a commit with another content than the one that was read; `seen` if none has."""
+        name, read = chain.name, chain.marks[-1].named.commit
+        try:
+            with (
+                self.chains.lake({name: self.chains.commit(name, read)}) as old,
+                self.chains.lake({name: commit}) as new,
+            ):
+                start = max(old.commit.oldest, commit.oldest)
+                stop = min(chain.seen, commit.recorded)
+
+                def differs(step: int) -> bool:
+                    return _content(old, step) != _content(new, step)
+
+                if start >= stop or not differs(stop - 1):
+                    return stop
+                return start + bisect_left(range(start, stop), True, key=differs)
+        except GONE:  # it is not known
+            return commit.recorded
 
     def _append(self, chain: Chain, commit: Commit, group: list[Commit], stop: int, jumped: bool) -> None:
         """Append the steps of a commit from `chain.seen` to `stop`; `group`: it and those before it."""
@@ -374,8 +400,13 @@ def _fetched(lake: Lake, start: int, stop: int) -> Iterator[Array]:
         yield np.arange(max(start, some[0].start), min(stop, some[-1].stop))
 
 
-def _made(commit: Commit) -> float:
-    return datetime.fromisoformat(commit.time).timestamp()
+def _content(lake: Lake, step: int) -> list[bytes]:
+    """The values of a step, without its end flags, which may be set later, and links."""
+    part = next(lake.parts(np.array([step])))
+    left_out = {"terminated", "truncated", "follows_previous"}
+    columns = [part.columns[name] for name in sorted(part.columns.keys() - left_out)]
+    obs = [lake.observations(i, leaf, 0) for i, leaf in enumerate(part.leaves)]
+    return [values.tobytes() for values in (*columns, *obs)]
 
 
 def _live(commit: Commit) -> int:

@@ -114,7 +114,7 @@ def lag_of(chain: Chain, now: float) -> WriterLag:
         bytes_behind=sum(commit.bytes_written for commit in chain.pending),
         missed=chain.missed,
         alive=age is not None and is_alive(age, chain.usual_interval),
-        error=chain.error,
+        error=chain.error or chain.look_error,
     )
 
 

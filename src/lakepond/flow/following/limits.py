@@ -72,11 +72,15 @@ class Limits:
             self.sampled += count
 
     def is_ahead(self, inserted: int, sampled: int) -> bool:
-        """Whether more was inserted than is needed to sample at the limit."""
-        if self.samples_per_insert is None:
-            return False
-        needed = sampled / self.samples_per_insert
-        return inserted > self.min_steps + (1 + AHEAD_SHARE) * needed + AHEAD_STEPS
+        """Whether more was inserted than is needed to sample at the limit, since the counts had these values.
+
+        False while `sample` waits for inserts: after a snapshot, the total counts may require more of them.
+        """
+        with self._change:
+            if self.samples_per_insert is None or self._is_exceeded():
+                return False
+            needed = (self.sampled - sampled) / self.samples_per_insert
+            return self.inserted - inserted > self.min_steps + (1 + AHEAD_SHARE) * needed + AHEAD_STEPS
 
     def undo(self, count: int) -> None:
         """Steps that were counted could not be sampled."""
@@ -86,10 +90,12 @@ class Limits:
     def _missing(self, steps: int) -> str | None:
         if steps < self.min_steps:
             return f"{steps:,} steps are in memory, and min_steps is {self.min_steps:,}"
-        limit = self.samples_per_insert
-        if limit is not None and self.sampled > limit * self.inserted:
+        if self._is_exceeded():
             return (
                 f"{self.sampled:,} steps were sampled and {self.inserted:,} inserted, and samples_per_insert "
-                f"is {limit:g}"
+                f"is {self.samples_per_insert:g}"
             )
         return None
+
+    def _is_exceeded(self) -> bool:
+        return self.samples_per_insert is not None and self.sampled > self.samples_per_insert * self.inserted

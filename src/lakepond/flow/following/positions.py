@@ -42,16 +42,18 @@ class Position:
         self._before = (0, 0)
 
     def publish(self) -> None:
-        """Replace the object, if it is time to; an error is logged once."""
+        """Replace the object, if it is time to; an error is logged once.
+
+        First called when the steps that were in the lake at the start were read.
+        """
         if time.monotonic() - self._at < PUBLISH_SECONDS:
             return
         limits = self._limits
         if not self._count:  # what was there at the start is not for collectors to wait for
             self._before = (limits.inserted, limits.sampled)
         self._at, self._count = time.monotonic(), self._count + 1
-        inserted, sampled = limits.inserted - self._before[0], limits.sampled - self._before[1]
         found = {"count": self._count, "sampled": limits.sampled, "inserted": limits.inserted}
-        data = json.dumps({**found, "ahead": limits.is_ahead(inserted, sampled)}, allow_nan=False).encode()
+        data = json.dumps({**found, "ahead": limits.is_ahead(*self._before)}, allow_nan=False).encode()
         try:
             if self._count == 1:
                 self._delete_old()

@@ -129,6 +129,9 @@ def load(follower: Follower, snapshot: Snapshot, generator: np.random.Generator 
     if runs:
         _load_runs(follower, runs, commits)
     for name, chain in states.items():
+        if snapshot.seen[name] != chain.seen:  # no step was read since a gap, or since its writer went back
+            chain.branch += snapshot.seen[name] < chain.seen
+            follower.cut(chain)
         chain.seen = snapshot.seen[name]
         number = snapshot.heads[name][0].commit
         chains.keep(name, commits[name, number])
@@ -178,6 +181,7 @@ def _states(
             chain.branch += run.first < last
             last = run.stop
             branches[name, run.commit] = chain.branch
+        chain.branch += snapshot.seen[name] < last  # its writer went back, and no step since was read
         for named in reversed(snapshot.heads[name]):
             commit = commits[name, named.commit]
             branch = branches.get((name, named.commit), chain.branch)

@@ -257,13 +257,20 @@ def newest(folder: Path) -> int | None:
     The number in the file `newest` and the following ones are tried first, so that the time does not grow
     with the number of commits; if they do not exist, the folder is listed.
     """
-    with suppress(OSError, ValueError):
-        number = int((folder / NEWEST).read_bytes())
-        if (folder / file_name(number)).is_file():
-            while (folder / file_name(number + 1)).is_file():
-                number += 1
-            return number
-    return max(numbers(folder), default=None)
+    number = hint(folder)
+    if number is None or not (folder / file_name(number)).is_file():
+        return max(numbers(folder), default=None)
+    while (folder / file_name(number + 1)).is_file():
+        number += 1
+    return number
+
+
+def hint(folder: Path) -> int | None:
+    """The number in the file `newest`; None if there is none."""
+    try:
+        return int((folder / NEWEST).read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def newest_first(folder: Path) -> Iterator[int]:
@@ -312,10 +319,13 @@ def write(folder: Path, commit: Commit, *, segments: Path) -> None:
                 "the steps since are held in memory. End one of the two writers, then open the lake again."
             ) from None
         sync_folder(folder)
-    with suppress(OSError):  # without it, the folder is listed
-        hint = folder / f".{NEWEST}"
-        hint.write_text(f"{commit.number}\n")
-        hint.rename(folder / NEWEST)
+    try:
+        aside = folder / f".{NEWEST}"
+        aside.write_text(f"{commit.number}\n")
+        aside.rename(folder / NEWEST)
+    except OSError:
+        with suppress(OSError):  # without it, the folder is listed; `Retention` checks an old one
+            (folder / NEWEST).unlink()
 
 
 def is_there(folder: Path, commit: Commit) -> bool:

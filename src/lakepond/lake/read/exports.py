@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from lakepond.errors import SpecError
+from lakepond.lake.read.assemble import PART_STEPS
 from lakepond.lake.read.episodes import Episode, episode_ids, episode_of
-from lakepond.lake.read.reader import LakeReader
+from lakepond.lake.read.reader import SCANNED_STEPS, LakeReader, LeafPart
 from lakepond.lake.read.step_files import column_fields
 from lakepond.lake.read.views import View
 from lakepond.types import Array, Field, Spec, leaves
@@ -73,10 +74,12 @@ class Exports:
         def read(places: Array) -> Array:
             order = np.argsort(places, kind="stable")
             found = np.empty((len(places), *field.shape), field.dtype)
-            at = 0
-            for segment, ids in self.reader.parts(self.reader.oldest + places[order], 8192):
-                found[order[at : at + len(ids)]] = self.reader.read(segment, ids).columns[name]
-                at += len(ids)
+            for start in range(0, len(order), SCANNED_STEPS):
+                some = order[start : start + SCANNED_STEPS]
+                at = 0
+                for segment, ids in self.reader.parts(self.reader.oldest + places[some], PART_STEPS):
+                    found[some[at : at + len(ids)]] = self.reader.read(segment, ids).columns[name]
+                    at += len(ids)
             return found
 
         return View(self.reader.recorded - self.reader.oldest, field.shape, field.dtype, read)
@@ -86,18 +89,27 @@ class Exports:
 
         A row of several slices has these as its first axis, (3, 84, 84) for colour frames of (84, 84, 12).
         With codec "none" slices such as `lake.rows()[10:20]` are views of the memory-mapped file.
+        Raises `SpecError` if the leaf has no rows, or rows of several shapes.
         """
         field: Field = [field for _, field in leaves(self.spec.obs)][leaf]
-        layout = self.reader.layouts()[leaf]
         if not self.reader.has_rows(leaf):
             raise SpecError(
                 f"leaf {leaf}, {field}, is small and stored without deduplication: it has no "
                 "rows; read steps instead."
             )
-        shape = field.shape if layout is None else layout.row_shape(field.shape)
+        shapes = self._row_shapes(leaf, field) or {field.shape}
+        shape = shapes.pop()
         row_bytes = int(np.prod(shape)) * np.dtype(field.dtype).itemsize
-        files = [(n, f.shard.rows) for n, f in self.reader.row_files(leaf) if f.shard.row_bytes == row_bytes]
-        firsts, counts = np.array(files, np.int64).reshape(-1, 2).T
+        files = ((first, f.shard.rows, f.shard.row_bytes) for first, f in self.reader.row_files(leaf))
+        firsts, counts, sizes = np.fromiter(files, np.dtype((np.int64, 3))).T.copy()
+        if shapes or (sizes != row_bytes).any():
+            several = len(self.reader.heads) > 1
+            one = "open one writer with writer=..., or " if several else ""
+            raise SpecError(
+                f"leaf {leaf}, {field}, has rows of several shapes, because its layout "
+                f"{'differs between writers or ' if several else ''}changed while steps were recorded; "
+                f"{one}read steps instead."
+            )
         before = np.cumsum(counts) - counts
 
         def numbers(places: Array) -> Array:
@@ -117,6 +129,17 @@ class Exports:
             return None if rows is None else rows.reshape(-1).view(field.dtype).reshape(stop - start, *shape)
 
         return View(int(counts.sum()), shape, field.dtype, read, mapped)
+
+    def _row_shapes(self, leaf: int, field: Field) -> set[tuple[int, ...]]:
+        """The shapes of the rows in the newest file of steps of each writer."""
+        found = set()
+        for head in self.reader.heads:
+            stop = head.offset + head.commit.recorded
+            for stored in self.reader.stored(stop - 1, stop):
+                part = self.reader.read(stored, np.array([stop - 1])).leaves[leaf]
+                if isinstance(part, LeafPart):
+                    found.add(part.layout.row_shape(field.shape))
+        return found
 
 
 def _adapter(name: str) -> Any:

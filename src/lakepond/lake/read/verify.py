@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -34,15 +33,6 @@ QUEUED = 8
 HELD_BYTES = 128 << 20
 """files of steps up to this size are read into memory, hashed and decoded there; lakepond writes files of
 about 64 MB. Larger ones are hashed, then read again batch by batch"""
-
-
-DAMAGE = (errno.ENOENT, errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
-"""system errors that mean that a file is lost; others, as of too many open files, may pass"""
-
-
-def is_damage(error: BaseException) -> bool:
-    """Whether a file that cannot be read because of this error is damaged or lost."""
-    return isinstance(error, LakeCorrupt) or (isinstance(error, OSError) and error.errno in DAMAGE)
 
 
 class Check(NamedTuple):

@@ -66,8 +66,8 @@ class Maintenance:
             self._newest = commit
             if self._busy or self._stop.is_set():
                 return
+            self._work = self._pool.submit(self._maintain)  # may fail to start its thread; then next time
             self._busy = True
-        self._work = self._pool.submit(self._maintain)
 
     def take(self) -> list[Merged]:
         """Files that replace others; the same again until they are `published`."""
@@ -84,7 +84,9 @@ class Maintenance:
         self._wait()
         catalog = Catalog(commit, self._segments)
         lists = (catalog.segments() if leaf is None else catalog.rows(leaf) for leaf, _ in commit.lists())
-        return [merged for files in lists for merged in self._merge(list(all_small(files)), lambda: False)]
+        for files in lists:
+            self._collect(self._merge(list(all_small(files)), lambda: False))
+        return self.take()
 
     def sweep(self, commit: Commit) -> None:
         """Delete what is not kept, and all files that no commit names, here and now."""
@@ -126,7 +128,16 @@ class Maintenance:
         catalog, keeps_all = Catalog(commit, self._segments), self._retention.keeps_all
         lists = (_newest_first(catalog, leaf, listed) for leaf, listed in commit.lists())
         groups = [newest_small(files, least, keeps_all=keeps_all) for files in lists]
-        self._merged = list(self._merge(filter(None, groups), self._stop.is_set))
+        self._collect(self._merge(filter(None, groups), self._stop.is_set))
+
+    def _collect(self, merges: Iterator[Merged]) -> None:
+        """Take over what was merged, also before an error: no commit may name it, so `close` deletes it."""
+        found: list[Merged] = []
+        try:
+            for each in merges:
+                found.append(each)
+        finally:
+            self._merged = [*self._merged, *found]
 
     def _merge(self, groups: Iterable[list[File]], stop: Callable[[], bool]) -> Iterator[Merged]:
         segments = self._segments

@@ -141,6 +141,7 @@ class Retention:
         self._unlisted: set[int] = set()  # commits that were published before the folder was listed
         self._read: dict[int, Commit] = {}
         self._below: dict[str, frozenset[str]] = {}  # names below manifests of kept commits
+        self._gone: list[Commit] = []  # deleted commits whose files are still there, after an error
         self._warned = False
 
     @property
@@ -185,7 +186,17 @@ class Retention:
             return
         self.published(last)
         going = self._deletable(last)
-        if going and (now or TOGETHER * len(going) >= len(self._numbers or ())):
+        if not (now or TOGETHER * len(going) >= len(self._numbers or ())):
+            going = []
+        hint = commits.hint(self._commits) if going else None
+        if (
+            hint is not None and hint < going[-1]
+        ):  # a reader would take the commit before the gap for the newest
+            raise LakeCorrupt(
+                f"{self._commits / commits.NEWEST} is that of an old commit and can neither be replaced nor "
+                "deleted; delete it by hand"
+            )
+        if going or self._gone:
             self._delete_commits(going)
 
     def sweep(self, last: Commit) -> None:
@@ -207,9 +218,9 @@ class Retention:
         with self._lock:
             self._claimed = {name: number for name, number in self._claimed.items() if number > last.number}
             taken = [each for each in self._taken if each[0].number <= last.number]
-            self._taken = [each for each in self._taken if each[0].number > last.number]
         named = {file.name for commit, file in taken if self._catalog(commit).lists(file)}
         with self._lock:
+            self._taken = [each for each in self._taken if each[0].number > last.number]
             unneeded = {file.name for _, file in taken} & self._merged - named
             self._merged -= {file.name for _, file in taken}
         return unneeded
@@ -235,21 +246,22 @@ class Retention:
 
     def _delete_commits(self, going: Sequence[int]) -> None:
         """Delete commits, then the files that they name and no other commit does."""
-        gone: list[Commit] = []
         for number in going:
             with suppress(LakeCorrupt, FileNotFoundError):  # a damaged commit is left for `repair`
                 commit = self._commit(number)
                 with unread(self._file(number)) as free:  # a snapshot is written by one who reads it
                     if free and number not in self._snapshotted() and names.delete(self._file(number)):
-                        gone.append(commit)
-        if gone:
-            sync_folder(self._commits)  # a commit must not reappear after its files were deleted
-        numbers = {commit.number for commit in gone}
+                        self._gone.append(commit)
+        if not self._gone:
+            return
+        sync_folder(self._commits)  # a commit must not reappear after its files were deleted
+        numbers = {commit.number for commit in self._gone}
         with self._lock:
             self._numbers = [n for n in self._numbers or () if n not in numbers]
             kept = list(self._numbers)
-        if gone and kept and not shared_by_others(self._lake, self._segments):
-            self._delete(self._only_in(gone, kept))
+        if kept and not shared_by_others(self._lake, self._segments):
+            self._delete(self._only_in(self._gone, kept))
+        self._gone = []
 
     def _only_in(self, gone: Sequence[Commit], kept: Sequence[int]) -> set[str]:
         """The files of deleted commits that no kept commit names.

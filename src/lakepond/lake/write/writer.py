@@ -7,6 +7,8 @@ and at most some files that no commit names.
 
 from __future__ import annotations
 
+import logging
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,10 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lakepond.errors import LakeConflict, LakeCorrupt
+from lakepond.formats import ranges
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments
-from lakepond.lake.files import make_folders, write_bytes
+from lakepond.lake.files import is_damage, make_folders, write_bytes
 from lakepond.lake.format import commits, description, manifests
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import Entries, Entry, File, Manifest, RowsFile, Source
@@ -36,6 +41,8 @@ from lakepond.lake.write.merge import Merged
 from lakepond.lake.write.new_files import NewFiles
 from lakepond.lake.write.sources import Sources
 
+log = logging.getLogger("lakepond")
+Ends = Mapping[int, tuple[bool, bool]]
 LIVE_RANGES = 64
 """ranges of rows that live steps refer to, for each leaf"""
 MOST_LIVE_RANGES = 256
@@ -86,6 +93,7 @@ class LakeWriter:
         """the commit that the next one follows"""
         self._leaves = leaves
         self._upgraded = False
+        self._late_ends: Ends = {}  # end flags of earlier steps whose files could not be read
         self._new_manifests: dict[str, tuple[Entries, bytes]] = {}
         try:
             with named_errors(path):
@@ -144,11 +152,8 @@ class LakeWriter:
         began = time.perf_counter()
         self._check(new)
         self._guard.check(self._number)
-        if not self._upgraded:
-            description.upgrade(self.path)
-            self._upgraded = True
         merged = self.maintenance.take()
-        lists, written = self._with_ends(self._with_merged(merged), new.ends)
+        lists, written, late = self._with_ends(self._with_merged(merged), {**self._late_ends, **new.ends})
         next_rows, sources = self.next_rows(), self.sources()
         if new.steps:
             for i, leaf in enumerate(new.leaves):
@@ -189,7 +194,7 @@ class LakeWriter:
             generator=new.generator,
             bytes_written=written,
         )
-        self._publish(self.packed(commit), began, merged)
+        self._publish(self.packed(commit), began, merged, late)
         assert self.last is not None
         return self.last
 
@@ -218,7 +223,7 @@ class LakeWriter:
                 rows=tuple(tuple(listed) for listed in lists[1:]),
                 bytes_written=sum(each.new.bytes for each in merged),
             )
-            self._publish(self.packed(commit), began, merged)
+            self._publish(self.packed(commit), began, merged, self._late_ends)
         self.maintenance.sweep(self.last or last)
         return self.last if merged else None
 
@@ -229,6 +234,12 @@ class LakeWriter:
 
     def close(self) -> None:
         """Release the lake's lock, even if something fails before."""
+        if self._late_ends:
+            log.warning(
+                "%s: the ends of episodes at steps %s are not stored",
+                self.path,
+                ranges(sorted(self._late_ends)),
+            )
         try:
             self.maintenance.close(self.last)
         finally:
@@ -237,11 +248,25 @@ class LakeWriter:
     def _check(self, new: HandOver) -> None:
         if self.last is not None and new.first < self.last.recorded:
             raise AssertionError(f"steps from {new.first} were submitted, {self.last.recorded} are committed")
-        for leaf, first in zip(new.leaves, self.next_rows(), strict=True):
+        for i, (leaf, first) in enumerate(zip(new.leaves, self.next_rows(), strict=True)):
             if isinstance(leaf, Windows):
                 start = leaf.sources[0].first if leaf.sources else leaf.first
                 if start != first:
                     raise AssertionError(f"rows from {start} were submitted, {first} is next")
+                self._check_rows(i, leaf)
+
+    def _check_rows(self, leaf: int, windows: Windows) -> None:
+        """Refuse windows with a row that the last commit no longer has: its file may have been deleted."""
+        new = self.next_rows()[leaf]
+        starts = windows.runs[windows.runs[:, 0] < new, 0]
+        if len(starts) and self.last is not None:
+            stops = np.minimum(windows.runs[windows.runs[:, 0] < new].sum(axis=1), new)
+            live = within(self.last.live_rows[leaf], ((0, new),))  # joins those that touch
+            edges = np.array([*live, (sys.maxsize, sys.maxsize)]).reshape(-1)
+            at = np.searchsorted(edges, starts, side="right")
+            lost = starts[(at % 2 == 0) | (edges[at] < stops)]
+            if len(lost):
+                raise AssertionError(f"row {lost[0]} was submitted, which the lake has dropped")
 
     # --- lists of files --------------------------------------------------------------------------
 
@@ -264,23 +289,35 @@ class LakeWriter:
         read, live = partial(self._read, leaf), partial(Catalog(self.last, self._files).is_live, leaf)
         lists[i] = packing.spliced(lists[i], merged.old, merged.new, read, live) or lists[i]
 
-    def _with_ends(
-        self, lists: list[list[Entry]], ends: Mapping[int, tuple[bool, bool]]
-    ) -> tuple[list[list[Entry]], int]:
+    def _with_ends(self, lists: list[list[Entry]], ends: Ends) -> tuple[list[list[Entry]], int, Ends]:
         """The lists with other end flags for some steps, in new files, and the bytes of these.
 
-        Steps that are not in the lake any more are ignored.
+        Steps that are not in the lake any more are ignored, and so are, with a warning, those in a damaged
+        file. The last result are those in a file that cannot be read now, for the next commit.
         """
         changed: dict[int, File] = {}
+        late: dict[int, tuple[bool, bool]] = {}
         last = self.last
         if not ends or last is None:
-            return lists, 0
+            return lists, 0, late
         catalog = Catalog(replace(last, segments=tuple(lists[0])), self._files)
         for segment in catalog.segments(min(ends), max(ends) + 1):
             steps = [step for step in ends if segment.first <= step < segment.stop]
             if steps:
-                with self._files.using(segment.name) as file:
-                    columns, notes = read_steps(file), read_notes(file)
+                try:
+                    with self._files.using(segment.name) as file:
+                        columns, notes = read_steps(file), read_notes(file)
+                except (LakeCorrupt, OSError) as error:
+                    if not is_damage(error):
+                        late |= {step: ends[step] for step in steps}
+                    log.warning(
+                        "%s: the ends of episodes at steps %s are %s: %s",
+                        self.path,
+                        ranges(sorted(steps)),
+                        "not stored" if is_damage(error) else "stored with a later commit",
+                        error,
+                    )
+                    continue
                 for step in steps:
                     for name, value in zip(("terminated", "truncated"), ends[step], strict=True):
                         columns[name][step - segment.first] = value
@@ -289,7 +326,7 @@ class LakeWriter:
                     changed[segment.first] = replace(segment, steps=info)
         read, write = partial(self._read, None), partial(self._write, None)
         lists[0] = list(packing.edited(lists[0], changed, read, write))
-        return lists, sum(file.bytes for file in changed.values())
+        return lists, sum(file.bytes for file in changed.values()), late
 
     def packed(self, commit: Commit) -> Commit:
         """The same commit with short lists, without files that have no live step or row."""
@@ -298,8 +335,8 @@ class LakeWriter:
         commit = replace(commit, live_rows=live)
         rows = tuple(self._pack(commit, leaf, listed) for leaf, listed in enumerate(commit.rows))
         commit = replace(commit, rows=rows)
-        for leaf, ranges in enumerate(live):
-            if len(ranges) > MOST_LIVE_RANGES:
+        for leaf, each in enumerate(live):
+            if len(each) > MOST_LIVE_RANGES:
                 commit = self._with_fewer_ranges(commit, leaf)
         return replace(commit, bytes_written=commit.bytes_written + self._store_manifests(commit))
 
@@ -327,7 +364,7 @@ class LakeWriter:
         The rows of sources always belong to the commit: later steps may refer to any of them.
 
         The ranges are coarse. A row that was not live in the last commit must not be in them again, because
-        its file may have been deleted; no new step refers to it.
+        its file may have been deleted; no new step refers to it, see `_check_rows`.
         """
         last, recorded = self.last, commit.next_rows[leaf]
         if not commit.segments or commit.oldest <= commit.segments[0].first == 0:
@@ -387,8 +424,11 @@ class LakeWriter:
                 self._new.manifest(name, data)
         return size
 
-    def _publish(self, commit: Commit, began: float, merged: Sequence[Merged]) -> None:
+    def _publish(self, commit: Commit, began: float, merged: Sequence[Merged], late: Ends) -> None:
         commit = replace(commit, seconds=time.perf_counter() - began)
+        if not self._upgraded:
+            description.upgrade(self.path)
+            self._upgraded = True
         try:
             commits.write(self._commits, commit, segments=self._folder)
         except LakeConflict:
@@ -396,9 +436,10 @@ class LakeWriter:
         except BaseException:
             if commits.is_there(self._commits, commit):  # visible, but perhaps not durable
                 self._number += 1
-                self.maintenance.published(commit, ())
+                self.maintenance.published(commit, merged)
             raise
         self.last, self._number = commit, commit.number + 1
+        self._late_ends = late
         self.maintenance.published(commit, merged)  # first: its files must not be deleted
         self._guard.written(commit.bytes_written)
 

@@ -7,7 +7,7 @@ const KEPT_STRIPS = 24;
 
 // Pictures come in strips of several steps, so that playing needs few requests; the next strip is fetched ahead.
 export function pictureScreen({ info, question, signal, now }, field) {
-  const canvas = h("canvas", { role: "img" });
+  const canvas = h("canvas", { role: "img", "aria-label": "Observation, not loaded yet" });
   const said = h("p", { class: "bad small", role: "status" });
   const strips = new Map();
   let stacked = false, waiting = null;
