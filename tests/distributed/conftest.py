@@ -5,34 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import psutil
 import pytest
 
 from cloud.servers import Seaweed
 from faults import training
-
-FAST = {
-    "health_check_initial_delay_ms": 1000,
-    "health_check_period_ms": 500,
-    "health_check_timeout_ms": 1000,
-    "health_check_failure_threshold": 3,
-    "prestart_worker_first_driver": False,
-}
-"""a node that is gone is noticed in seconds, not in half a minute; no process is started in advance"""
-NODE = {
-    "num_cpus": 2,
-    "num_gpus": 1,
-    "object_store_memory": 80 << 20,
-    "node_ip_address": "127.0.0.1",
-    "include_log_monitor": False,
-}
-
+from faults.nodes import Nodes
 
 LONGEST = ["test_erl_on_ray", "test_mixture_on_ray", "test_collectors", "test_compare_on_ray"]
 """files that come first, so that two test processes end together"""
@@ -74,52 +54,15 @@ def _ray_of_tests(seaweed: Seaweed) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def cluster(_ray_of_tests: None) -> Iterator[SimpleNamespace]:
-    """Its address; `add` adds a node, `remove` kills one without grace, `workers`, `processes`: its own."""
-    from lakepond.distributed import ray_cluster
-
-    ray_cluster.import_ray()
-    from ray.cluster_utils import Cluster
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with ray_cluster.patient_start():
-            made = Cluster(
-                initialize_head=True,
-                head_node_args={
-                    **NODE,
-                    "include_dashboard": False,
-                    "no_monitor": True,
-                    "_system_config": FAST,
-                },
-            )
-            nodes = [made.add_node(**NODE, wait=False) for _ in range(2)]
-            made.wait_for_nodes()
-
-        def workers(*some: Any) -> list[psutil.Process]:
-            """Of some nodes, or of this cluster: another one runs beside it if tests run in two processes."""
-            chosen = some or (made.head_node, *nodes)
-            raylets = [node.all_processes["raylet"][0].process.pid for node in chosen]
-            return [worker for pid in raylets for worker in psutil.Process(pid).children()]
-
-        def processes() -> set[int]:
-            """Those that Ray started for the nodes, and the workers."""
-            started = [each for node in (made.head_node, *nodes) for each in node.all_processes.values()]
-            return {each.process.pid for some in started for each in some} | {each.pid for each in workers()}
-
-        yield SimpleNamespace(
-            address=made.address,
-            processes=processes,
-            nodes=nodes,
-            workers=workers,
-            add=lambda: nodes.append(made.add_node(**NODE)),
-            remove=lambda node: made.remove_node(node, allow_graceful=False),
-        )
-        made.shutdown()
+def cluster(_ray_of_tests: None) -> Iterator[Nodes]:
+    """Three nodes; another cluster runs beside it if tests run in two processes."""
+    made = Nodes()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
-def connected(cluster: SimpleNamespace) -> Iterator[SimpleNamespace]:
+def connected(cluster: Nodes) -> Iterator[Nodes]:
     """The cluster, with one connection for all tests of a file: joining it takes seconds."""
     from lakepond.distributed import ray_cluster
 

@@ -157,7 +157,7 @@ def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_
 
     try:
         wait_for((here / "checkpoints" / "00000001" / "state.json").exists)
-        cluster.remove(cluster.nodes.pop())
+        cluster.remove(cluster.nodes[-1])
         wait_for(lambda: bucket.head("checkpoints/00000003/state.json"))
     finally:
         process.kill()

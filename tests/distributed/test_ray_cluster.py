@@ -143,6 +143,7 @@ def test_collectors_notice_that_the_head_is_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_cluster, "PROBE_SECONDS", 0.0)
     monkeypatch.setattr(collectors, "POLL_SECONDS", 0.05)
     started = {**asdict(CollectorStatus("collector-0", pid=1)), "acknowledged": 0, "is_started": True}
+    started["has_place"] = False
     ray = MagicMock(exceptions=exceptions)
     ray.wait.side_effect = lambda refs, **_: (refs, [])
     ray.get.side_effect = lambda ref: dict(started)

@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 import psutil
 
 import lakepond as lp
+from faults.nodes import Nodes
 
 EPISODE = 50
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}
@@ -130,9 +130,7 @@ def wait_until(condition, seconds: float = 60.0) -> None:
 
 
 @contextmanager
-def killing_a_busy_worker(
-    cluster: SimpleNamespace, once: Callable[[], bool] = lambda: True
-) -> Iterator[None]:
+def killing_a_busy_worker(cluster: Nodes, once: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Kill (-9) one worker of a trainer on this cluster during a block, while it does a task.
 
     once: it is not killed before this is true. Fails if there was no worker to kill.

@@ -1,7 +1,7 @@
-"""`train erl --ray local` with faults at random moments: it ends with the bits of one undisturbed process.
+"""`train erl` on three Ray nodes with faults at random moments: it ends with the bits of one calm process.
 
-A worker is killed (-9), or the driver, or the head of its Ray, after which the run resumes from its folder,
-or from the bucket alone, which is a real server, SeaweedFS.
+A worker is killed (-9), or a node, or the driver, or the head and with it the whole cluster. Then the run
+resumes from its folder, or from the bucket alone, which is a real server, SeaweedFS.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-
-import psutil
+from unittest import mock
 
 from cloud import servers
 from faults import training
+from faults.nodes import Nodes
 from faults.outcome import Outcome
 from lakepond.cloud.store import Store
 from lakepond.lake.read.lake import Lake
@@ -41,9 +42,17 @@ def drill(scratch: Path, chance: random.Random, *, faults: int) -> Outcome:
     (scratch / "server").mkdir()
     server = servers.Seaweed(scratch / "server")
     server.start()
+    folder = tempfile.mkdtemp(prefix="lp-ray-", dir="/tmp")  # of sockets, whose names must be short
+    ray = {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
     try:
-        longest = _train(scratch, here, server, chance, outcome, faults, sizes)
+        with mock.patch.dict(os.environ, training.environment() | server.environment() | ray):
+            machines = _Machines(scratch, here, server, sizes)
+            try:
+                longest = _train(machines, chance, outcome, faults)
+            finally:
+                machines.nodes.close()
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
         server.kill()
     outcome.notes["longest seconds without a generation"] = longest
     with outcome.attempt("the end"):
@@ -54,83 +63,82 @@ def drill(scratch: Path, chance: random.Random, *, faults: int) -> Outcome:
     return outcome
 
 
-def _train(
-    scratch: Path,
-    here: Path,
-    server: servers.Seaweed,
-    chance: random.Random,
-    outcome: Outcome,
-    faults: int,
-    sizes: dict[str, int],
-) -> float:
+class _Machines:
+    """Three nodes of Ray, a bucket, and the folder of the run on a disk that may be lost."""
+
+    def __init__(self, scratch: Path, here: Path, server: servers.Seaweed, sizes: dict[str, int]) -> None:
+        self.scratch, self.here, self.server, self.sizes = scratch, here, server, sizes
+        self.nodes = Nodes()
+
+    def train(self) -> subprocess.Popen[bytes]:
+        """Start the driver, which resumes a run that was started."""
+        resumes = ["--resume"] if self.is_pushed or any(self.here.glob("checkpoints/*/state.json")) else []
+        ray = ["--ray", self.nodes.address, "--workers", "4", "--cloud", self.server.url(NAME)]
+        command = training.words("erl", self.here, *ray, *resumes, **self.sizes)
+        with (self.scratch / "errors").open("wb") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", "lakepond", *command],
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether the bucket has enough of the run to resume it."""
+        return Store(self.server.cloud(NAME)).head("config.json") is not None
+
+    @property
+    def generations(self) -> int:
+        """Of the run, so far."""
+        return len(training.log_lines(self.here))
+
+
+def _train(machines: _Machines, chance: random.Random, outcome: Outcome, faults: int) -> float:
     """Train to the end, with faults; returns the longest time without a new generation, restarts included."""
-    process, longest, ended_by = _start(scratch, here, server, sizes), 0.0, 0
+    process, longest, ended_by = machines.train(), 0.0, 0
     newest, began = 0, time.monotonic()
     while process.poll() != 0:
         if process.poll() is not None:
             if process.returncode != ended_by:
-                raise AssertionError(
-                    f"exit code {process.returncode}: {(scratch / 'errors').read_text()[-600:]}"
-                )
-            process, ended_by = _start(scratch, here, server, sizes), 0
-        while process.poll() is None and _generations(here) <= newest:
+                errors = (machines.scratch / "errors").read_text()
+                raise AssertionError(f"exit code {process.returncode}: {errors[-600:]}")
+            process, ended_by = machines.train(), 0
+        while process.poll() is None and machines.generations <= newest:
             if time.monotonic() - began > STUCK_SECONDS:
                 process.kill()
                 raise AssertionError(f"no generation for {STUCK_SECONDS:g} s after {newest}")
             time.sleep(0.01)
-        if _generations(here) > newest:
+        if machines.generations > newest:
             longest, began = max(longest, time.monotonic() - began), time.monotonic()
-            newest = _generations(here)
+            newest = machines.generations
         if outcome.tried < faults and process.poll() is None:
             time.sleep(chance.uniform(0.0, 0.5))
             with outcome.attempt(f"fault {outcome.tried}"):
-                what, ended_by = _fault(process, here, server, chance)
+                what, ended_by = _fault(process, machines, chance)
                 outcome.count(what)
     return round(longest, 1)
 
 
-def _start(
-    scratch: Path, here: Path, server: servers.Seaweed, sizes: dict[str, int]
-) -> subprocess.Popen[bytes]:
-    resumes = ["--resume"] if _is_pushed(server) or any(here.glob("checkpoints/*/state.json")) else []
-    ray = ["--ray", "local", "--workers", "2", "--cloud", server.url(NAME)]
-    command = training.words("erl", here, *ray, *resumes, **sizes)
-    with (scratch / "errors").open("wb") as errors:
-        return subprocess.Popen(
-            [sys.executable, "-m", "lakepond", *command],
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            env=training.environment() | server.environment(),
-        )
-
-
-def _is_pushed(server: servers.Seaweed) -> bool:
-    return Store(server.cloud(NAME)).head("config.json") is not None
-
-
-def _generations(here: Path) -> int:
-    return len(training.log_lines(here))
-
-
-def _fault(
-    process: subprocess.Popen[bytes], here: Path, server: servers.Seaweed, chance: random.Random
-) -> tuple[str, int]:
+def _fault(process: subprocess.Popen[bytes], machines: _Machines, chance: random.Random) -> tuple[str, int]:
     """Kill something; returns what, and the exit code of a driver that ends because of it."""
-    started = psutil.Process(process.pid).children(recursive=True)
-    workers = [each for each in started if "_Worker" in each.name()]
-    head = [each for each in started if each.name() in ("gcs_server", "raylet")]
-    kind = chance.random()
-    if workers and kind < 0.5:
+    nodes, kind = machines.nodes, chance.random()
+    workers = [each for each in nodes.workers() if "_Worker" in each.name()]
+    if workers and kind < 0.4:
         os.kill(chance.choice(workers).pid, signal.SIGKILL)
         return "workers killed", 0
-    if len(head) == 2 and kind < 0.65:
-        for each in head:
-            each.kill()
+    if kind < 0.6:
+        nodes.remove(chance.choice(nodes.nodes))
+        nodes.add()
+        return "nodes removed", 0
+    if kind < 0.7:
+        nodes.kill_head()
         process.wait(STUCK_SECONDS)
+        nodes.close()
+        machines.nodes = Nodes()
         return "heads killed", 1
     process.kill()
     process.wait()
-    if chance.random() < 0.5 and _is_pushed(server):
-        shutil.rmtree(here)
+    if chance.random() < 0.5 and machines.is_pushed:
+        shutil.rmtree(machines.here)
         return "drivers killed and their disk lost", -signal.SIGKILL
     return "drivers killed", -signal.SIGKILL

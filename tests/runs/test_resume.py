@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,6 +162,37 @@ def test_a_push_beside_training_sends_no_checkpoint_before_its_commit(run, tmp_p
     copies.pull_run(tmp_path / "back", place)
     train(tmp_path / "back", 6)
     check(tmp_path / "back", 6)
+
+
+def test_a_run_resumes_from_a_bucket_to_which_the_last_push_was_cut_off_after_any_file(
+    run, tmp_path, monkeypatch
+):
+    place, upload = lp.Cloud(f"file://{tmp_path}/bucket/run"), copies.CloudSync.upload_file
+    copies.push_run(run, place)
+    train(run, 5)
+    left = 0
+
+    def upload_some(sync, file, name):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        upload(sync, file, name)
+
+    monkeypatch.setattr(copies.CloudSync, "upload_file", upload_some)
+    uploads = 0
+    while left <= 0:
+        left = uploads = uploads + 1
+        shutil.copytree(tmp_path / "bucket", tmp_path / "before")
+        with suppress(KeyboardInterrupt):
+            copies.push_run(run, place)
+        back = tmp_path / f"back-{uploads}"
+        copies.pull_run(back, place)
+        train(back, 6)
+        check(back, 6)
+        shutil.rmtree(tmp_path / "bucket")
+        (tmp_path / "before").rename(tmp_path / "bucket")
+    assert uploads > 5
 
 
 def test_checkpoint_0_leaves_like_any_other(tmp_path):

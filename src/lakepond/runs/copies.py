@@ -1,8 +1,9 @@
 """Push a run to the cloud and pull it: its lake, each segment once, and its other files.
 
     gs://bucket/demo/lake/...                the lake, pushed as a lake
+    gs://bucket/demo/metrics.jsonl           the log, before the checkpoints that name a line of it
     gs://bucket/demo/checkpoints/00000012/   arrays first, state.json last: it marks the folder as complete
-    gs://bucket/demo/config.json, metrics.jsonl
+    gs://bucket/demo/config.json             last: it marks the run as complete
 
 What did not change is not sent again. How the last push ended is noted in `upload.json`, for `status`.
 """
@@ -30,13 +31,11 @@ from lakepond.lake.format import description
 from lakepond.lake.links import check_folders, target_in
 from lakepond.runs.checkpoints import STATE
 from lakepond.runs.resume import OLD
-from lakepond.runs.run import CONFIG, WORKERS, Run
+from lakepond.runs.run import CONFIG, METRICS, WORKERS, Run
 from lakepond.runs.status import UPLOAD
 
 log = logging.getLogger("lakepond")
-LAST = ("metrics.jsonl", CONFIG, "result.json")
-"""files that are uploaded after all files they refer to"""
-KNOWN = (CONFIG, "metrics.jsonl", "checkpoints/", "lake/", f"{WORKERS}/", *layout.KNOWN)
+KNOWN = (CONFIG, METRICS, "checkpoints/", "lake/", f"{WORKERS}/", *layout.KNOWN)
 """the objects of a run or a lake in the cloud"""
 LEFT_OUT = ("lock", UPLOAD, f"{WORKERS}/*", "*.dropped/*", "wandb/*", "tensorboard/*", f"{OLD}*/*")
 
@@ -119,5 +118,6 @@ def is_run_in_cloud(cloud: Cloud) -> bool:
 
 
 def _order(name: str) -> tuple[int, str]:
-    """Arrays, then the states that name them, then the log and the settings."""
-    return (2 + LAST.index(name) if name in LAST else int(name.endswith(f"/{STATE}")), name)
+    """Each file after those it refers to: a state names arrays and the length of the log."""
+    ranks = {METRICS: 1, CONFIG: 3, "result.json": 4}
+    return (ranks.get(name, 2 if name.endswith(f"/{STATE}") else 0), name)
