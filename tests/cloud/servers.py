@@ -13,6 +13,7 @@ import http.client
 import json
 import os
 import platform
+import random
 import shutil
 import signal
 import socket
@@ -40,8 +41,11 @@ BINARIES = {
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+    """Not one that the kernel gives to connections, or one could take it before the server starts."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def binary(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pickle
 import sys
 import threading
@@ -27,10 +28,8 @@ from lakepond.cloud.store import Store
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Callable[..., Path]:
     """Writes `~/.aws/config` and other files of an account without anything else that could be found."""
-    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
-        monkeypatch.delenv(variable, raising=False)
-    for variable in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.delenv(variable, raising=False)
+    for variable in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(variable)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(credentials, "_made_by", lambda vendor: False)
 

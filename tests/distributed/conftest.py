@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from cloud.servers import Seaweed
-from faults import training
 from faults.nodes import Nodes
 
 LONGEST = ["test_erl_on_ray", "test_mixture_on_ray", "test_collectors", "test_compare_on_ray"]
@@ -34,29 +34,40 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Seaweed:
     return Seaweed(tmp_path_factory.mktemp("seaweed"))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _ray_of_tests(seaweed: Seaweed) -> Iterator[None]:
+@pytest.fixture(scope="session")
+def variables(seaweed: Seaweed) -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Ray keeps its files in one folder, and needs no token, which would be a file in the home folder."""
     folder = tempfile.mkdtemp(prefix="lp-ray-", dir="/tmp")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in seaweed.environment().items():
-            patch.setenv(name, value)
-        patch.setenv("RAY_TMPDIR", folder)
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("RAY_worker_niceness", "0")  # or they wait for the tests of the other test process
-        here = os.path.dirname(__file__)  # workers import the environments of the tests
-        patch.setenv("PYTHONPATH", here, prepend=os.pathsep)
-        patch.delenv("RAY_ADDRESS", raising=False)
-        for name, value in training.environment().items():
-            patch.setenv(name, value)
-        yield
+
+    @contextmanager
+    def patched() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in seaweed.environment().items():
+                patch.setenv(name, value)
+            patch.setenv("RAY_TMPDIR", folder)
+            patch.setenv("RAY_AUTH_MODE", "disabled")
+            patch.setenv("RAY_worker_niceness", "0")  # or they wait for the tests of the other test process
+            here = os.path.dirname(__file__)  # workers import the environments of the tests
+            patch.setenv("PYTHONPATH", here, prepend=os.pathsep)
+            patch.delenv("RAY_ADDRESS", raising=False)
+            yield
+
+    yield patched
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _ray_of_tests(variables: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Environment variables for the files of this folder, which no test of another folder sees."""
+    with variables():
+        yield
+
+
 @pytest.fixture(scope="session")
-def cluster(_ray_of_tests: None) -> Iterator[Nodes]:
+def cluster(variables: Callable[[], AbstractContextManager[None]]) -> Iterator[Nodes]:
     """Three nodes; another cluster runs beside it if tests run in two processes."""
-    made = Nodes()
+    with variables():
+        made = Nodes()
     yield made
     made.close()
 

@@ -62,6 +62,7 @@ def unnamed(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore:a commit failed and will be tried again:RuntimeWarning")
 @pytest.mark.parametrize("fault", ["a slow disk", "a full disk"])
 def test_a_row_that_left_the_lake_and_comes_back_is_written_again(tmp_path, monkeypatch, fault):
     """Its slot in memory is pinned by a commit that is still to be written, when it has left the lake."""
