@@ -205,6 +205,16 @@ def test_a_node_without_free_memory():
         ray_cluster._check_lakepond(ray, [{"NodeID": "ab" * 28, "NodeManagerAddress": "10.0.0.7"}])
 
 
+def test_a_node_that_cannot_use_the_bucket_is_named(cluster, seaweed, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "REACH_SECONDS", 0.2)
+    refused = r"node 127\.0\.0\.1 of the Ray cluster cannot use s3://bucket/run: .*; give it the access"
+    with ray_cluster.connect(cluster.address, workers=1, bucket=tmp_path.as_uri()):
+        with pytest.raises(ClusterError, match=refused):  # the S3 server does not run in this file
+            ray_cluster.connect(workers=1, bucket=seaweed.url("run")).__enter__()
+        with pytest.raises(ClusterError, match=refused):
+            collectors.Collectors(None, None, 1, seaweed.url("run"))
+
+
 def test_a_connection_of_the_program_is_used_and_stays(cluster, monkeypatch):
     with ray_cluster.connect(cluster.address, workers=1) as outer:
         with ray_cluster.connect("local", workers=2) as inner:

@@ -131,6 +131,7 @@ class Collectors:
                     workers=num,
                     cpus_per_worker=cpus_per_collector,
                     gpus_per_worker=gpus_per_collector,
+                    bucket=self._place.bucket,
                 )
             )
             self._ray, self._head = cluster.ray, ray_cluster.ClusterHead(cluster.ray)
@@ -412,6 +413,11 @@ class _Place:
         if isinstance(lake, Cloud):
             return cls(str(lake), dict(vars(lake)))
         return cls(str(lake) if "://" in str(lake) else str(Path(lake).absolute()))
+
+    @property
+    def bucket(self) -> str | None:
+        """Its URL, if nodes use it with what is in their own environment."""
+        return self.where if "://" in self.where and self.settings is None else None
 
     def open(self) -> str | Cloud:
         return self.where if self.settings is None else Cloud(**self.settings)

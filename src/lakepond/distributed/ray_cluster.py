@@ -26,8 +26,11 @@ from types import ModuleType
 from typing import Any
 
 from lakepond._version import __version__
+from lakepond.cloud.pace import patiently
+from lakepond.cloud.place import hidden
+from lakepond.cloud.store import Store
 from lakepond.distributed import reaper
-from lakepond.errors import ClusterError, ConfigError, RayMissing
+from lakepond.errors import ClusterError, ConfigError, LakepondError, RayMissing
 
 log = logging.getLogger("lakepond")
 LOCAL, LOCALHOST = "local", "127.0.0.1"
@@ -41,6 +44,8 @@ HEAD_SECONDS, PROBE_SECONDS = 20.0, 2.0
 """how long the head of the cluster may not answer, and how often it is asked"""
 CHECK_SECONDS = 300.0
 """how long a node may take to start a process that reports its versions"""
+REACH_SECONDS = 20.0
+"""how long a node asks a bucket that does not answer"""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,12 @@ class ClusterHead:
 
 @contextmanager
 def connect(
-    address: str = LOCAL, *, workers: int, cpus_per_worker: float = 1.0, gpus_per_worker: float = 0.0
+    address: str = LOCAL,
+    *,
+    workers: int,
+    cpus_per_worker: float = 1.0,
+    gpus_per_worker: float = 0.0,
+    bucket: str | None = None,
 ) -> Iterator[Cluster]:
     """Connect to Ray during a block.
 
@@ -92,10 +102,12 @@ def connect(
     "host:port" is the one at that address. If the process is connected already (`ray.init`), that connection
     is used, whatever the address, and stays.
     workers: number of actors that the caller starts. cpus_per_worker, gpus_per_worker: what each of them
-    needs; on "local" there may be more workers than cores, which then share them.
+    needs; on "local" there may be more workers than cores, which then share them. bucket: the URL that all
+    nodes must be able to use.
 
     Raises `RayMissing` if Ray is not installed, and `ClusterError` if there is no cluster, if its versions of
-    Ray, Python or lakepond differ from those here, or if it has too few resources.
+    Ray, Python or lakepond differ from those here, if it has too few resources, or if a node cannot use the
+    bucket.
     """
     if workers < 1 or cpus_per_worker < 0 or gpus_per_worker < 0:
         raise ConfigError(
@@ -105,7 +117,7 @@ def connect(
     ray = import_ray()
     cluster = Cluster(ray, workers, cpus_per_worker, gpus_per_worker)
     if ray.is_initialized():
-        _check(cluster)
+        _check(cluster, bucket)
         yield cluster
         return
     # not below TMPDIR, which may be long: the path of a socket has at most 107 bytes
@@ -113,7 +125,7 @@ def connect(
         try:
             with _signals_kept(), _loopback_kept(), patient_start():
                 _join(ray, address) if folder is None else _start(cluster, folder)
-            _check(cluster, lakepond=folder is None)
+            _check(cluster, bucket, is_here=folder is not None)
             yield cluster
         finally:
             ray.shutdown()
@@ -288,12 +300,14 @@ def _replaced(name: str, by: Callable[..., Any]) -> Iterator[None]:
 # --- checking ---------------------------------------------------------------------------------------
 
 
-def _check(cluster: Cluster, *, lakepond: bool = True) -> None:
-    """Raise `ClusterError` unless the cluster can run all workers; `lakepond`: with this version of it."""
+def _check(cluster: Cluster, bucket: str | None, *, is_here: bool = False) -> None:
+    """Raise `ClusterError` unless the cluster can run all workers; `is_here`: a Ray of this machine."""
     nodes = [node for node in cluster.ray.nodes() if node["Alive"]]
     _check_resources(cluster, nodes)
-    if lakepond:  # a Ray of this machine has it, and a process to ask takes seconds
+    if not is_here:  # or it has what this process has, and a process to ask takes seconds
         _check_lakepond(cluster.ray, nodes)
+        if bucket is not None:
+            _check_bucket(cluster.ray, nodes, bucket)
 
 
 def _check_resources(cluster: Cluster, nodes: list[dict[str, Any]]) -> None:
@@ -332,16 +346,40 @@ def _check_resources(cluster: Cluster, nodes: list[dict[str, Any]]) -> None:
 
 def _check_lakepond(ray: ModuleType, nodes: list[dict[str, Any]]) -> None:
     """Ask a process on each node for its version of lakepond."""
+    for where, found in _ask_each(ray, nodes, _version):
+        if found != __version__:
+            raise ClusterError(
+                f"node {where} of the Ray cluster has lakepond {found}, but this program has {__version__}; "
+                "install the same version on every node."
+            )
+
+
+def _check_bucket(ray: ModuleType, nodes: list[dict[str, Any]], url: str) -> None:
+    """Ask a process on each node whether it can use the bucket, or its workers would fail one by one."""
+    for where, problem in _ask_each(ray, nodes, _problem_with, url, REACH_SECONDS):
+        if problem is not None:
+            raise ClusterError(
+                f"node {where} of the Ray cluster cannot use {hidden(url)}: {problem.rstrip('.')}; give it "
+                "the access and the environment variables (AWS_*, GOOGLE_*, AZURE_*) of this machine before "
+                "`ray start`."
+            )
+
+
+def _ask_each(
+    ray: ModuleType, nodes: list[dict[str, Any]], function: Callable[..., Any], *args: Any
+) -> Iterator[tuple[str, Any]]:
+    """What a function returns in a process of each node, with the address of the node."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    ask = ray.remote(num_cpus=0, max_retries=0)(_version)
+    ask = ray.remote(num_cpus=0, max_retries=0)(function)
     asked = {}
     for node in nodes:
         strategy = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
-        asked[node["NodeManagerAddress"]] = ask.options(scheduling_strategy=strategy).remote()
-    for where, answer in asked.items():
+        answer = ask.options(scheduling_strategy=strategy).remote(*args)
+        asked[answer] = node["NodeManagerAddress"]
+    for answer, where in asked.items():
         try:
-            found = ray.get(answer, timeout=CHECK_SECONDS)
+            yield where, ray.get(answer, timeout=CHECK_SECONDS)
         except ray.exceptions.GetTimeoutError as error:
             raise ClusterError(
                 f"node {where} of the Ray cluster has started no process for {CHECK_SECONDS:g} s; "
@@ -357,15 +395,20 @@ def _check_lakepond(ray: ModuleType, nodes: list[dict[str, Any]]) -> None:
                 f"node {where} of the Ray cluster cannot import lakepond {__version__} ({one_line(error)}); "
                 "install it on every node."
             ) from error
-        if found != __version__:
-            raise ClusterError(
-                f"node {where} of the Ray cluster has lakepond {found}, but this program has {__version__}; "
-                "install the same version on every node."
-            )
 
 
 def _version() -> str:
     return __version__
+
+
+def _problem_with(url: str, for_seconds: float) -> str | None:
+    """What keeps this process from reading a bucket."""
+    try:
+        store = Store.at(url)
+        patiently(lambda: store.head("lake.json"), for_seconds=for_seconds)
+    except (LakepondError, OSError) as error:
+        return one_line(error)
+    return None
 
 
 def one_line(error: object) -> str:

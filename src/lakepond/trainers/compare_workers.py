@@ -121,7 +121,9 @@ def run(
     nans = jax.config.jax_debug_nans  # type: ignore[attr-defined]
     make = partial(CompareWorker, config, cloud, loggers, nans)
     with (
-        ray_cluster.connect(address, workers=workers, gpus_per_worker=gpus_per_worker) as cluster,
+        ray_cluster.connect(
+            address, workers=workers, gpus_per_worker=gpus_per_worker, bucket=cloud
+        ) as cluster,
         Workers(cluster, make) as pool,
     ):
         return _do_all(pool, todo, tell)

@@ -107,7 +107,9 @@ class ErlOnWorkers(OnWorkers):
 @contextmanager
 def connect(config: Config, address: str, workers: int, gpus_per_worker: float) -> Iterator[Cluster]:
     """Connect to Ray during a block, before anything of the run is written."""
-    with ray_cluster.connect(address, workers=workers, gpus_per_worker=gpus_per_worker) as cluster:
+    with ray_cluster.connect(
+        address, workers=workers, gpus_per_worker=gpus_per_worker, bucket=config.push_to
+    ) as cluster:
         check_shared(cluster, config.push_to, "--cloud")
         yield cluster
 

@@ -151,7 +151,9 @@ class MixtureOnWorkers(OnWorkers):
 @contextmanager
 def connect(config: MixtureConfig, address: str, gpus_per_agent: float) -> Iterator[Cluster]:
     """Connect to Ray during a block, with a worker for each agent, before anything of the run is written."""
-    with ray_cluster.connect(address, workers=config.agents, gpus_per_worker=gpus_per_agent) as cluster:
+    with ray_cluster.connect(
+        address, workers=config.agents, gpus_per_worker=gpus_per_agent, bucket=config.push_to
+    ) as cluster:
         check_shared(cluster, config.push_to, "--push-to")
         yield cluster
 
