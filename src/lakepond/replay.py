@@ -231,6 +231,7 @@ class Replay(Persistent):
 
     def record(
         self,
+        /,
         *,
         obs: Tree = MISSING,
         action: Tree = MISSING,

@@ -12,8 +12,10 @@ are single arrays or nested dicts and tuples of arrays, as in Gymnasium's Dict a
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Self
@@ -29,6 +31,9 @@ Tree = Any
 """A leaf, or a dict or tuple of trees."""
 
 STREAM_MAX = 2**31 - 1
+_ESCAPED = r"\\(?:[\\'nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U00(?:0[0-9a-f]|10)[0-9a-f]{4})"
+_KEY = rf"""\[('(?:[^'\\\n]|{_ESCAPED})*'|"(?:[^"\\\n]|{_ESCAPED})*"|0|[1-9]\d{{0,8}})\]"""
+"""of a dict, as `repr` writes it, or of a tuple"""
 RESERVED = frozenset(
     {"obs", "action", "reward", "next_obs", "terminated", "truncated", "stream", "follows_previous"}
 )
@@ -375,6 +380,13 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(sub, f"{path}[{i}]")
     else:
         yield path, tree
+
+
+def keys_of(path: str) -> list[str | int] | None:
+    """The keys in a path that `leaves` made; None for any other text."""
+    if not re.fullmatch(rf"(?:{_KEY})*", path):
+        return None
+    return [ast.literal_eval(key) for key in re.findall(_KEY, path)]  # of a pattern that is always valid
 
 
 def rebuild(tree: Tree, leaf: Callable[[], Any]) -> Tree:

@@ -182,7 +182,18 @@ def test_plain_rows_are_seen_where_they_lie(tmp_path):
         lake.rows().__array__(copy=False)
 
 
-TAKEN = ("done", "step_id", "allow_pickle", "file", "index", "infos", "extras", "frame_index", "rewards")
+TAKEN = (
+    "self",
+    "done",
+    "step_id",
+    "allow_pickle",
+    "file",
+    "index",
+    "infos",
+    "extras",
+    "frame_index",
+    "rewards",
+)
 FORMS = {
     "npz": (npz.export_npz, npz.import_npz),
     "parquet": (arrow.export_parquet, arrow.import_arrow),
@@ -219,6 +230,21 @@ def test_an_extra_may_have_a_name_that_the_format_uses(tmp_path, form):
             assert arrays["step_id"].tolist() == list(range(6))
     elif form == "parquet":
         assert pq.read_table(tmp_path / "exported")["step_id"].to_pylist() == list(range(6))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_observation_may_have_any_name(tmp_path, form):
+    write, read = FORMS[form]
+    names = ["a'b", 'c"d', "e\\f", "g\nh", "\u00fc\u2028\U0001f99e", "x'\"y", "i/j", "0"]
+    obs = {name: lp.Field((2,)) for name in names}
+    with lake_of_numbers(tmp_path / "lake", 6, obs=obs) as lake:
+        write(lake, tmp_path / "exported")
+        read(tmp_path / "exported", tmp_path / "again")
+        with lp.Lake.open(tmp_path / "again") as again:
+            assert again.spec == lake.spec
+            assert {name: again.steps(0, 6).obs[name][:, 0].tolist() for name in names} == {
+                name: list(range(6)) for name in names
+            }
 
 
 def test_npz_files_of_earlier_versions_and_of_others_are_imported(tmp_path):

@@ -55,7 +55,7 @@ class Recorder:
         self._resetting[:] = False
         return obs, info
 
-    def step(self, action: Any, **extras: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
+    def step(self, /, action: Any, **extras: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
         """Step the environment and record the transition; `extras` are the extra fields of the spec."""
         if self._obs is None:
             raise RecordError("the environment has not been reset; call reset() before step().")

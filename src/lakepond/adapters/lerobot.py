@@ -15,7 +15,6 @@ Arrays are nested fixed-size lists. There are no videos and no meta/stats.json.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -32,7 +31,7 @@ from lakepond.lake.files import write_bytes, write_path
 from lakepond.lake.format import description
 from lakepond.lake.format.sealed import strict
 from lakepond.lake.read.lake import Lake
-from lakepond.types import Array, Field, Spec, leaves, rebuild
+from lakepond.types import Array, Field, Spec, keys_of, leaves, rebuild
 
 FILE_BYTES = 100 << 20
 """uncompressed bytes from which on a data file is followed by another one"""
@@ -96,9 +95,9 @@ def _names(spec: Spec) -> dict[str, Field]:
 
 def _column(kind: str, path: str) -> str:
     """`observation.camera.0` for a leaf `['camera'][0]`; a single observation is `observation.state`."""
-    keys = re.findall(r"\[(?:'([^']*)'|(\d+))\]", path)
+    keys = keys_of(path)
     single = "observation.state" if kind == "observation" else kind
-    return ".".join([kind, *(text or number for text, number in keys)]) if keys else single
+    return ".".join([kind, *map(str, keys)]) if keys else single
 
 
 def _columns(spec: Spec, episode: Episode) -> dict[str, Array]:

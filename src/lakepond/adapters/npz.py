@@ -28,10 +28,8 @@ from lakepond.adapters.episodes import (
 from lakepond.errors import SpecError
 from lakepond.lake.files import write_path
 from lakepond.lake.read.lake import Lake
-from lakepond.types import Array, Tree, leaves
+from lakepond.types import Array, Tree, keys_of, leaves
 
-KEY = r"\[(?:'([^']*)'|(\d+))\]"
-"""a step into a dict or a tuple"""
 OTHER = ("reward", "terminated", "truncated", "stream", "step_id")
 
 
@@ -124,9 +122,9 @@ def _tree(named: dict[str, Array], root: str) -> Tree:
         return named[root]
     nested: dict[Any, Any] = {}
     for path, values in named.items():
-        if not re.fullmatch(rf"{root}({KEY})+", path):
+        keys = keys_of(path.removeprefix(root))
+        if not keys:
             raise ValueError(f"{path!r} is not a part of {root}, which has {len(named)}")
-        keys = [int(number) if number else text for text, number in re.findall(KEY, path)]
         node = nested
         for key in keys[:-1]:
             node = node.setdefault(key, {})
