@@ -237,13 +237,13 @@ def test_a_program_of_its_own_is_not_interrupted_inside_of_numba():
 
 
 def test_a_second_signal_ends_an_import(tmp_path, monkeypatch):
-    again = "os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"
+    again = "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
     (tmp_path / "imported_long.py").write_text(MODULE.format(name="SIGINT", more=again))
     monkeypatch.syspath_prepend(tmp_path)
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt), stopping.terminate_as_interrupt():
         importlib.import_module("imported_long")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_a_trainer_inside_of_the_program_notes_signals_instead_of_raising():

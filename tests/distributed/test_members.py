@@ -41,7 +41,7 @@ def test_a_bucket_that_does_not_answer_stops_neither_polls_nor_collectors(monkey
         wait_until(lambda: True in waits and not waits[-1], 10)  # they wait, and then no longer
         began = time.monotonic()
         collectors._stop_watching()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30  # of the 60 s that the bucket takes
     finally:
         hung.set()
 
