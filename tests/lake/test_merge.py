@@ -146,14 +146,34 @@ def test_an_older_file_joins_when_it_is_no_larger_than_the_newer_ones():
     assert merged([4 * kb, kb, kb, kb, kb]) == [0, 1, 2, 3, 4]
     assert merged([9 * kb, kb, kb, kb, kb]) == [1, 2, 3, 4]
     assert merged([8 * kb, 4 * kb, kb, kb, kb, kb]) == [0, 1, 2, 3, 4, 5]
-    assert merged([9 << 20, kb, kb, kb, kb]) == [1, 2, 3, 4]
-    assert merged([kb, kb, kb, 9 << 20]) == []
+    assert merged([33 << 20, kb, kb, kb, kb]) == [1, 2, 3, 4]
+    assert merged([kb, kb, kb, 33 << 20]) == []
     assert merged([7 << 20] * 12) == list(range(3, 12))  # up to 64 MB
+    assert merged([20 << 20] * 2) == [0, 1]  # few files, large together
+    assert merged([15 << 20] * 2) == []
     assert merged([kb] * 63, keeps_all=True) == []
     assert merged([kb] * 64, keeps_all=True) == list(range(64))
-    assert merged([500 * kb] * 17, keeps_all=True) == list(range(17))  # 8 MB together
-    assert merged([500 * kb] * 16, keeps_all=True) == []
+    assert merged([800 * kb] * 41, keeps_all=True) == list(range(41))  # 32 MB together
+    assert merged([800 * kb] * 40, keeps_all=True) == []
     assert merged([2 << 20] * 20, keeps_all=True) == []  # a copy of each is too expensive
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 16, 1 << 20, 3 << 20, 9 << 20, 31 << 20])
+@pytest.mark.parametrize("keeps_all", [False, True])
+def test_the_number_of_files_follows_the_bytes(size, keeps_all):
+    """Commits of one size, merged as they are by default: one file per 32 MB and the newest small ones."""
+    commits, files = 3000, []
+    for first in range(commits):
+        files.append(Segment(first, StepsInfo(1, size, f"{first:040x}"), ()))
+        if group := merge.newest_small(reversed(files), 32, keeps_all=keeps_all):
+            together = sum(file.bytes for file in group)
+            files[-len(group) :] = [Segment(group[0].first, StepsInfo(1, together, f"{first:040x}"), ())]
+    assert sum(file.bytes for file in files) == commits * size
+    if keeps_all and size >= 1 << 20:
+        assert len(files) == commits  # docs/lake.md: a copy of each would double the disk
+    else:
+        newest = 2 * 512 if keeps_all else 3 * 32
+        assert len(files) <= commits * size / (32 << 20) + newest, len(files)
 
 
 def test_every_nth_commit_is_kept_for_ever(tmp_path):

@@ -29,7 +29,7 @@ from lakepond.lake.format.steps import read_layout, read_steps, write_batches
 from lakepond.lake.format.tracks import track_length
 from lakepond.types import Array
 
-SMALL_BYTES, LARGE_BYTES = 8 << 20, 64 << 20
+SMALL_BYTES, LARGE_BYTES = 32 << 20, 64 << 20
 """files below the first size are merged, into ones of up to the second"""
 ENOUGH_BYTES = LARGE_BYTES - (16 << 20)
 """a new file of rows of this size is finished; blocks that are being compressed take less than the rest"""
@@ -74,11 +74,12 @@ def all_small(files: Iterable[File]) -> Iterator[list[File]]:
 
 
 def newest_small(newest_first: Iterable[File], least: int, *, keeps_all: bool) -> list[File]:
-    """What is worth merging while a lake grows: the newest small files, if there are at least `least`.
+    """What is worth merging while a lake grows: the newest small files, if they are many or large together.
 
-    An older file joins them when it is no larger than they are together, so a byte is written again only when
-    its file doubles. `keeps_all`: old commits are kept, and with them the old files. Each byte should then be
-    copied once, so merging waits for a file's worth of bytes, or for 16 times as many files.
+    least: number of files that are many; they are large together from `SMALL_BYTES` on. An older file joins
+    them when it is no larger than they are together, so a byte is written again only when its file doubles.
+    `keeps_all`: old commits are kept, and with them the old files. Each byte should then be copied once, so
+    merging waits until they are large together, or for 16 times as many files.
     """
     group: list[File] = []
     total = 0
@@ -90,10 +91,10 @@ def newest_small(newest_first: Iterable[File], least: int, *, keeps_all: bool) -
             break
         group.append(file)
         total += size
-    enough = len(group) >= least
-    if keeps_all:
-        enough &= total < COPIED_BYTES * len(group) and (total >= SMALL_BYTES or len(group) >= 16 * least)
-    return group[::-1] if enough else []
+    many = len(group) >= (16 * least if keeps_all else least)
+    large = len(group) > 1 and total >= SMALL_BYTES
+    worth_a_copy = not keeps_all or total < COPIED_BYTES * len(group)
+    return group[::-1] if (many or large) and worth_a_copy else []
 
 
 def merge(
