@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from lakepond import untrusted
-from lakepond.adapters.episodes import Imported, Progress, column_of_extra, recording, totals
+from lakepond.adapters.episodes import (
+    Imported,
+    Progress,
+    batches,
+    column_of_extra,
+    piece_steps,
+    recording,
+    totals,
+)
 from lakepond.adapters.staging import refuse_existing
 from lakepond.arrow_sizes import check_ipc, check_parquet
 from lakepond.errors import SpecError
@@ -27,8 +35,6 @@ from lakepond.lake.read.episodes import episode_ids
 from lakepond.lake.read.lake import Lake
 from lakepond.types import Array, Batch, Spec, leaves, rebuild
 
-BATCH_BYTES = 16 << 20
-"""uncompressed bytes of a record batch"""
 SPEC = b"lakepond.spec"
 
 
@@ -40,15 +46,13 @@ def to_arrow(lake: Lake, *, next_obs: bool = True) -> Any:
     metadata = {SPEC: strict(description.spec_to_json(lake.spec))}
     schema = pa.schema([column.field for column in columns], metadata)
 
-    def batches() -> Iterator[Any]:
-        size = _batch_steps(lake.spec)
-        for start in range(lake.commit.oldest, lake.commit.recorded, size):
-            values = _values(lake.steps(start, min(start + size, lake.commit.recorded)))
-            parts = [np.ascontiguousarray(values[column.name]) for column in columns]
-            arrays = [column.to_arrow(part) for column, part in zip(columns, parts, strict=True)]
+    def record_batches() -> Iterator[Any]:
+        for batch in batches(lake):
+            values = _values(batch)
+            arrays = [column.to_arrow(np.ascontiguousarray(values[column.name])) for column in columns]
             yield pa.record_batch(arrays, schema=schema)
 
-    return pa.RecordBatchReader.from_batches(schema, batches())
+    return pa.RecordBatchReader.from_batches(schema, record_batches())
 
 
 def export_parquet(lake: Lake, path: str | Path, *, next_obs: bool = True) -> None:
@@ -118,7 +122,7 @@ def _opened(path: Path) -> tuple[int, Spec, Iterator[Any]]:
     if parquet:
         table = pq.ParquetFile(path)
         spec = _spec_of(table.schema_arrow, path)
-        return total, spec, _validated(table.iter_batches(batch_size=_batch_steps(spec)), spec)
+        return total, spec, _validated(table.iter_batches(batch_size=piece_steps(spec)), spec)
     reader = pa.ipc.open_file(pa.memory_map(str(path)))
     spec = _spec_of(reader.schema, path)
     return total, spec, _validated(map(reader.get_batch, range(reader.num_record_batches)), spec)
@@ -126,16 +130,11 @@ def _opened(path: Path) -> tuple[int, Spec, Iterator[Any]]:
 
 def _validated(batches: Iterable[Any], spec: Spec) -> Iterator[Any]:
     """The batches of a file, divided as in an export: other tools write larger ones."""
-    size = _batch_steps(spec)
+    size = piece_steps(spec)
     for batch in batches:
         batch.validate(full=True)  # or offsets in the file may point outside of its buffers
         for start in range(0, batch.num_rows, size):
             yield batch.slice(start, size)
-
-
-def _batch_steps(spec: Spec) -> int:
-    """Steps of a record batch."""
-    return max(1, min(8192, BATCH_BYTES // spec.step_nbytes))
 
 
 def _spec_of(schema: Any, path: str | Path) -> Spec:

@@ -13,27 +13,16 @@ import numpy as np
 
 from lakepond.adapters.staging import new_lake, refuse_existing
 from lakepond.errors import SpecError
-from lakepond.lake.read.episodes import Episode
+from lakepond.lake.read.episodes import Episode as Episode
 from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
-from lakepond.types import Array, Field, Spec, map_leaves
+from lakepond.types import Array, Batch, Field, Spec, map_leaves
 
 PIECE_BYTES = 16 << 20
-"""uncompressed bytes recorded at a time"""
+"""uncompressed bytes of steps that are read or recorded at a time"""
 COMMIT_STEPS = 50_000
 """steps between two commits"""
 
-__all__ = [
-    "Episode",
-    "Imported",
-    "Progress",
-    "column_of_extra",
-    "exporting",
-    "import_episodes",
-    "recording",
-    "spec_of",
-    "totals",
-]
 Progress = Callable[[int, int], None]
 """called with how much is done and how much there is: episodes, steps or bytes"""
 
@@ -104,7 +93,7 @@ def totals(replay: Replay, episodes: int, **note: Any) -> Imported:
 
 
 def _record(replay: Replay, episode: Episode) -> None:
-    piece = max(1, min(replay.capacity, PIECE_BYTES // replay.spec.step_nbytes))
+    piece = min(replay.capacity, piece_steps(replay.spec))
     for at in range(0, episode.steps, piece):
         to = min(at + piece, episode.steps)
         replay.record(
@@ -139,6 +128,21 @@ def _field(values: Array) -> Field:
 def column_of_extra(name: str) -> str:
     """The column of an extra in a table or .npz file: its name, unless that is the column of the step ids."""
     return "extras['step_id']" if name == "step_id" else name
+
+
+def piece_steps(spec: Spec) -> int:
+    """Steps that are read or recorded at a time."""
+    return max(1, min(8192, PIECE_BYTES // spec.step_nbytes))
+
+
+def batches(lake: Lake, progress: Progress | None = None) -> Iterator[Batch]:
+    """All live steps, oldest first, some megabytes at a time; `progress` counts steps."""
+    first, stop, size = lake.commit.oldest, lake.commit.recorded, piece_steps(lake.spec)
+    for start in range(first, stop, size):
+        end = min(start + size, stop)
+        yield lake.steps(start, end)
+        if progress is not None:
+            progress(end - first, stop - first)
 
 
 def exporting(lake: Lake, folder: Path, progress: Progress | None) -> Iterator[tuple[int, int, Episode]]:

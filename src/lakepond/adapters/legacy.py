@@ -17,15 +17,15 @@ import os
 import pickle
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lakepond import untrusted
-from lakepond.adapters.episodes import PIECE_BYTES, Imported, Progress, recording, totals
+from lakepond.adapters.episodes import Imported, Progress, batches, recording, totals
 from lakepond.adapters.legacy_source import LegacyPickleError, ReplayFile
 from lakepond.adapters.legacy_unpickler import DTYPES, MAX_ARRAY_BYTES, Transition, Unpickler
 from lakepond.adapters.staging import refuse_existing
@@ -45,10 +45,7 @@ __all__ = [
     "write_legacy",
 ]
 
-PROGRESS_BYTES = 1 << 20
-"""of the file between two calls of `progress`"""
 GZIP_LEVEL = 6
-
 PathLike = str | os.PathLike[str]
 
 
@@ -67,15 +64,12 @@ def read_legacy(path: PathLike, *, progress: Progress | None = None) -> Iterator
     `progress(done, total)` counts bytes of the file. A damaged, incomplete or hostile file raises
     `LegacyPickleError`, at the latest at its end; all transitions before that are correct.
     """
-    reported = 0
+    progress = progress or (lambda done, total: None)
     with closing(Unpickler(ReplayFile(path))) as unpickler:
         source = unpickler.source
         for transition in unpickler.transitions():
             yield transition
-            if progress is not None and source.position() - reported >= PROGRESS_BYTES:
-                reported = source.position()
-                progress(reported, source.size)
-    if progress is not None:
+            progress(source.position(), source.size)
         progress(source.size, source.size)
 
 
@@ -143,15 +137,10 @@ def export_legacy(
 
 
 def _transitions(lake: Lake, progress: Progress | None) -> Iterator[Transition]:
-    size = max(1, PIECE_BYTES // lake.spec.step_nbytes)
-    first, stop = lake.commit.oldest, lake.commit.recorded
-    for start in range(first, stop, size):
-        batch = lake.steps(start, min(start + size, stop))
+    for batch in batches(lake, progress):
         for k in range(len(batch.reward)):
             reward, done = float(batch.reward[k]), bool(batch.terminated[k])
             yield Transition(batch.obs[k], batch.action[k], reward, batch.next_obs[k], done)
-        if progress is not None:
-            progress(min(start + size, stop) - first, stop - first)
 
 
 def write_legacy(
@@ -160,20 +149,18 @@ def write_legacy(
     """Write transitions so that `pickle.load` reads them as a deque of dicts, one at a time; atomic."""
     if isinstance(capacity, bool) or capacity < 0:
         raise LegacyPickleError(f"a capacity of {capacity} is not a number of transitions")
-    written: list[int] = []
+    stream, plain_bytes = _Streamed(transitions, capacity), 0
 
     def write(temporary: Path) -> None:
+        nonlocal plain_bytes
         with open(temporary, "wb") as raw:
-            out = gzip.GzipFile("", "wb", GZIP_LEVEL, raw, mtime=0) if compress else raw
-            stream = _Streamed(transitions, capacity)
-            Pickler(cast(BinaryIO, out), 4).dump({"capacity": capacity, "buffer": stream})
-            written.extend((stream.count, out.tell()))
-            if compress:
-                out.close()
-            written.append(raw.tell())
+            packed = gzip.GzipFile("", "wb", GZIP_LEVEL, raw, mtime=0) if compress else nullcontext(raw)
+            with packed as out:
+                Pickler(out, 4).dump({"capacity": capacity, "buffer": stream})
+                plain_bytes = out.tell()
 
     write_path(Path(path), write)
-    return Written(*written)
+    return Written(stream.count, plain_bytes, os.stat(path).st_size)
 
 
 class _Streamed:
@@ -201,15 +188,14 @@ class _Streamed:
 
 
 def _check(value: Any, name: str) -> None:
+    """Refuse what `read_legacy` would refuse."""
     if not isinstance(value, np.ndarray | np.generic | bool | int | float):
         raise LegacyPickleError(f"{name} is a {type(value).__name__}, neither an array nor a number")
-    if isinstance(value, np.ndarray | np.generic):
-        if value.dtype.str[1:] not in DTYPES:
-            raise LegacyPickleError(f"{name} has dtype {value.dtype}; only numbers and bools can be written")
-        if value.nbytes > MAX_ARRAY_BYTES:
-            raise LegacyPickleError(
-                f"{name} has {value.nbytes} bytes, more than the {MAX_ARRAY_BYTES} we read"
-            )
+    array = np.asarray(value)
+    if array.dtype.str[1:] not in DTYPES:
+        raise LegacyPickleError(f"{name} has dtype {array.dtype}; only numbers and bools can be written")
+    if array.nbytes > MAX_ARRAY_BYTES:
+        raise LegacyPickleError(f"{name} has {array.nbytes} bytes, more than the {MAX_ARRAY_BYTES} we read")
 
 
 PythonPickler: Any = pickle._Pickler
