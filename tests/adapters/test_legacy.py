@@ -31,7 +31,7 @@ from lakepond.adapters.legacy import (
 from lakepond.errors import LakepondError
 
 KEYS = ("state", "action", "reward", "next_state", "done")
-PROTOCOLS = [2, 3, 4, 5]
+PROTOCOLS = [3, 4, 5]
 
 
 def buffer_of(count: int, shape: tuple[int, ...] = (6, 5), *, shared: bool = True, limit: int = 5000) -> Any:
@@ -471,7 +471,7 @@ class TestHostile:
             b"",
             b"\x80",
             b"\x80\x06.",
-            b"\x80\x01.",
+            b"\x80\x02}.",
             b"PK\x03\x04",
             b"\x1f\x8b",
             pickle.dumps(1, 0),
@@ -492,9 +492,7 @@ class TestHostile:
 
 
 class TestDamage:
-    @pytest.mark.parametrize(
-        ("protocol", "packed"), [(2, False), (3, False), (4, False), (5, False), (2, True), (5, True)]
-    )
+    @pytest.mark.parametrize(("protocol", "packed"), [(3, False), (4, False), (5, False), (5, True)])
     def test_every_truncation_raises(self, tmp_path: Path, protocol: int, packed: bool) -> None:
         data = pickle.dumps(buffer_of(2, (13, 10)), protocol)
         data = gzip.compress(data, 6) if packed else data

@@ -1,7 +1,7 @@
 """An unpickler for pickled deques of dicts, which emits each transition and then forgets it.
 
 A subclass of the standard library's Python unpickler. It executes the opcodes that a replay file needs
-(protocols 2 to 5) and refuses all others. `find_class` knows eight names and maps each to an object of
+(protocols 3 to 5) and refuses all others. `find_class` knows six names and maps each to an object of
 this module, so nothing that a file names is imported or called. Payloads over 512 bytes are loaded when their
 transition is emitted; until then, and in the memo, an array is an offset in the file (`ArrayAt`). A limit
 on the opcodes between two transitions bounds everything else.
@@ -38,13 +38,6 @@ DTYPES = frozenset(
     {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "f16", "c8", "c16", "c32"}
 )
 PythonUnpickler: Any = pickle._Unpickler
-INHERITED = (
-    *(pickle.MARK, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1),
-    *(pickle.BININT2, pickle.LONG1, pickle.BINFLOAT, pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1),
-    *(pickle.TUPLE2, pickle.TUPLE3, pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.APPEND, pickle.APPENDS),
-    *(pickle.MEMOIZE, pickle.BINPUT, pickle.LONG_BINPUT),
-)
-"""opcodes that the standard library executes"""
 
 
 class Transition(NamedTuple):
@@ -58,85 +51,46 @@ class Transition(NamedTuple):
 
 
 class Lump(NamedTuple):
-    """A large payload: its offset and length in the file, and its kind ("bytes", "text" or "latin1")."""
+    """The offset and length of a large payload in the file."""
 
     offset: int
     length: int
-    kind: str
-
-
-class Dtype:
-    """A dtype; `build` sets its byte order."""
-
-    def __init__(self, code: Any, align: Any = 0, copy: Any = 1) -> None:
-        if code not in DTYPES:
-            objects = " (Python objects)" if isinstance(code, str) and code.startswith("O") else ""
-            raise LegacyPickleError(f"dtype {code!r}{objects} is refused; only numbers and bools are read")
-        self.dtype: np.dtype[Any] = np.dtype(code)
-
-    def build(self, state: Any) -> None:
-        """Take the state that follows."""
-        match state:
-            case (3, str("<" | ">" | "|") as order, None, None, None, -1, -1, 0):
-                self.dtype = self.dtype.newbyteorder(order)
-            case _:
-                raise LegacyPickleError(f"dtype {self.dtype} has fields or an invalid state; it is refused")
 
 
 class ArrayAt:
-    """An array whose bytes are not loaded; `build` or `set` completes it."""
+    """An array whose bytes are not loaded; `set` completes it."""
 
     data: bytes | Lump | None = None
-
-    def build(self, state: Any) -> None:
-        """Take the state that follows."""
-        match state:
-            case (1, shape, dtype, bool(fortran), data):
-                self.set(data, dtype, shape, "F" if fortran else "C")
-            case _:
-                raise LegacyPickleError("an array has a state that NumPy does not write")
 
     def set(self, data: Any, dtype: Any, shape: Any, order: Any, axes: Any = None) -> ArrayAt:
         """Take all parts, as protocol 5 writes them, and check that they fit together."""
         if type(shape) is not tuple or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape):
             raise LegacyPickleError(f"an array {shape!r:.200} where a shape is needed")
-        if (
-            not isinstance(dtype, Dtype)
-            or order not in ("C", "F", "K")
-            or (order == "K") != (axes is not None)
-        ):
+        permuted = axes is not None and sorted(axes) == list(range(len(shape)))
+        if not isinstance(dtype, np.dtype) or not (permuted if order == "K" else order in ("C", "F")):
             raise LegacyPickleError("an array has no dtype or memory order")
-        if axes is not None and sorted(axes) != list(range(len(shape))):
-            raise LegacyPickleError("the axes of an array are not a permutation")
-        if not isinstance(data, bytes | Lump) or (isinstance(data, Lump) and data.kind == "text"):
+        if not isinstance(data, bytes | Lump):
             raise LegacyPickleError("an array has no bytes; Python objects are refused")
-        most = least = data.length if isinstance(data, Lump) else len(data)
-        if isinstance(data, Lump) and data.kind == "latin1":
-            least = (most + 1) // 2  # UTF-8 has one or two bytes for each
-        needed = math.prod(shape) * dtype.dtype.itemsize
-        if not least <= needed <= most or needed > MAX_ARRAY_BYTES:
+        found = data.length if isinstance(data, Lump) else len(data)
+        needed = math.prod(shape) * dtype.itemsize
+        if found != needed or needed > MAX_ARRAY_BYTES:
             raise LegacyPickleError(
-                f"an array {shape} of {dtype.dtype} has {most} bytes where {needed} are needed; "
+                f"an array {shape} of {dtype} has {found} bytes where {needed} are needed; "
                 f"the limit is {MAX_ARRAY_BYTES}"
             )
-        self.data, self.form = data, (dtype.dtype, shape, order, axes)
+        self.data, self.form = data, (dtype, shape, order, axes)
         return self
 
     def load(self, source: ReplayFile) -> Array:
         """A new, writable array."""
         data, (dtype, shape, order, axes) = self.data, self.form
-        flat = source.load(data.offset, data.length) if isinstance(data, Lump) else bytearray(data or b"")
-        if isinstance(data, Lump) and data.kind == "latin1":
-            flat = bytearray(flat.decode().encode("latin1"))
+        flat = source.load(*data) if isinstance(data, Lump) else bytearray(data or b"")
         array = np.frombuffer(flat, dtype).reshape(shape, order="F" if order == "F" else "C")
-        return array if axes is None else array.transpose(axes)
+        return array if order != "K" else array.transpose(axes)
 
 
-class Fields:
+class Fields(dict[str, Any]):
     """A transition, key by key."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if key not in Transition._fields:
@@ -145,15 +99,15 @@ class Fields:
         array = isinstance(value, ArrayAt) and value.data is not None
         if not array and ("state" in key or not isinstance(value, bool | int | float | np.generic)):
             raise LegacyPickleError(f"the {key} of a transition is neither an array nor a number")
-        self.values[key] = value
+        super().__setitem__(key, value)
 
     def missing(self) -> str:
         """The keys that it lacks."""
-        return ", ".join(key for key in Transition._fields if key not in self.values)
+        return ", ".join(key for key in Transition._fields if key not in self)
 
     def load(self, source: ReplayFile) -> Transition:
         """The transition, with arrays of its own."""
-        values = {k: v.load(source) if isinstance(v, ArrayAt) else v for k, v in self.values.items()}
+        values = {k: v.load(source) if isinstance(v, ArrayAt) else v for k, v in self.items()}
         return Transition(**values)
 
 
@@ -180,21 +134,19 @@ def _is_count(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, int | np.integer) and int(value) >= 0
 
 
+def _dtype(code: Any, align: Any = 0, copy: Any = 1) -> np.dtype[Any]:
+    """A dtype of its own, whose byte order may follow."""
+    if code not in DTYPES:
+        objects = " (Python objects)" if isinstance(code, str) and code.startswith("O") else ""
+        raise LegacyPickleError(f"dtype {code!r}{objects} is refused; only numbers and bools are read")
+    return np.dtype(code, copy=True)
+
+
 def _scalar(dtype: Any, data: Any) -> np.generic:
-    (value,) = np.frombuffer(data, dtype.dtype)
+    if not isinstance(dtype, np.dtype):
+        raise LegacyPickleError("a number has no dtype")
+    (value,) = np.frombuffer(data, dtype)
     return value  # type: ignore[no-any-return]
-
-
-def _encode(text: Any, codec: Any) -> bytes | Lump:
-    """How protocol 2 writes bytes."""
-    if codec != "latin1":
-        raise LegacyPickleError("bytes are encoded in a way that pickle does not write")
-    return text._replace(kind="latin1") if isinstance(text, Lump) else bytes(text, "latin1")
-
-
-def _empty_bytes() -> bytes:
-    """How protocol 2 writes empty bytes."""
-    return b""
 
 
 def _reconstruct(kind: Any, shape: Any, code: Any) -> ArrayAt:
@@ -210,12 +162,10 @@ def _frombuffer(*parts: Any) -> ArrayAt:
 STAND_INS: dict[str, Any] = {
     "collections.deque": Buffer,
     "numpy.ndarray": None,  # only an argument of _reconstruct
-    "numpy.dtype": Dtype,
+    "numpy.dtype": _dtype,
     "numpy.core.multiarray._reconstruct": _reconstruct,
     "numpy.core.multiarray.scalar": _scalar,
     "numpy.core.numeric._frombuffer": _frombuffer,
-    "_codecs.encode": _encode,
-    "builtins.bytes": _empty_bytes,
 }
 """what the names in a file stand for; the memo pickles these, so each is a class or a function with a name"""
 
@@ -258,8 +208,8 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
     def _run(self) -> Iterator[None]:
         """Execute the opcodes one by one; every failure that the content can cause becomes one error."""
         try:
-            if self.read(1) != pickle.PROTO or not 2 <= self.read(1)[0] <= 5:
-                raise LegacyPickleError("this is not a pickle of protocol 2 to 5; name the replay file")
+            if self.read(1) != pickle.PROTO or not 3 <= self.read(1)[0] <= 5:
+                raise LegacyPickleError("this is not a pickle of protocol 3 to 5; name the replay file")
             while not self._stopped:
                 self._execute(self.read(1)[0])
                 yield
@@ -287,25 +237,29 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
 
     def find_class(self, module: str, name: str) -> Any:
         """The object of this module that stands for a name; all other names are refused."""
-        known = module.replace("__builtin__", "builtins").replace("numpy._core.", "numpy.core.")
-        if f"{known}.{name}" not in STAND_INS:
+        known = f"{module.replace('numpy._core.', 'numpy.core.')}.{name}"
+        if known not in STAND_INS:
             wanted = f"{module}.{name}"
             raise LegacyPickleError(
                 f"the file asks for {wanted if wanted.isprintable() else ascii(wanted)}; only deques, dicts "
                 "and NumPy data are read, so it is refused and nothing of it was run"
             )
-        return STAND_INS[f"{known}.{name}"]
+        return STAND_INS[known]
 
-    def load_payload(self, length_bytes: int, kind: str = "bytes") -> None:
-        """Bytes or text: small ones here, large ones by their offset."""
+    def load_bytes(self, length_bytes: int) -> None:
+        """Bytes: small ones here, large ones by their offset."""
         length = int.from_bytes(self.read(length_bytes), "little")
-        if length > 2 * MAX_ARRAY_BYTES:  # Latin-1 bytes take up to two bytes as text
-            raise LegacyPickleError(f"a payload of {length} bytes is over the limit of {2 * MAX_ARRAY_BYTES}")
+        if length > MAX_ARRAY_BYTES:
+            raise LegacyPickleError(f"a payload of {length} bytes is over the limit of {MAX_ARRAY_BYTES}")
+        small = length <= INLINE_BYTES
+        self.append(self.read(length) if small else Lump(self.source.skip(length), length))
+
+    def load_text(self) -> None:
+        """Text, as protocol 3 writes it."""
+        length = int.from_bytes(self.read(4), "little")
         if length > INLINE_BYTES:
-            self.append(Lump(self.source.skip(length), length, kind))
-        else:
-            data = self.read(length)
-            self.append(data.decode() if kind == "text" else data)
+            raise LegacyPickleError(f"a text of {length} characters is refused")
+        self.append(self.read(length).decode())
 
     def load_reduce(self) -> None:
         """Create an object of this module; a deque must be the buffer of the file."""
@@ -318,9 +272,16 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
         self._set_capacity(dict(zip(self.stack[:-2:2], self.stack[1:-2:2], strict=False)))
 
     def load_build(self) -> None:
-        """Complete an array or a dtype."""
-        state = self.stack.pop()
-        self.stack[-1].build(state)
+        """Complete an array, or give a dtype its byte order."""
+        state, target = self.stack.pop(), self.stack[-1]
+        match target, state:
+            case ArrayAt(), (1, shape, dtype, bool(fortran), data):
+                target.set(data, dtype, shape, "F" if fortran else "C")
+            case np.dtype(), (3, "<" | ">" | "|" as order, None, None, None, -1, -1, 0):
+                if order != "|":
+                    target.__setstate__((3, order, None, None, None, -1, -1, 0))  # type: ignore[arg-type]
+            case _:
+                raise LegacyPickleError("an array or dtype has fields or a state that NumPy does not write")
 
     def load_empty_dict(self) -> None:
         """The file or a transition."""
@@ -332,20 +293,22 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
         target = self.stack[-1]
         for key, value in zip(items[::2], items[1::2], strict=True):
             target[key] = value
-        if isinstance(target, dict):
-            self._set_capacity(target)
-        elif not target.missing():
+        if isinstance(target, Fields):
             self._emit(target)
+        else:
+            self._set_capacity(target)
 
     def load_get(self, number: int) -> None:
         """Push a numbered object again; a transition is emitted again."""
         value = self.memo[number]
-        if isinstance(value, Fields) and not value.missing():
+        if isinstance(value, Fields):
             self._emit(value)
         self.append(value)
 
     def _emit(self, fields: Fields) -> None:
-        """Hand out a transition, which is about to be appended to the buffer."""
+        """Hand out a transition, if it is complete; it is about to be appended to the buffer."""
+        if fields.missing():
+            return
         if self._buffer is None or self._emitted - self._buffer.length >= MAX_BATCH:
             raise LegacyPickleError(f"a dict outside of the buffer; {EXPECTED}")
         self._ready = fields.load(self.source)
@@ -354,12 +317,13 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
 
     def load_stop(self) -> None:
         """The end of the pickle, which must be the end of the file."""
-        if self.metastack or len(self.stack) != 1 or not isinstance(self.stack[0], dict):
+        whole = self.stack[0] if len(self.stack) == 1 and not self.metastack else None
+        if type(whole) is not dict:
             raise LegacyPickleError(f"the pickle ends in the middle of an object; {EXPECTED}")
-        missing = [key for key in ("buffer", "capacity") if key not in self.stack[0]]
+        missing = [key for key in ("buffer", "capacity") if key not in whole]
         if missing:
             raise LegacyPickleError(f"it has no {' and no '.join(missing)}; {EXPECTED}")
-        if self._buffer is None or self.stack[0]["buffer"] is not self._buffer:
+        if self._buffer is None or whole["buffer"] is not self._buffer:
             raise LegacyPickleError('the "buffer" is not a deque')
         if self._buffer.length != self._emitted:
             raise LegacyPickleError("the buffer does not hold the transitions that were read")
@@ -374,17 +338,21 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
             self._capacity = int(items["capacity"])
 
 
+STANDARD = (
+    *(pickle.MARK, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1),
+    *(pickle.BININT2, pickle.LONG1, pickle.BINFLOAT, pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1),
+    *(pickle.TUPLE2, pickle.TUPLE3, pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.APPEND, pickle.APPENDS),
+    *(pickle.MEMOIZE, pickle.BINPUT, pickle.LONG_BINPUT, pickle.SHORT_BINUNICODE),
+)
 OPCODES: dict[int, Callable[[Any], object]] = {
-    **{code[0]: PythonUnpickler.dispatch[code[0]] for code in INHERITED},
+    **{code[0]: PythonUnpickler.dispatch[code[0]] for code in STANDARD},
     pickle.FRAME[0]: lambda u: u.read(8),  # only says how far to read ahead
     pickle.STOP[0]: Unpickler.load_stop,
-    pickle.SHORT_BINBYTES[0]: lambda u: u.load_payload(1),
-    pickle.BINBYTES[0]: lambda u: u.load_payload(4),
-    pickle.BINBYTES8[0]: lambda u: u.load_payload(8),
-    pickle.BYTEARRAY8[0]: lambda u: u.load_payload(8),
-    pickle.SHORT_BINUNICODE[0]: lambda u: u.load_payload(1, "text"),
-    pickle.BINUNICODE[0]: lambda u: u.load_payload(4, "text"),
-    pickle.BINUNICODE8[0]: lambda u: u.load_payload(8, "text"),
+    pickle.SHORT_BINBYTES[0]: lambda u: u.load_bytes(1),
+    pickle.BINBYTES[0]: lambda u: u.load_bytes(4),
+    pickle.BINBYTES8[0]: lambda u: u.load_bytes(8),
+    pickle.BYTEARRAY8[0]: lambda u: u.load_bytes(8),
+    pickle.BINUNICODE[0]: Unpickler.load_text,
     pickle.EMPTY_LIST[0]: lambda u: u.append(()),
     pickle.EMPTY_DICT[0]: Unpickler.load_empty_dict,
     pickle.REDUCE[0]: Unpickler.load_reduce,
