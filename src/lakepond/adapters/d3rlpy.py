@@ -13,6 +13,7 @@ import dataclasses
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ class LakeBuffer:
         episodes = episodes_of(self.lake)
         if not len(episodes.ids):
             raise TooFewSteps(f"{self.lake.path} has no steps yet; record some and commit them.")
-        self.ids, self.starts, self.terminated = episodes.ids, episodes.starts, episodes.terminated
+        self.ids, self.starts, self.terminated = episodes
         self.sizes = episodes.sizes
         counts = self.sizes - ~self.terminated
         self._before = np.cumsum(counts) - counts
@@ -65,10 +66,10 @@ class LakeBuffer:
             "d3rlpy.dataset.MixedReplayBuffer."
         )
 
-    @property
+    @cached_property
     def episodes(self) -> Sequence[Any]:
         """All episodes; each is read when its data is used."""
-        return _Episodes(self)
+        return [LakeEpisode(self, number) for number in range(len(self.starts))]
 
     @property
     def transition_count(self) -> int:
@@ -81,11 +82,11 @@ class LakeBuffer:
     def __getitem__(self, index: int) -> tuple[LakeEpisode, int]:
         if not -self._count <= index < self._count:
             raise IndexError(f"transitions are in [0, {self._count:,}), not {index}.")
-        number, at = self.find(np.array([index % self._count]))
-        return LakeEpisode(self, int(number[0])), int(at[0])
+        number, at = self.find(index % self._count)
+        return LakeEpisode(self, int(number)), int(at)
 
-    def find(self, transitions: Array) -> tuple[Array, Array]:
-        """The episode of each transition, and its position there."""
+    def find(self, transitions: Any) -> tuple[Any, Any]:
+        """The episode of a transition, or of each of several, and its position there."""
         number = np.searchsorted(self._before, transitions, "right") - 1
         return number, transitions - self._before[number]
 
@@ -104,23 +105,8 @@ class LakeBuffer:
         return episode
 
 
-class _Episodes(Sequence[Any]):
-    """The episodes of a buffer, created on access."""
-
-    def __init__(self, buffer: LakeBuffer) -> None:
-        self._buffer = buffer
-
-    def __len__(self) -> int:
-        return len(self._buffer.starts)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [LakeEpisode(self._buffer, i) for i in range(*index.indices(len(self)))]
-        return LakeEpisode(self._buffer, range(len(self))[index])
-
-
-class LakeEpisode:
-    """One episode by d3rlpy's `EpisodeBase`; its arrays are read when they are used."""
+class LakeEpisode(d3.Episode):
+    """One episode; its arrays are read when they are used."""
 
     def __init__(self, buffer: LakeBuffer, number: int) -> None:
         self.buffer, self.number = buffer, number
@@ -146,46 +132,12 @@ class LakeEpisode:
         """Whether the last step terminated the episode."""
         return bool(self.buffer.terminated[self.number])
 
-    @property
-    def observation_signature(self) -> Any:
-        """Dtypes and shapes of observations."""
-        return observation_signature(self.buffer.lake)
-
-    @property
-    def action_signature(self) -> Any:
-        """Dtype and shape of actions."""
-        return action_signature(self.buffer.lake)
-
-    @property
-    def reward_signature(self) -> Any:
-        """Dtype and shape of rewards."""
-        return REWARD
-
     def size(self) -> int:
         """The number of steps."""
         return int(self.buffer.sizes[self.number])
 
     def __len__(self) -> int:
         return self.size()
-
-    @property
-    def transition_count(self) -> int:
-        """The number of transitions."""
-        return self.size() if self.terminated else self.size() - 1
-
-    def compute_return(self) -> float:
-        """The sum of the rewards."""
-        return float(np.sum(self.rewards))
-
-    def serialize(self) -> dict[str, Any]:
-        """All arrays."""
-        names = ("observations", "actions", "rewards", "terminated")
-        return {name: getattr(self, name) for name in names}
-
-    @classmethod
-    def deserialize(cls, serializedData: dict[str, Any]) -> Any:
-        """An episode in memory: of d3rlpy's own class."""
-        return d3.Episode.deserialize(serializedData)
 
 
 class LakeReplayBuffer(d3.ReplayBuffer):
@@ -205,7 +157,8 @@ class LakeReplayBuffer(d3.ReplayBuffer):
     ) -> None:
         """`action_size`: number of discrete actions; by default the largest recorded one plus one."""
         buffer = LakeBuffer(lake)
-        action = buffer.lake.spec.action
+        obs, action = buffer.lake.spec.obs, buffer.lake.spec.action
+        fields = obs if isinstance(obs, tuple) else (obs,)
         discrete = np.dtype(action.dtype).kind in "biu"
         if action_size is None and discrete:
             action_size = int(np.asarray(buffer.lake.column("action")).max()) + 1
@@ -213,9 +166,9 @@ class LakeReplayBuffer(d3.ReplayBuffer):
             buffer,
             transition_picker=transition_picker,
             trajectory_slicer=trajectory_slicer,
-            observation_signature=observation_signature(buffer.lake),
-            action_signature=action_signature(buffer.lake),
-            reward_signature=REWARD,
+            observation_signature=Signature([f.dtype for f in fields], [f.shape for f in fields]),
+            action_signature=Signature([action.dtype], [action.shape or (1,)]),
+            reward_signature=Signature([np.dtype(np.float32)], [(1,)]),
             action_space=ActionSpace.DISCRETE if discrete else ActionSpace.CONTINUOUS,
             action_size=int(np.prod(action.shape)) if action_size is None else action_size,
         )
@@ -268,7 +221,7 @@ class LakeReplayBuffer(d3.ReplayBuffer):
         if type(self._trajectory_slicer) is not BasicTrajectorySlicer:
             return super().sample_trajectory(length)
         buffer: LakeBuffer = self._buffer
-        number, at = (int(found[0]) for found in buffer.find(self._draw(1)))
+        number, at = map(int, buffer.find(self._draw(1)[0]))
         start, size = int(buffer.starts[number]), int(buffer.sizes[number])
         first = max(0, at + 1 - length)
         batch = buffer.lake.steps(buffer.ids[start + first : start + at + 1])
@@ -281,21 +234,6 @@ class LakeReplayBuffer(d3.ReplayBuffer):
         trajectory = self._trajectory_slicer(part, at - first, length)
         timesteps = np.where(trajectory.masks > 0, trajectory.timesteps + first, trajectory.timesteps)
         return dataclasses.replace(trajectory, timesteps=timesteps)
-
-
-REWARD = Signature(dtype=[np.dtype(np.float32)], shape=[(1,)])
-
-
-def observation_signature(lake: Lake) -> Any:
-    """Dtypes and shapes of a lake's observations."""
-    fields = lake.spec.obs if isinstance(lake.spec.obs, tuple) else (lake.spec.obs,)
-    return Signature(dtype=[np.dtype(f.dtype) for f in fields], shape=[f.shape for f in fields])
-
-
-def action_signature(lake: Lake) -> Any:
-    """Dtype and shape of a lake's actions; a discrete one has the shape (1,)."""
-    field = lake.spec.action
-    return Signature(dtype=[np.dtype(field.dtype)], shape=[field.shape or (1,)])
 
 
 def _with_axis(actions: Array) -> Array:
