@@ -295,7 +295,7 @@ def test_hindsight_survives_a_lake_with_the_same_episodes(tmp_path):
     env = make_vec_env(lambda: BitFlippingEnv(n_bits=4, continuous=False, max_steps=6), n_envs=2, seed=3)
     options = dict(env=env, device="cpu", n_envs=2, path=str(tmp_path / "lake"))
     buffer = LakepondHerReplayBuffer(40, env.observation_space, env.action_space, **options)
-    with pytest.raises(RuntimeError, match="no episode has ended yet"):
+    with pytest.raises(RuntimeError, match="before the end of the first episode"):
         buffer.sample(4)
     obs, rng = env.reset(), np.random.default_rng(0)
     for _ in range(57):

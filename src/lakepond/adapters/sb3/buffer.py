@@ -120,8 +120,16 @@ class LakepondReplayBuffer(ReplayBuffer):
         if self.path is None:
             opened = storage.Storage(Replay(self.spec, capacity, alpha=self.alpha, threads=1), about)
         else:
-            settings = self.spec, capacity, self.alpha, about, self.cloud, self.lake_options or {}
-            opened = storage.over_lake(self.path, *settings, commit=commit)
+            settings = {
+                "spec": self.spec,
+                "capacity": capacity,
+                "alpha": self.alpha,
+                "threads": 1,
+                "cloud": self.cloud,
+                "pull": None if self.cloud is None else "lazy",
+                **(self.lake_options or {}),
+            }
+            opened = storage.over_lake(self.path, settings, about, commit=commit)
         self._use(opened)
 
     def _use(self, opened: storage.Storage) -> None:
@@ -362,8 +370,7 @@ class LakepondReplayBuffer(ReplayBuffer):
         """A copy without a lake; that of a buffer with a lake, which has one writer, can only be sampled."""
         new = type(self).__new__(type(self))
         memo[id(self)] = new
-        shared = ("_storage", "env")
-        state = {name: value for name, value in self.__dict__.items() if name not in shared}
+        state = {name: value for name, value in self.__dict__.items() if name != "_storage"}
         new.__dict__.update(copy.deepcopy(state, memo), path=None, cloud=None, lake_options=None)
         about = dict(self._storage.about)
         new._use(storage.Storage(copy.deepcopy(self.replay, memo), about))

@@ -12,7 +12,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from lakepond.adapters.sb3 import storage
 from lakepond.adapters.sb3.buffer import LakepondReplayBuffer
-from lakepond.errors import SampleError, SpecError, TooFewSteps
+from lakepond.errors import SampleError, SpecError
 from lakepond.types import Array, Tree
 
 BOUNDS = ("ep_start", "ep_length", "_current_ep_start")
@@ -72,15 +72,16 @@ class LakepondHerReplayBuffer(LakepondReplayBuffer, HerReplayBuffer):
 
     def _use(self, opened: storage.Storage) -> None:
         super()._use(opened)
-        shape = (self.buffer_size, self.n_envs)
         if self.copy_info_dict and "infos" not in self.__dict__:
-            self.infos = np.full(shape, None, object)
-        self.ep_start, self.ep_length = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        self._current_ep_start = np.zeros(self.n_envs, np.int64)
-        self._find_episodes()
+            self.infos = np.full((self.buffer_size, self.n_envs), None, object)
+        if "ep_start" not in self.__dict__:  # a copy in memory has them
+            self._find_episodes()
 
     def _find_episodes(self) -> None:
         """Derive the bounds of episodes from the flags of the steps stored."""
+        shape = (self.buffer_size, self.n_envs)
+        self.ep_start, self.ep_length = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        self._current_ep_start = np.zeros(self.n_envs, np.int64)
         first = max(0, self._rounds - self.buffer_size)
         ended = self.dones[np.arange(first, self._rounds) % self.buffer_size] > 0
         for env in range(self.n_envs):
@@ -111,7 +112,7 @@ class LakepondHerReplayBuffer(LakepondReplayBuffer, HerReplayBuffer):
     def reset(self) -> None:
         """Remove all steps."""
         super().reset()
-        self._use(self._storage)
+        self._find_episodes()
 
     def end_episodes(self) -> None:
         """Truncate unfinished episodes; they can be sampled from then on."""
@@ -146,43 +147,26 @@ class LakepondHerReplayBuffer(LakepondReplayBuffer, HerReplayBuffer):
 
     # --- sampling --------------------------------------------------------------------------------------
 
-    def sample(self, batch_size: int, env: Any = None) -> Any:
-        """A batch of SB3's composition and order: recorded transitions first, then those with new goals.
+    sample = HerReplayBuffer.sample
 
-        All fields are read once; only the new goals are read from other steps.
-        """
-        valid = np.flatnonzero(self.ep_length > 0)
-        if not len(valid):
-            raise NoEpisode(
-                "no episode has ended yet, and HER samples whole episodes; set learning_starts above the "
-                "longest episode."
-            )
-        chosen = np.random.choice(valid, size=batch_size, replace=True)
-        pos, envs = np.unravel_index(chosen, self.ep_length.shape)
-        virtual = int(self.her_ratio * batch_size)
-        order = np.roll(np.arange(batch_size), -virtual)  # SB3 draws virtual ones first, returns them last
-        pos, envs = pos[order], envs[order]
-        real = batch_size - virtual
-        batch = self.replay.steps(self.ids_at(pos, envs))
-        rewards = batch.reward
-        if virtual:
-            goals = self._sample_goals(pos[real:], envs[real:])
-            batch.obs["desired_goal"][real:] = goals
-            batch.next_obs["desired_goal"][real:] = goals
-            rewards[real:] = self._rewards(
-                batch.next_obs["achieved_goal"][real:], goals, pos[real:], envs[real:]
-            )
-        return self._as_samples(batch, self._normalize_reward(rewards[:, None], env), None, env)
+    def _get_real_samples(self, batch_indices: Array, env_indices: Array, env: Any = None) -> Any:
+        """Recorded transitions; all fields are read once."""
+        return self._samples(self.ids_at(batch_indices, env_indices), env)
 
-    def _rewards(self, achieved: Array, goals: Array, pos: Array, envs: Array) -> Array:
+    def _get_virtual_samples(self, batch_indices: Array, env_indices: Array, env: Any = None) -> Any:
+        """Transitions with new goals and the rewards for these; only the goals are read from other steps."""
         if self.env is None:
             raise SampleError("HER computes rewards with its environment; call set_env(env) after loading.")
+        batch = self.replay.steps(self.ids_at(batch_indices, env_indices))
+        goals = self._sample_goals(batch_indices, env_indices)
+        batch.obs["desired_goal"][:] = batch.next_obs["desired_goal"][:] = goals
         infos: Any = [{} for _ in goals]
         if self.copy_info_dict:
-            infos = copy.deepcopy(self.infos[pos, envs])
+            infos = copy.deepcopy(self.infos[batch_indices, env_indices])
+        achieved = batch.next_obs["achieved_goal"]
         found = self.env.env_method("compute_reward", achieved, goals, infos, indices=[0])
-        rewards: Array = np.asarray(found[0]).astype(np.float32)
-        return rewards
+        rewards = np.asarray(found[0]).astype(np.float32)[:, None]
+        return self._as_samples(batch, self._normalize_reward(rewards, env), None, env)
 
     # --- saving ----------------------------------------------------------------------------------------
 
@@ -193,17 +177,8 @@ class LakepondHerReplayBuffer(LakepondReplayBuffer, HerReplayBuffer):
         return {name: value for name, value in state.items() if name not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.env = None
-        bounds = {name: state[name] for name in BOUNDS if name in state}
-        super().__setstate__(state)
-        self.__dict__.update(bounds)
+        super().__setstate__({**state, "env": None})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        new = super().__deepcopy__(memo)
-        new.env = self.env
-        new.__dict__.update({name: self.__dict__[name].copy() for name in BOUNDS})
-        return new
-
-
-class NoEpisode(TooFewSteps, RuntimeError):
-    """No episode has ended yet."""
+        memo[id(self.env)] = self.env
+        return super().__deepcopy__(memo)

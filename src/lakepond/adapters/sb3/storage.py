@@ -7,10 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lakepond.adapters.notes import newest_noted
 from lakepond.errors import ForkedReplay, LakeNotFound, SpecError
-from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
-from lakepond.types import Spec
 
 NOTE = "sb3"
 """the key of the commit notes that describe the buffer"""
@@ -24,18 +23,17 @@ class Storage:
         replay: Replay,
         about: dict[str, Any],
         path: str | None = None,
-        cloud: str | None = None,
-        settings: tuple[Any, ...] = (),
+        settings: dict[str, Any] | None = None,
     ) -> None:
-        """`about`: what is noted with every commit. `settings`: what the replay was opened with."""
-        self.replay, self.about, self.path, self.cloud, self.settings = replay, about, path, cloud, settings
+        """`about`: what is noted with every commit. `settings`: what the lake was opened with."""
+        self.replay, self.about, self.path, self.settings = replay, about, path, settings or {}
         self.stopped = ""
         """why the buffer can record no more"""
 
     def commit(self, *, wait: bool = True) -> Any:
         """Commit all steps and start the upload; returns the commit, without `wait` a future of it."""
         done = self.replay.commit({NOTE: self.about}, wait=wait)
-        if self.cloud is not None:
+        if self.settings.get("cloud") is not None:
             self.replay.push()
         return done
 
@@ -52,48 +50,28 @@ class Storage:
 _open_lakes: weakref.WeakValueDictionary[Path, Storage] = weakref.WeakValueDictionary()
 
 
-def over_lake(
-    path: str,
-    spec: Spec,
-    capacity: int,
-    alpha: float | None,
-    about: dict[str, Any],
-    cloud: str | None,
-    options: dict[str, Any],
-    *,
-    commit: int | None,
-) -> Storage:
+def over_lake(path: str, settings: dict[str, Any], about: dict[str, Any], *, commit: int | None) -> Storage:
     """A replay over the lake at `path`, new or resumed, from its newest commit or the one with that number.
 
-    `about`: the spaces and the number of environments; the lake must have been recorded with the same.
-    A buffer of this process that has the lake open is stopped: SB3 makes a second buffer in `load` and in
-    `load_replay_buffer`. If that buffer is at the same commit and has the same settings, its replay is taken
-    over, without reading.
+    `settings`: arguments of `Replay.open`. `about`: the spaces and the number of environments; the lake must
+    have been recorded with the same. A buffer of this process that has the lake open is stopped: SB3 makes a
+    second buffer in `load` and in `load_replay_buffer`. If that buffer is at the same commit and has the same
+    settings, its replay is taken over, without reading.
     """
-    key, settings = Path(path).resolve(), (spec, capacity, alpha, cloud, dict(options))
+    key = Path(path).resolve()
     before = _open_lakes.pop(key, None)
     if before is not None and not before.stopped:
         last = before.commit()
         same = (before.settings, before.about) == (settings, about)
         if same and commit in (None, last.number):
             before.stopped = f"a later buffer of this program has opened {path}; use that one."
-            _open_lakes[key] = storage = Storage(before.replay, before.about, path, cloud, settings)
+            _open_lakes[key] = storage = Storage(before.replay, before.about, path, settings)
             return storage
         before.close()
-    if commit is not None and cloud is None and not (key / "lake.json").exists():
+    if commit is not None and settings["cloud"] is None and not (key / "lake.json").exists():
         raise LakeNotFound(f"{path} is not a lake.")  # before a folder is created
     try:
-        replay = Replay.open(
-            path,
-            spec,
-            capacity,
-            alpha=alpha,
-            threads=1,
-            commit=commit,
-            cloud=cloud,
-            pull=None if cloud is None else "lazy",
-            **options,
-        )
+        replay = Replay.open(path, commit=commit, **settings)
     except SpecError as error:
         raise SpecError(f"{path} does not fit {describe(about)}: {error}") from None
     try:
@@ -112,7 +90,7 @@ def over_lake(
     except BaseException:
         replay.close(discard=True)
         raise
-    _open_lakes[key] = storage = Storage(replay, noted, path, cloud, settings)
+    _open_lakes[key] = storage = Storage(replay, noted, path, settings)
     return storage
 
 
@@ -123,12 +101,7 @@ def describe(about: dict[str, Any]) -> str:
 
 def _noted(replay: Replay) -> dict[str, Any] | None:
     """The description of the buffer in the newest commit that has one."""
-    with suppress(LakeNotFound):  # there is no commit, or an older one is not kept
-        lake = replay.lake()
-        while True:
-            with lake:
-                found, parent, path = lake.commit.note.get(NOTE), lake.commit.parent, lake.path
-            if found is not None or parent is None:
-                return found
-            lake = Lake.open(path, parent)
+    with suppress(LakeNotFound), replay.lake() as lake:  # there may be no commit yet
+        commit = newest_noted(lake, NOTE)
+        return None if commit is None else commit.note[NOTE]
     return None

@@ -11,7 +11,8 @@ import torch
 from tensordict import is_tensor_collection
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
-from lakepond.adapters.torchrl.keys import NOTE, PIECE_BYTES, Keys, newest_noted, record_steps
+from lakepond.adapters.notes import newest_noted
+from lakepond.adapters.torchrl.keys import NOTE, PIECE_BYTES, Keys, record_steps
 from lakepond.errors import LakepondError, RecordError, SpecError
 from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +16,8 @@ import numpy as np
 import torch
 from tensordict import TensorDict, is_tensor_collection
 
-from lakepond.errors import LakeCorrupt, LakeNotFound, RecordError, SpecError
-from lakepond.lake.format.commits import Commit
+from lakepond.adapters.notes import newest_noted
+from lakepond.errors import RecordError, SpecError
 from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import RESERVED, Array, Batch, Field, Spec, leaves
@@ -173,23 +172,6 @@ class Keys:
         for key in self.keys:
             data.set(key.path, torch.from_numpy(named[key.field]).reshape(*shape, *key.shape))
         return data
-
-
-def newest_noted(lake: Lake, key: str) -> Commit | None:
-    """The newest commit, up to the one that is open, whose note has this key; None if there is none.
-
-    Commits that a replay makes by itself, because its capacity is exceeded, have no notes of the adapter.
-    """
-    if key in lake.commit.note:
-        return lake.commit
-    if len(lake.heads) == 1:  # each of several writers has notes of its own
-        for number in reversed(lake.commits()):
-            if number < lake.commit.number:
-                with suppress(LakeCorrupt, LakeNotFound):  # deleted in the meantime
-                    commit = lake.reader.heads[0].segments.commit(number)
-                    if key in commit.note:
-                        return commit
-    return None
 
 
 def spec_of(data: Any) -> Any:
