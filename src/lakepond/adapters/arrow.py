@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lakepond import untrusted
 from lakepond.adapters.episodes import (
@@ -40,8 +42,6 @@ SPEC = b"lakepond.spec"
 
 def to_arrow(lake: Lake, *, next_obs: bool = True) -> Any:
     """A `pyarrow.RecordBatchReader` over all live steps; `next_obs=False` leaves that out."""
-    import pyarrow as pa
-
     columns = _columns(lake.spec, next_obs)
     metadata = {SPEC: strict(description.spec_to_json(lake.spec))}
     schema = pa.schema([column.field for column in columns], metadata)
@@ -57,16 +57,12 @@ def to_arrow(lake: Lake, *, next_obs: bool = True) -> Any:
 
 def export_parquet(lake: Lake, path: str | Path, *, next_obs: bool = True) -> None:
     """Write one Parquet file, compressed with zstd; atomic."""
-    import pyarrow.parquet as pq
-
     open_file = partial(pq.ParquetWriter, compression="zstd", use_dictionary=False)
     _export(to_arrow(lake, next_obs=next_obs), Path(path), open_file)
 
 
 def export_arrow(lake: Lake, path: str | Path, *, next_obs: bool = True) -> None:
     """Write one Arrow IPC file; atomic."""
-    import pyarrow as pa
-
     _export(to_arrow(lake, next_obs=next_obs), Path(path), pa.ipc.new_file)
 
 
@@ -113,9 +109,6 @@ def import_arrow(path: str | Path, lake: str | Path, *, progress: Progress | Non
 
 def _opened(path: Path) -> tuple[int, Spec, Iterator[Any]]:
     """The number of steps, the spec and the record batches of a Parquet or Arrow IPC file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     with path.open("rb") as file:
         parquet = file.read(4) == b"PAR1"
     total = (check_parquet if parquet else check_ipc)(path)
@@ -152,8 +145,6 @@ def _spec_of(schema: Any, path: str | Path) -> Spec:
 
 
 def _from_arrow(values: Any, column: Column) -> Array:
-    import pyarrow as pa
-
     if values.type != column.type or values.null_count:
         raise ValueError(f"column {column.name!r} is {values.type} where {column.type} is expected")
     if pa.types.is_fixed_size_binary(values.type):

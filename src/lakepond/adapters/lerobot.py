@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lakepond import untrusted
 from lakepond.adapters.episodes import Episode, Imported, Progress, exporting, import_episodes
@@ -133,9 +135,6 @@ class _Files:
 
     def write(self, columns: dict[str, Array]) -> tuple[int, int]:
         """Append rows; returns the numbers of the chunk and the file that they are in."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         table = pa.table({name: _nested(values) for name, values in columns.items()})
         if self._bytes >= FILE_BYTES:
             self.close()
@@ -158,8 +157,6 @@ def _place(number: int) -> str:
 
 
 def _nested(values: Array) -> Any:
-    import pyarrow as pa
-
     array = pa.array(np.ascontiguousarray(values).reshape(-1))
     for size in reversed(values.shape[1:]):
         array = pa.FixedSizeListArray.from_arrays(array, size)
@@ -167,9 +164,6 @@ def _nested(values: Array) -> Any:
 
 
 def _write_meta(path: Path, spec: Spec, rows: list[dict[str, Any]], steps: int, fps: int) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     features = {name: _feature(field) for name, field in _names(spec).items()}
     features |= {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in NUMBERS.items()}
     info = {
@@ -258,8 +252,6 @@ def _read(path: Path, spec: Spec, total: int) -> Iterator[Episode]:
 
 def _episodes(folder: Path) -> Iterator[Any]:
     """The rows of each episode of a folder of Parquet files."""
-    import pyarrow.parquet as pq
-
     for file in sorted(folder.glob("chunk-*/file-*.parquet")):
         check_parquet(file)
         table = pq.ParquetFile(file)
@@ -270,8 +262,6 @@ def _episodes(folder: Path) -> Iterator[Any]:
 
 
 def _values(values: Any, field: Field) -> Array:
-    import pyarrow as pa
-
     flat = values.combine_chunks()
     for size in field.shape:
         if not pa.types.is_fixed_size_list(flat.type) or flat.type.list_size != size:

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
 
 from lakepond import spaces, untrusted
 from lakepond.adapters.episodes import (
@@ -33,7 +35,6 @@ from lakepond.adapters.episodes import (
     import_episodes,
     spec_of,
 )
-from lakepond.adapters.minari_hdf5 import read_hdf5
 from lakepond.adapters.staging import refuse_existing
 from lakepond.arrow_sizes import check_ipc, check_parquet
 from lakepond.errors import SpecError
@@ -91,8 +92,6 @@ def export_minari(
 
 
 def _write_episode(folder: Path, number: int, spec: Spec, episode: Episode) -> int:
-    import pyarrow as pa
-
     columns = {
         "observations": _arrays(spec.obs, episode.obs),
         "actions": _arrays(spec.action, map_leaves(_padded, episode.action)),
@@ -119,8 +118,6 @@ def _write_episode(folder: Path, number: int, spec: Spec, episode: Episode) -> i
 
 def _arrays(spec: Tree, values: Tree) -> Any:
     """Values as Minari lays them out: structs for dicts and tuples, flat fixed-size lists for arrays."""
-    import pyarrow as pa
-
     if isinstance(spec, Field):
         if _is_discrete(spec):
             return pa.array(values.reshape(-1))
@@ -133,8 +130,6 @@ def _arrays(spec: Tree, values: Tree) -> Any:
 
 
 def _array(values: Array) -> Any:
-    import pyarrow as pa
-
     kind = pa.list_(pa.from_numpy_dtype(values.dtype), math.prod(values.shape[1:]))
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=kind)
 
@@ -211,7 +206,7 @@ def read_minari(path: str | Path) -> Iterator[Episode]:
     form = metadata.get("data_format", "hdf5")
     if form not in ("arrow", "hdf5", "parquet"):
         raise SpecError(f"{data} has the data format {form!r}; this reads arrow, hdf5 and parquet.")
-    episodes = read_hdf5(data) if form == "hdf5" else _read_arrow(data, form)
+    episodes = _read_hdf5(data) if form == "hdf5" else _read_arrow(data, form)
     for number in itertools.count():
         with untrusted.blaming(f"episode {number} of {data}", SpecError, "restore the dataset"):
             found = next(episodes, None)
@@ -238,9 +233,15 @@ def _described(path: Path) -> tuple[Path, dict[str, Any], list[Any]]:
     return data, metadata, found
 
 
-def _read_arrow(data: Path, form: str) -> Iterator[dict[str, Any]]:
-    import pyarrow.dataset as ds
+def _read_hdf5(data: Path) -> Iterator[dict[str, Any]]:
+    try:
+        from lakepond.adapters.minari_hdf5 import read_hdf5
+    except ImportError:
+        raise SpecError(f"{data} is HDF5; install h5py to read it.") from None
+    return read_hdf5(data)
 
+
+def _read_arrow(data: Path, form: str) -> Iterator[dict[str, Any]]:
     folders = sorted((f for f in data.iterdir() if f.name.isdecimal()), key=lambda folder: int(folder.name))
     for folder in folders:
         dataset = ds.dataset(folder, format=form, exclude_invalid_files=True)
@@ -253,8 +254,6 @@ def _read_arrow(data: Path, form: str) -> Iterator[dict[str, Any]]:
 
 def _from_arrow(values: Any) -> Any:
     """A dict for a struct, an array for numbers and lists of them, a list for bytes."""
-    import pyarrow as pa
-
     if pa.types.is_struct(values.type):
         fields = [values.type.field(i) for i in range(values.type.num_fields)]
         return {f.name: _shaped(_from_arrow(values.field(i)), f) for i, f in enumerate(fields)}

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
+
 from lakepond.errors import SpecError
 
 FILTERS = {1: 1032, 2: 1, 3: 1, 32000: 128}
@@ -24,11 +26,6 @@ MOST_DEPTH = 16
 
 def read_hdf5(data: Path) -> Iterator[dict[str, Any]]:
     """Yield the episodes of `main_data.hdf5`: dicts of arrays; images stay a dataset of encoded frames."""
-    try:
-        import h5py
-    except ImportError:
-        raise SpecError(f"{data} is HDF5; install h5py to read it.") from None
-
     path = data / "main_data.hdf5"
     with h5py.File(path, "r") as file:
         reader = _Reader(path)
@@ -47,8 +44,6 @@ class _Reader:
 
     def names(self, group: Any) -> list[str]:
         """The members of a group; a link to anything but a part of this file is refused."""
-        import h5py
-
         names = list(group)
         for name in names:
             link = group.get(name, getlink=True)
@@ -58,8 +53,6 @@ class _Reader:
 
     def read(self, node: Any, depth: int) -> Any:
         """A group as a dict, a dataset as an array; a dataset of another type than numbers is None."""
-        import h5py
-
         address = h5py.h5o.get_info(node.id).addr
         if address in self._seen or depth > MOST_DEPTH:
             self._refuse(node.name, "is linked more than once or nested too deeply")

@@ -12,7 +12,6 @@ import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -118,28 +117,24 @@ def _episode(file: Path, arrays: dict[str, Array]) -> Episode:
 
 def _tree(named: dict[str, Array], root: str) -> Tree:
     """`obs['a'][0]` and the like as the dicts and tuples they were."""
-    if list(named) == [root]:
-        return named[root]
-    nested: dict[Any, Any] = {}
+    leaves_by_keys = {}
     for path, values in named.items():
         keys = keys_of(path.removeprefix(root))
-        if not keys:
-            raise ValueError(f"{path!r} is not a part of {root}, which has {len(named)}")
-        node = nested
-        for key in keys[:-1]:
-            node = node.setdefault(key, {})
-            if not isinstance(node, dict):
-                raise ValueError(f"{path!r} is a part of an array")
-        if keys[-1] in node:
-            raise ValueError(f"{path!r} is an array and has parts")
-        node[keys[-1]] = values
-    return _with_tuples(nested)
+        if keys is None or tuple(keys) in leaves_by_keys:
+            raise ValueError(f"{path!r} is not a part of {root}, or the same one as another")
+        leaves_by_keys[tuple(keys)] = values
+    return _nested(leaves_by_keys, root)
 
 
-def _with_tuples(node: Any) -> Tree:
-    if not isinstance(node, dict):
-        return node
-    inner = {key: _with_tuples(value) for key, value in node.items()}
-    if all(isinstance(key, int) for key in inner):
-        return tuple(inner[i] for i in range(len(inner)))
-    return inner
+def _nested(named: dict[tuple[str | int, ...], Array], path: str) -> Tree:
+    if list(named) == [()]:
+        return named[()]
+    if () in named:
+        raise ValueError(f"{path!r} is an array and has parts")
+    parts: dict[str | int, dict[tuple[str | int, ...], Array]] = {}
+    for (first, *rest), values in named.items():
+        parts.setdefault(first, {})[tuple(rest)] = values
+    tree = {key: _nested(part, f"{path}[{key!r}]") for key, part in parts.items()}
+    if all(isinstance(key, int) for key in tree):
+        return tuple(tree[i] for i in range(len(tree)))
+    return tree
