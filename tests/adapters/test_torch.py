@@ -135,11 +135,10 @@ class Cuda:
         self.done = 0
         cuda, empty, to = self, torch.empty, torch.Tensor.to
 
-        def allocate(*shape, pin_memory=False, **options):
-            tensor = empty(*shape, **options)
-            if pin_memory:
-                self.pinned[tensor.data_ptr()] = tensor
-            return tensor
+        def pin(tensor):
+            pinned = tensor.clone()
+            self.pinned[pinned.data_ptr()] = pinned
+            return pinned
 
         def send(tensor, device, *, non_blocking=False, copy=False):
             if device.type != "cuda":
@@ -159,7 +158,7 @@ class Cuda:
             def query(self):
                 return cuda.done >= self.after
 
-        monkeypatch.setattr(torch, "empty", allocate)
+        monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
         monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.data_ptr() in self.pinned)
         monkeypatch.setattr(torch.Tensor, "to", send)
         monkeypatch.setattr(torch.cuda, "Event", Event)

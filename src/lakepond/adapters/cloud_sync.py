@@ -10,13 +10,14 @@ import fnmatch
 import logging
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.pace import patiently
@@ -27,6 +28,7 @@ from lakepond.cloud.store import LARGE, Store, md5_of_file
 from lakepond.cloud.uploader import Upload, Uploader
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakepondError, SpecError
 from lakepond.flow.cloud_to_lake import pull
+from lakepond.forks import ThreadPool
 from lakepond.lake.files import write_path
 from lakepond.lake.links import target_in
 
@@ -37,13 +39,6 @@ TEMPORARY = (
 )
 """names that are never sent"""
 WAIT_SECONDS = 600.0
-
-
-class Saveable(Protocol):
-    """A `ReplayBuffer`, or any object with a `save(path)` method."""
-
-    def save(self, file_path: str | Path) -> Any:
-        """Save to a file or folder."""
 
 
 class Counts(NamedTuple):
@@ -85,7 +80,8 @@ class CloudSync:
         self._store = None if cloud is None else Store(cloud)
         self._uploader = None if cloud is None else Uploader(cloud)
         self._pushers: dict[str, Pusher] = {}
-        self._saving: list[threading.Thread] = []
+        self._saver = ThreadPool(1, "lakepond-save")  # saves of a buffer run one after another
+        self._saves: list[Future[None]] = []
         self._sent: dict[str, tuple[int, int]] = {}  # remote name: size and time of the file that is there
         self._save_failed = 0
         if cloud is None:
@@ -196,36 +192,34 @@ class CloudSync:
 
     def save_and_upload_buffer(
         self,
-        replay_buffer: Saveable,
+        replay_buffer: Any,
         local_path: str | Path,
         cloud_path: str,
         *,
         generation: int | None = None,
         last: bool = False,
     ) -> bool:
-        """Save the buffer to `local_path` and upload its new steps, both in the background.
+        """Save the buffer by its `save(local_path)` and upload its new steps, both in the background.
 
         generation: save only if `buffer_due(generation, last)`. Returns whether a save was started. A lake is
         uploaded to the folder `cloud_path`, anything else as one file.
         """
         if generation is not None and not self.buffer_due(generation, last):
             return False
-        before = self._saving[-1] if self._saving else None
-
-        def save() -> None:
-            if before is not None:
-                before.join()  # saves of one buffer run one after another
-            try:
-                replay_buffer.save(local_path)
-                self._send_buffer(Path(local_path), cloud_path)
-            except (LakepondError, OSError) as error:
-                self._save_failed += 1
-                log.error("the buffer was not saved to %s: %s", local_path, error)
-
-        thread = threading.Thread(target=save, name="lakepond-save", daemon=True)
-        self._saving = [each for each in self._saving if each.is_alive()] + [thread]
-        thread.start()
+        self._saves = [save for save in self._saves if not save.done()]
+        self._saves.append(self._saver.submit(self._save, replay_buffer, local_path, cloud_path))
         return True
+
+    def _save(self, replay_buffer: Any, local_path: str | Path, cloud_path: str) -> None:
+        try:
+            replay_buffer.save(local_path)
+            self._send_buffer(Path(local_path), cloud_path)
+        except Exception as error:
+            self._save_failed += 1
+            expected = isinstance(error, LakepondError | OSError)
+            log.error(
+                "the buffer was not saved to %s: %s", local_path, error, exc_info=None if expected else error
+            )
 
     def _send_buffer(self, path: Path, cloud_path: str) -> None:
         if self.cloud is None:
@@ -245,7 +239,7 @@ class CloudSync:
 
     def upload_status(self) -> UploadStatus:
         """Return the progress of all uploads, including buffers."""
-        saving, failed = sum(thread.is_alive() for thread in self._saving), self._save_failed
+        saving, failed = sum(not save.done() for save in self._saves), self._save_failed
         saves = UploadStatus(
             state="failed" if failed else "sending" if saving else "idle",
             uploaded=0,
@@ -270,8 +264,7 @@ class CloudSync:
     def wait_for_uploads(self, timeout: float | None = None) -> UploadStatus:
         """Wait for all uploads, at most `timeout` seconds (default 600); return the progress."""
         until = time.monotonic() + (WAIT_SECONDS if timeout is None else timeout)
-        for thread in self._saving:
-            thread.join(max(0.0, until - time.monotonic()))
+        futures.wait(self._saves, max(0.0, until - time.monotonic()))
         for each in self._uploaders():  # a save may have added one
             each.wait(max(0.0, until - time.monotonic()))
         return self.upload_status()
@@ -281,6 +274,7 @@ class CloudSync:
         status = self.wait_for_uploads(timeout) if wait else self.upload_status()
         for pusher in self._pushers.values():
             pusher.close(0.0)
+        self._saver.shutdown(wait=False)
         if self._uploader is not None:
             self._uploader.close()
         if status.pending or status.failed:

@@ -112,12 +112,12 @@ class Fields(dict[str, Any]):
 
 
 class Buffer:
-    """Stands for the deque, of which only the length is kept."""
+    """Stands for the deque, of which only the length is kept; its limit is the capacity of the file."""
 
     def __init__(self, start: Any = (), limit: Any = None) -> None:
-        if start != () or (limit is not None and not _is_count(limit)):
-            raise LegacyPickleError("a deque is not empty when it is created, or its limit is invalid")
-        self.limit, self.length = limit, 0
+        if start != ():
+            raise LegacyPickleError("a deque is not empty when it is created")
+        self.length = 0
 
     def append(self, item: Any) -> None:
         """Check that the item is a transition, and count it; it was emitted before."""
@@ -126,12 +126,6 @@ class Buffer:
         if item.missing():
             raise LegacyPickleError(f"a transition without {item.missing()}")
         self.length += 1
-        if self.limit is not None and self.length > self.limit:
-            raise LegacyPickleError(f"it has more than the {self.limit} transitions its deque holds")
-
-
-def _is_count(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | np.integer) and int(value) >= 0
 
 
 def _dtype(code: Any, align: Any = 0, copy: Any = 1) -> np.dtype[Any]:
@@ -318,13 +312,9 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
     def load_stop(self) -> None:
         """The end of the pickle, which must be the end of the file."""
         whole = self.stack[0] if len(self.stack) == 1 and not self.metastack else None
-        if type(whole) is not dict:
-            raise LegacyPickleError(f"the pickle ends in the middle of an object; {EXPECTED}")
-        missing = [key for key in ("buffer", "capacity") if key not in whole]
-        if missing:
-            raise LegacyPickleError(f"it has no {' and no '.join(missing)}; {EXPECTED}")
-        if self._buffer is None or whole["buffer"] is not self._buffer:
-            raise LegacyPickleError('the "buffer" is not a deque')
+        complete = type(whole) is dict and {"buffer", "capacity"} <= whole.keys()
+        if self._buffer is None or not complete or whole["buffer"] is not self._buffer:
+            raise LegacyPickleError(f"it ends without a buffer and a capacity; {EXPECTED}")
         if self._buffer.length != self._emitted:
             raise LegacyPickleError("the buffer does not hold the transitions that were read")
         if self.source.file.read(1):
@@ -333,9 +323,10 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
 
     def _set_capacity(self, items: dict[Any, Any]) -> None:
         if "capacity" in items:
-            if not _is_count(items["capacity"]):
+            count = items["capacity"]
+            if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
                 raise LegacyPickleError("the capacity is not a number of transitions")
-            self._capacity = int(items["capacity"])
+            self._capacity = int(count)
 
 
 STANDARD = (

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, Protocol, Self
 
-import numpy as np
 import torch
 
 from lakepond.errors import SampleError
@@ -192,7 +191,5 @@ def _tensor(path: str, array: Array) -> Any:
 
 def _pin(path: str, array: Array) -> Array:
     """A pinned copy of an array."""
-    empty = torch.empty(array.shape, dtype=_tensor(path, array[:0]).dtype, pin_memory=True)
-    pinned: Array = empty.numpy()
-    np.copyto(pinned, array)
+    pinned: Array = _tensor(path, array).pin_memory().numpy()
     return pinned
