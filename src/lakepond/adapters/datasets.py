@@ -16,7 +16,6 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ import torch.distributed
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from lakepond.adapters.epochs import Epoch, EpochPosition
+from lakepond.adapters.notes import commit_numbers
 from lakepond.adapters.torch import to_torch
 from lakepond.errors import SampleError, TooFewSteps
 from lakepond.lake.read.lake import Lake, open_commits
@@ -156,16 +156,13 @@ class LakeDataset(IterableDataset):
         distinct, at = np.unique(ids, return_inverse=True)
         at = at.reshape(ids.shape)
         loaded = LoadedSteps(self.lake, distinct)
-        shared = get_worker_info() is not None
+        in_worker = get_worker_info() is not None
         for start in range(0, len(at), size):
             part = slice(start, start + size)
-            memory = _SharedMemory() if shared else None
-            allocate = partial(np.empty, dtype=np.uint8) if memory is None else memory.allocate
-            data, places = loaded.batch(at[part], allocate, None if weight is None else weight[part])
-            if memory is None:
-                yield to_torch(views(loaded.form, data, places))
-            else:
-                yield _Sent(memory.tensor, loaded.form, places)  # type: ignore[misc]
+            memory = _Memory(shared=in_worker)
+            _, places = loaded.batch(at[part], memory.allocate, None if weight is None else weight[part])
+            sent = _Sent(memory.tensor, loaded.form, places)
+            yield sent if in_worker else _received(*sent.parts)  # type: ignore[misc]
 
     # --- position ----------------------------------------------------------------------------------
 
@@ -174,7 +171,7 @@ class LakeDataset(IterableDataset):
 
         With worker processes ask the `LakeLoader`, which knows what it handed out.
         """
-        return {**self._position.state_dict(), **self._settings(), "commits": self._commits()}
+        return {**self._position.state_dict(), **self._settings(), "commits": commit_numbers(self.lake)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a position, at the commit of the lake that it was saved with.
@@ -186,7 +183,7 @@ class LakeDataset(IterableDataset):
         new._position = EpochPosition.from_state_dict(state)
         commits = state.get("commits")
         with ExitStack() as opened:
-            if commits != self._commits():
+            if commits != commit_numbers(self.lake):
                 if not isinstance(commits, dict):
                     raise SampleError(f"{state!r} is not a position that state_dict() returned: no commits.")
                 new.lake = open_commits(self.lake.path, commits)
@@ -205,9 +202,6 @@ class LakeDataset(IterableDataset):
     def _settings(self) -> dict[str, Any]:
         sequence = None if self._sequence is None else list(self._sequence)
         return {**self._order(), "sequence": sequence, "buffer_bytes": self._buffer_bytes}
-
-    def _commits(self) -> dict[str, int]:
-        return {name: head.number for name, head in self.lake.heads.items()}
 
 
 class LakeLoader(DataLoader):
@@ -299,14 +293,16 @@ def _opened(owner: object, lake: Lake | str | Path) -> Lake:
 # --- between processes -------------------------------------------------------------------------------
 
 
-class _SharedMemory:
-    """Memory that another process can map: one file descriptor for all arrays of a batch."""
+class _Memory:
+    """The memory of a batch; shared: another process can map it, by one file descriptor for all arrays."""
 
     tensor: Any
 
+    def __init__(self, *, shared: bool) -> None:
+        self._new = torch.UntypedStorage._new_shared if shared else torch.UntypedStorage
+
     def allocate(self, size: int) -> Array:
-        storage = torch.UntypedStorage._new_shared(size)
-        self.tensor = torch.empty(0, dtype=torch.uint8).set_(storage)
+        self.tensor = torch.empty(0, dtype=torch.uint8).set_(self._new(size))
         array: Array = self.tensor.numpy()
         return array
 
@@ -314,11 +310,11 @@ class _SharedMemory:
 class _Sent:
     """A batch on its way to another process, where it arrives as a `Batch` of tensors."""
 
-    def __init__(self, tensor: Any, form: Tree, places: tuple[Place, ...]) -> None:
-        self._parts = tensor, form, places
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, self._parts
+        return _received, self.parts
 
 
 def _received(tensor: Any, form: Tree, places: tuple[Place, ...]) -> Batch:
@@ -341,11 +337,9 @@ def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]
     if (rank is None) != (world_size is None):
         raise SampleError(f"rank={rank} and world_size={world_size} are given together or not at all.")
     if rank is None or world_size is None:
+        rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        else:
-            rank = int(os.environ.get("RANK", "0"))
-            world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if not 0 <= rank < world_size:
         raise SampleError(f"rank must be in [0, {world_size}), the world size, but is {rank}.")
     return rank, world_size

@@ -1,4 +1,4 @@
-"""What adapters note with the commits of a lake, to know how to continue it."""
+"""Commits of a lake by the notes that adapters made with them, and by their numbers."""
 
 from __future__ import annotations
 
@@ -24,3 +24,8 @@ def newest_noted(lake: Lake, key: str) -> Commit | None:
                     if key in commit.note:
                         return commit
     return None
+
+
+def commit_numbers(lake: Lake) -> dict[str, int]:
+    """The number of the open commit of each writer."""
+    return {name: head.number for name, head in lake.heads.items()}

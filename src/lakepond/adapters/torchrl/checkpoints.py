@@ -12,7 +12,7 @@ from tensordict import is_tensor_collection
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
 from lakepond.adapters.notes import newest_noted
-from lakepond.adapters.torchrl.keys import NOTE, PIECE_BYTES, Keys, record_steps
+from lakepond.adapters.torchrl.keys import NOTE, PIECE_BYTES, Keys, positions_of, record_steps
 from lakepond.errors import LakepondError, RecordError, SpecError
 from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
@@ -45,7 +45,7 @@ class LakeCheckpointer(StorageCheckpointerBase):
 
     def mark_update(self, index: Any) -> None:
         """Called by TorchRL's writers with the positions that they wrote."""
-        at = np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index)
+        at = positions_of(index)
         ndim = self._saved[0].ndim if self._saved else 1
         self._written.append(np.unique(at[..., 0]) if ndim > 1 and at.ndim > 1 else np.atleast_1d(at))
 

@@ -20,7 +20,7 @@ from lakepond.adapters.notes import newest_noted
 from lakepond.errors import RecordError, SpecError
 from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
-from lakepond.types import RESERVED, Array, Batch, Field, Spec, leaves
+from lakepond.types import RESERVED, Array, Batch, Field, Spec, keys_of, leaves
 
 NOTE = "torchrl"
 """the key of the commit notes that have the keys"""
@@ -90,12 +90,12 @@ class Keys:
     def of_spec(cls, spec: Spec) -> Keys:
         """The keys for a lake that another program recorded, as TorchRL names them."""
         keys = []
-        for name, front in (("obs", ()), ("next_obs", ("next",))):
-            for path, leaf in leaves(spec.obs, name):
-                rest = tuple(re.findall(r"\['?([^'\]]+)'?\]", path)) or ("observation",)
+        roots = (("obs", (), spec.obs), ("next_obs", ("next",), spec.obs), ("action", ACTION, spec.action))
+        for name, front, tree in roots:
+            for path, leaf in leaves(tree, name):
+                inner = tuple(map(str, keys_of(path.removeprefix(name)) or ()))
+                rest = inner if inner or front == ACTION else ("observation",)
                 keys.append(Key((*front, *rest), path, leaf.shape))
-        for path, leaf in leaves(spec.action, "action"):
-            keys.append(Key(("action", *re.findall(r"\['?([^'\]]+)'?\]", path)), path, leaf.shape))
         for name in ("reward", "terminated", "truncated", "done"):
             keys.append(Key(("next", name), name, (1,)))
         keys += [Key((name,), name, field.shape) for name, field in spec.extras.items()]
@@ -254,3 +254,8 @@ def _field(path: Path, tensor: Any) -> Field:
 def _array(tensor: Any) -> Array:
     array: Array = tensor.detach().cpu().contiguous().numpy()
     return array
+
+
+def positions_of(index: Any) -> Array:
+    """A position, or several, as an array."""
+    return np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index)

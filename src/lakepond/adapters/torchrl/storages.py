@@ -21,7 +21,8 @@ from torchrl.data import (
 )
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
-from lakepond.adapters.torchrl.keys import NOTE, Keys, record_steps
+from lakepond.adapters.notes import commit_numbers
+from lakepond.adapters.torchrl.keys import NOTE, Keys, positions_of, record_steps
 from lakepond.errors import RecordError, SpecError
 from lakepond.lake.format.link_notes import cleared_before
 from lakepond.lake.read.lake import Lake
@@ -52,12 +53,10 @@ class StepsStorage(TensorStorage):
         if isinstance(index, tuple) and len(index) == 1:
             index = index[0]
         if isinstance(index, slice):
-            index = np.arange(len(self))[index]
-        elif isinstance(index, range):
+            index = range(len(self))[index]
+        if isinstance(index, range):
             index = np.arange(index.start, index.stop, index.step)
-        elif isinstance(index, torch.Tensor):
-            index = index.cpu().numpy()
-        at = np.asarray(index)
+        at = positions_of(index)
         if at.dtype == np.bool_:
             at = np.flatnonzero(at)
         size = len(self)
@@ -109,9 +108,14 @@ class ReplayStorage(StepsStorage):
         self._path = None if path is None else Path(path)
         self._keys: Keys | None = None
         self._replay: Replay | None = None
-        self._recorded = self._base = 0
+        self._base = 0
+        """the step at position 0 of the first round: the one after the last that was cleared"""
         if self._path is not None and any((self._path / "commits").glob("*.json")):
             self._open(None)
+
+    @property
+    def _recorded(self) -> int:
+        return 0 if self._replay is None else self._replay.recorded
 
     @property
     def replay(self) -> Replay:
@@ -128,7 +132,6 @@ class ReplayStorage(StepsStorage):
             self._replay = Replay(spec, self.max_size)
         else:
             self._replay = Replay.open(self._path, spec, self.max_size, commit=commit)
-            self._recorded = self._replay.recorded
             if keys is None or self._recorded:
                 with self._replay.lake(commit) as lake:
                     keys, self._base = Keys.of_lake(lake), cleared_before(lake.commit)
@@ -138,7 +141,8 @@ class ReplayStorage(StepsStorage):
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Append steps; `cursor` must be where the next ones go, as a round-robin writer has it."""
-        one = isinstance(cursor, int) or (isinstance(cursor, torch.Tensor) and cursor.ndim == 0)
+        at = positions_of(cursor)
+        one, at = at.ndim == 0, at.reshape(-1)
         if isinstance(data, list | tuple) and all(isinstance(d, torch.Tensor | TensorDict) for d in data):
             data = torch.stack(list(data))
         if isinstance(data, torch.Tensor):
@@ -148,7 +152,6 @@ class ReplayStorage(StepsStorage):
                 f"{type(self).__name__} stores tensors and TensorDicts, not {type(data).__name__}."
             )
         steps = data.unsqueeze(0) if one else data
-        at = np.asarray(cursor.cpu() if isinstance(cursor, torch.Tensor) else cursor).reshape(-1)
         expected = (self._recorded - self._base + np.arange(len(at))) % self.max_size
         if not np.array_equal(at, expected) or len(steps) != len(at):
             raise RecordError(
@@ -166,7 +169,6 @@ class ReplayStorage(StepsStorage):
             self._open(Keys.of_tensordict(steps[0]))
         assert self._keys is not None
         record_steps(self.replay, self._keys, steps, np.zeros(len(steps), np.int64))
-        self._recorded += len(steps)
 
     def _tensordict(self, positions: Array) -> Any:
         newest = self._recorded - self._base - 1
@@ -265,15 +267,15 @@ class LakeStorage(StepsStorage):
 
     def state_dict(self) -> dict[str, Any]:
         """The path and the commits of the lake."""
-        return {"path": str(self.lake.path), "commits": _numbers(self.lake)}
+        return {"path": str(self.lake.path), "commits": commit_numbers(self.lake)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Check that it is the same lake at the same commits."""
         _check_state(self, state_dict, "commits")
-        if state_dict["commits"] != _numbers(self.lake):
+        if state_dict["commits"] != commit_numbers(self.lake):
             raise SpecError(
                 f"the state is of the commits {state_dict['commits']}, {self.lake.path} is open at "
-                f"{_numbers(self.lake)}; pass Lake.open(path, commit=...)."
+                f"{commit_numbers(self.lake)}; pass Lake.open(path, commit=...)."
             )
 
     def dumps(self, path: Any) -> None:
@@ -321,7 +323,3 @@ def _check_state(storage: Any, state: dict[str, Any], key: str) -> None:
             f"the state of this {type(storage).__name__} needs {key!r}, but has {sorted(state)}: another "
             "kind of storage saved it. Load it there and extend this buffer with its steps."
         )
-
-
-def _numbers(lake: Lake) -> dict[str, int]:
-    return {name: head.number for name, head in lake.heads.items()}
