@@ -20,12 +20,8 @@ class StoredArray:
     def __init__(self, buffer: LakepondReplayBuffer, name: str, key: str | None = None) -> None:
         self._buffer, self._name, self._key = buffer, name, key
         spec = buffer.spec
-        field: Any = {
-            "obs": spec.obs,
-            "next_obs": spec.obs,
-            "action": spec.action,
-            "reward": spec.reward,
-        }.get(name, Field((), "float32"))
+        fields = {"obs": spec.obs, "next_obs": spec.obs, "action": spec.action, "reward": spec.reward}
+        field: Any = fields.get(name, Field((), "float32"))
         field = field if key is None else field[key]
         self.dtype: np.dtype[Any] = np.dtype(field.dtype)
         self.shape: tuple[int, ...] = (buffer.buffer_size, buffer.n_envs, *field.shape)
@@ -45,12 +41,9 @@ class StoredArray:
             pos, env, rest = self._cells(index)
         ids = buffer.ids_at(pos, env)
         recorded = ids < buffer.replay.recorded
-        if recorded.all():
-            found = self._read(ids)
-        else:
-            found = np.zeros((*ids.shape, *self.shape[2:]), self.dtype)
-            if recorded.any():
-                found[recorded] = self._read(ids[recorded])
+        found = np.zeros((*ids.shape, *self.shape[2:]), self.dtype)
+        if recorded.any():
+            found[recorded] = self._read(ids[recorded])
         return found[(slice(None),) * ids.ndim + rest] if rest else found
 
     def _read(self, ids: Array) -> Array:

@@ -25,7 +25,7 @@ from lakepond.errors import LakeNotFound, RecordError, ReplayClosed, SpecError
 from lakepond.flow.agents_to_pond import FIELDS
 from lakepond.replay import Replay
 from lakepond.spaces import from_gymnasium
-from lakepond.types import Array, Batch, Field, Spec, Tree, leaves
+from lakepond.types import Array, Batch, Field, Spec, Tree, leaves, map_leaves
 
 COMMIT_EVERY = 10_000
 """steps between two commits to a lake, by default"""
@@ -156,7 +156,7 @@ class LakepondReplayBuffer(ReplayBuffer):
     def ids_at(self, pos: Array, env: Array) -> Array:
         """The step ids at positions and environments; ids that are not recorded yet for empty positions."""
         newest = self._rounds - 1
-        rounds = newest - (newest - pos) % self.buffer_size if self._rounds >= self.buffer_size else pos
+        rounds = newest - (newest - pos) % self.buffer_size if self.full else pos
         ids: Array = self._storage.about["first"] + rounds * self.n_envs + env
         return ids
 
@@ -206,12 +206,9 @@ class LakepondReplayBuffer(ReplayBuffer):
         self.pos += 1
         if self.pos == self.buffer_size:
             self.pos, self.full = 0, True
-        if self.path is not None and replay.recorded - self._committed >= self._commit_after:
+        uncommitted = replay.recorded - self._committed
+        if self.path is not None and uncommitted >= min(self.commit_every, max(1, replay.capacity // 2)):
             self.commit(wait=False)
-
-    @property
-    def _commit_after(self) -> int:
-        return min(self.commit_every, max(1, self.replay.capacity // 2))
 
     def _values(self, name: str, field: Tree, value: Any) -> Tree:
         """A value of all environments with the dtype and shape of the spec, cast as SB3 casts it."""
@@ -267,7 +264,7 @@ class LakepondReplayBuffer(ReplayBuffer):
             )
         chosen = self.replay.sample(batch_size, rng=rng, beta=self.beta, exclude=self._fields)
         samples = self._samples(chosen.step_id, env)
-        weights = self._tensor(chosen.weight.astype(np.float32)[:, None])
+        weights = self._tensors(chosen.weight.astype(np.float32)[:, None])
         return PrioritizedSamples(*samples, weights=weights, step_ids=chosen.step_id)  # type: ignore[misc]
 
     def update_priorities(self, step_ids: Any, priorities: Any) -> None:
@@ -282,9 +279,8 @@ class LakepondReplayBuffer(ReplayBuffer):
     def _samples(self, ids: Array, env: Any) -> Any:
         """The steps with these ids as SB3's samples."""
         batch = self.replay.steps(ids, n_step=self.n_steps, gamma=self.gamma)
-        if self.n_steps == 1:
-            return self._as_samples(batch, self._normalize_reward(batch.reward[:, None], env), None, env)
-        return self._as_samples(batch, *self._returns(batch, env), env)
+        rewards, discounts = self._returns(batch, env)
+        return self._as_samples(batch, rewards, discounts, env)
 
     def _as_samples(self, batch: Batch, rewards: Array, discounts: Array | None, env: Any) -> Any:
         """SB3's samples of a batch; a `done` is 1 where the bootstrap value must be ignored."""
@@ -294,22 +290,22 @@ class LakepondReplayBuffer(ReplayBuffer):
         kind = DictReplayBufferSamples if isinstance(batch.obs, dict) else ReplayBufferSamples
         return kind(
             observations=self._tensors(self._normalize_obs(batch.obs, env)),
-            actions=self._tensor(batch.action),
+            actions=self._tensors(batch.action),
             next_observations=self._tensors(self._normalize_obs(batch.next_obs, env)),
-            dones=self._tensor(ended.astype(np.float32)[:, None]),
-            rewards=self._tensor(rewards),
-            discounts=None if discounts is None else self._tensor(discounts),
+            dones=self._tensors(ended.astype(np.float32)[:, None]),
+            rewards=self._tensors(rewards),
+            discounts=None if discounts is None else self._tensors(discounts),
         )
 
-    def _returns(self, batch: Batch, env: Any) -> tuple[Array, Array]:
+    def _returns(self, batch: Batch, env: Any) -> tuple[Array, Array | None]:
         """The n-step return and the discount after it, in SB3's order of operations and precision.
 
         Each reward is normalised, and so clipped, before they are summed.
         """
-        steps = np.arange(self.n_steps)
-        newest = (
-            self.replay.recorded - self.n_envs + (batch.step_id - self._storage.about["first"]) % self.n_envs
-        )
+        if self.n_steps == 1:
+            return self._normalize_reward(batch.reward[:, None], env), None
+        steps, first = np.arange(self.n_steps), self._storage.about["first"]
+        newest = self.replay.recorded - self.n_envs + (batch.step_id - first) % self.n_envs
         ids = np.minimum(batch.step_id[:, None] + steps * self.n_envs, newest[:, None])
         counted = steps < batch.num_steps[:, None]
         each = self._normalize_reward(self.replay.steps(ids, exclude=self._fields).reward, env)
@@ -318,11 +314,8 @@ class LakepondReplayBuffer(ReplayBuffer):
         return rewards, self.gamma ** batch.num_steps.astype(np.float32)[:, None]
 
     def _tensors(self, tree: Tree) -> Any:
-        return {k: self._tensor(v) for k, v in tree.items()} if isinstance(tree, dict) else self._tensor(tree)
-
-    def _tensor(self, array: Array) -> Any:
-        """A tensor on the device; on the CPU it shares the memory of the array, which has no other owner."""
-        return torch.as_tensor(array, device=self.device)
+        """Tensors on the device; on the CPU they share the memory of the arrays, which nobody else has."""
+        return map_leaves(lambda array: torch.as_tensor(array, device=self.device), tree)
 
     # --- SB3's arrays ----------------------------------------------------------------------------------
 
