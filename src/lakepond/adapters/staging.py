@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -23,61 +22,41 @@ def refuse_existing(target: Path) -> None:
 
 @contextmanager
 def new_lake(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder for a lake; when the block ends, verify the lake and rename it to `target`.
+    """Yield the path of a lake to make; when the block ends, verify the lake and rename it to `target`.
 
-    If the block or the verification fails, the temporary folder is deleted and nothing appears at `target`.
-    The temporary folders of imports to the same target that were killed are deleted first; a flock on its
-    folder distinguishes a running import from a dead one.
+    It is in a temporary folder, which is deleted in any case: if the block or the verification fails, nothing
+    appears at `target`. What an import that was killed has left in that folder is deleted first. A flock on
+    the folder makes a second import to the same target fail at once.
     """
     refuse_existing(target)
     make_folders(target.parent)
-    for left in target.parent.glob(f".{glob.escape(target.name)}.*{ASIDE}"):
-        _delete_if_dead(left)
-    folder, descriptor = _make_locked(target)
+    folder = target.with_name(f".{target.name}{ASIDE}")
+    folder.mkdir(exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        yield folder
-        with Lake.open(folder) as lake:
-            lake.verify()
-        refuse_existing(target)
+        _lock(descriptor, target)
+        built = folder / "lake"
         try:
-            folder.rename(target)
-        except OSError:
-            refuse_existing(target)  # another process has just made it
-            raise
-        sync_folder(target.parent)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+            shutil.rmtree(built, ignore_errors=True)
+            yield built
+            with Lake.open(built) as lake:
+                lake.verify()
+            refuse_existing(target)
+            built.rename(target)
+            sync_folder(target.parent)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(descriptor)
 
 
-def _make_locked(target: Path) -> tuple[Path, int]:
-    """A new temporary folder, and the descriptor whose flock shows that its import is running."""
-    while True:
-        folder = target.with_name(f".{target.name}.{os.urandom(4).hex()}{ASIDE}")
-        folder.mkdir()
-        try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue  # another import took the folder for that of a dead one, before it was locked
+def _lock(descriptor: int, target: Path) -> None:
+    """Lock the folder of an import; `SpecError` if another import has it, or has just deleted it."""
+    free = True
+    with suppress(OSError):  # a file system without locks: a lake cannot be written there either
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(descriptor)
-            continue
-        except OSError:
-            pass  # a file system without locks: nothing is deleted there either
-        if folder.exists():
-            return folder, descriptor
-        os.close(descriptor)
-
-
-def _delete_if_dead(folder: Path) -> None:
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder)
-        finally:
-            os.close(descriptor)
+            free = False
+    if not free or not os.fstat(descriptor).st_nlink:
+        raise SpecError(f"another import to {target} is running; wait for it, or name another folder.")
