@@ -210,14 +210,14 @@ def trained(algorithm, env_id, buffer_class, *, n_envs, options=None, **argument
         replay_buffer_class=buffer_class,
         replay_buffer_kwargs=options,
         policy_kwargs={"net_arch": [16]},
-        learning_starts=60,
-        buffer_size=120,  # overwritten several times
+        learning_starts=40,
+        buffer_size=60,  # overwritten several times
         seed=0,
         device="cpu",
         **arguments,
     )
     losses = Losses(model)
-    model.learn(330)
+    model.learn(200)
     return model, losses.values
 
 

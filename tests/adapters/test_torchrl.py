@@ -351,12 +351,12 @@ import os, sys
 sys.path.insert(0, sys.argv[2])
 from test_torchrl import FailsAfter, checkpointed, checkpoints, steps
 
-checkpoints.POND_BYTES, checkpoints.PIECE_BYTES = 100 * 700, 50 * 700
-buffer = checkpointed(1000)
-buffer.extend(steps(0, 1000))
+checkpoints.POND_BYTES, checkpoints.PIECE_BYTES = 60 * 700, 30 * 700
+buffer = checkpointed(300)
+buffer.extend(steps(0, 300))
 buffer.storage.dumps(sys.argv[1])
-buffer.extend(steps(1000, 1900))
-checkpoints.record_steps = FailsAfter(12, lambda: os._exit(0))
+buffer.extend(steps(300, 570))
+checkpoints.record_steps = FailsAfter(6, lambda: os._exit(0))
 buffer.storage.dumps(sys.argv[1])
 """
 
@@ -367,17 +367,17 @@ def test_a_kill_during_a_large_dump_leaves_the_checkpoint_before_it(tmp_path, mo
     subprocess.run(program, check=True, timeout=300)
     with lp.Lake.open(tmp_path / "lake") as lake:
         assert lake.commit.note["automatic"]
-    assert loaded(tmp_path, 1000) == list(range(1000))
+    assert loaded(tmp_path, 300) == list(range(300))
     storage = LakeStorage(tmp_path / "lake")
     assert storage[0]["collector", "traj_ids"].shape == ()
     storage.lake.close()
-    monkeypatch.setattr(checkpoints, "POND_BYTES", 100 * 700)
-    monkeypatch.setattr(checkpoints, "PIECE_BYTES", 50 * 700)
-    buffer = checkpointed(1000)
-    for start in (5000, 6000, 7000):
-        buffer.extend(steps(start, start + 1000))
+    monkeypatch.setattr(checkpoints, "POND_BYTES", 60 * 700)
+    monkeypatch.setattr(checkpoints, "PIECE_BYTES", 30 * 700)
+    buffer = checkpointed(300)
+    for start in (5000, 6000):
+        buffer.extend(steps(start, start + 300))
         buffer.storage.dumps(tmp_path)
-        assert loaded(tmp_path, 1000) == list(range(start, start + 1000))
+        assert loaded(tmp_path, 300) == list(range(start, start + 300))
     buffer.storage.checkpointer.close()
     assert len(list((tmp_path / "lake" / "commits").glob("*.json"))) == 2  # older ones are deleted
 
