@@ -217,7 +217,7 @@ def trained(algorithm, env_id, buffer_class, *, n_envs, options=None, **argument
         **arguments,
     )
     losses = Losses(model)
-    model.learn(200)
+    model.learn(240)
     return model, losses.values
 
 
