@@ -277,15 +277,16 @@ def test_workers_divide_an_epoch_and_continue_it_with_fork_and_spawn(tmp_path):
         streams = [batch.step_id for batch in LakeLoader(LakeDataset(path, 8, seed=3, replace=True))]
         for context in ("fork", "spawn"):
             dataset = LakeDataset(path, 8, seed=3)
-            loader = LakeLoader(dataset, num_workers=2, multiprocessing_context=context)
+            loader = LakeLoader(dataset, num_workers=2 if context == "fork" else 1,
+                                multiprocessing_context=context)  # a spawned one imports PyTorch again
             batches = []
             for batch in loader:  # abandoned while the workers have read ahead
                 batches.append(batch)
                 if len(batches) == 5:
                     break
             state = loader.state_dict()
-            rest = LakeLoader(LakeDataset(path, 8, seed=3), num_workers=0 if context == "fork" else 1,
-                              multiprocessing_context=None if context == "fork" else context)
+            rest = LakeLoader(LakeDataset(path, 8, seed=3), num_workers=1 if context == "fork" else 0,
+                              multiprocessing_context=context if context == "fork" else None)
             rest.load_state_dict(state)
             batches += list(rest)
             assert np.array_equal(ids(batches), np.arange(150)), context

@@ -133,7 +133,8 @@ def _dtype(code: Any, align: Any = 0, copy: Any = 1) -> np.dtype[Any]:
     if code not in DTYPES:
         objects = " (Python objects)" if isinstance(code, str) and code.startswith("O") else ""
         raise LegacyPickleError(f"dtype {code!r}{objects} is refused; only numbers and bools are read")
-    return np.dtype(code, copy=True)
+    dtype: np.dtype[Any] = np.dtype(code, copy=True)
+    return dtype
 
 
 def _scalar(dtype: Any, data: Any) -> np.generic:
@@ -267,13 +268,14 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
 
     def load_build(self) -> None:
         """Complete an array, or give a dtype its byte order."""
-        state, target = self.stack.pop(), self.stack[-1]
+        state = self.stack.pop()
+        target: Any = self.stack[-1]
         match target, state:
             case ArrayAt(), (1, shape, dtype, bool(fortran), data):
                 target.set(data, dtype, shape, "F" if fortran else "C")
             case np.dtype(), (3, "<" | ">" | "|" as order, None, None, None, -1, -1, 0):
                 if order != "|":
-                    target.__setstate__((3, order, None, None, None, -1, -1, 0))  # type: ignore[arg-type]
+                    target.__setstate__((3, order, None, None, None, -1, -1, 0))
             case _:
                 raise LegacyPickleError("an array or dtype has fields or a state that NumPy does not write")
 
@@ -311,7 +313,7 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
 
     def load_stop(self) -> None:
         """The end of the pickle, which must be the end of the file."""
-        whole = self.stack[0] if len(self.stack) == 1 and not self.metastack else None
+        whole: Any = self.stack[0] if len(self.stack) == 1 and not self.metastack else None
         complete = type(whole) is dict and {"buffer", "capacity"} <= whole.keys()
         if self._buffer is None or not complete or whole["buffer"] is not self._buffer:
             raise LegacyPickleError(f"it ends without a buffer and a capacity; {EXPECTED}")
