@@ -290,13 +290,22 @@ def _episode(found: dict[str, Any], obs_space: Any, action_space: Any, jpeg: boo
     stream = np.ravel(infos.get("stream", 0))
     if len(stream) and (stream.dtype.kind not in "iu" or (stream[:steps] != stream[0]).any()):
         raise SpecError("the info `stream` must be one integer per episode; rename it in the dataset.")
+    extras = {
+        name: values[:steps]
+        for name, values in infos.items()
+        if isinstance(values, np.ndarray)
+        and values.dtype.kind in "biufc"
+        and name != "stream"
+        and name.isidentifier()
+        and steps <= len(values) <= steps + 1
+    }
     return Episode(
         obs=obs,
         action=map_leaves(lambda leaf: leaf[:steps], actions),
         reward=columns[0][:steps],
         terminated=columns[1][:steps].astype(bool),
         truncated=columns[2][:steps].astype(bool),
-        extras=dict(_extras(infos, steps)),
+        extras=extras,
         stream=int(stream[0]) if len(stream) else 0,
     )
 
@@ -330,11 +339,3 @@ def _decoded(frames: Any, shape: tuple[int, ...]) -> Array:
                 raise ValueError(f"an image has {image.size} pixels where {shape} is declared")
             found.append(np.asarray(image))
     return np.stack(found)
-
-
-def _extras(infos: dict[str, Any], steps: int) -> Iterator[tuple[str, Array]]:
-    for name, values in infos.items():
-        if not isinstance(values, np.ndarray) or values.dtype.kind not in "biufc" or name == "stream":
-            continue
-        if name.isidentifier() and steps <= len(values) <= steps + 1:
-            yield name, values[:steps]
