@@ -91,18 +91,21 @@ def cramped(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestReading:
     @pytest.mark.parametrize("packed", [False, True])
     @pytest.mark.parametrize("protocol", PROTOCOLS)
-    @pytest.mark.parametrize(("count", "shared"), [(0, True), (1, True), (2, False), (2, True), (1001, True)])
+    @pytest.mark.parametrize(
+        ("count", "shape", "shared"),
+        [
+            (0, (6, 5), True),
+            (1, (6, 5), True),
+            (2, (6, 5), False),
+            (1001, (6, 5), True),
+            (9, (60, 108, 9), True),
+        ],
+    )
     def test_reads_what_pickle_reads(
-        self, tmp_path: Path, packed: bool, protocol: int, count: int, shared: bool
+        self, tmp_path: Path, packed: bool, protocol: int, count: int, shape: tuple[int, ...], shared: bool
     ) -> None:
-        data = pickle.dumps(buffer_of(count, shared=shared), protocol)
+        data = pickle.dumps(buffer_of(count, shape, shared=shared), protocol)
         assert_reads_as_pickle(put(tmp_path / "replay_buffer.pkl", data, packed), data)
-
-    @pytest.mark.parametrize("packed", [False, True])
-    @pytest.mark.parametrize("protocol", PROTOCOLS)
-    def test_reads_large_arrays(self, tmp_path: Path, packed: bool, protocol: int) -> None:
-        data = pickle.dumps(buffer_of(9, (60, 108, 9)), protocol)
-        assert_reads_as_pickle(put(tmp_path / "b", data, packed), data)
 
     @pytest.mark.parametrize("packed", [False, True])
     @pytest.mark.parametrize("protocol", PROTOCOLS)
