@@ -275,7 +275,7 @@ class Unpickler(PythonUnpickler):  # type: ignore[misc]
                 target.set(data, dtype, shape, "F" if fortran else "C")
             case np.dtype(), (3, "<" | ">" | "|" as order, None, None, None, -1, -1, 0):
                 if order != "|":
-                    target.__setstate__((3, order, None, None, None, -1, -1, 0))
+                    target.__setstate__((3, order, None, None, None, -1, -1, 0))  # type: ignore[attr-defined]
             case _:
                 raise LegacyPickleError("an array or dtype has fields or a state that NumPy does not write")
 
