@@ -16,11 +16,10 @@ from lakepond.cli import main
 from lakepond.formats import duration, number, percent, short, size
 from lakepond.lake.elsewhere import Elsewhere
 from lakepond.report.captions import caption
-from lakepond.report.chart import Bars, Chart, Line, as_json, histogram, spike_limit
+from lakepond.report.chart import Bars, Chart, Line, as_json, histogram, mean_line, spike_limit
 from lakepond.report.figures import figures
 from lakepond.report.gathered import gather
 from lakepond.report.page import render, write_report
-from lakepond.report.seeds import mean_line
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +41,8 @@ def test_a_run_is_read_as_it_was_logged(runs):
     assert (run.name, run.trainer, run.x_name) == ("erl-1", "erl", "generation")
     assert list(run.metrics["fitness_best"].y) == [10, 20, 30, 40, 50, 60]
     assert "note" not in run.metrics
-    assert [g.steps for g in run.growth] == [20, 40, 60, 80, 100, 120]
-    assert [number for number, _ in run.checkpoints] == [6]
+    assert [commit["steps"] for commit in run.growth] == [20, 40, 60, 80, 100, 120]
+    assert len(run.checkpoints) == 1
     assert run.problems == []
     assert run.evaluations[0].equity["champion"][-1] == 1.09
 
@@ -182,7 +181,9 @@ def test_uploads_and_the_last_push_are_told(tmp_path):
     Elsewhere(run / "lake", "gs://bucket/run/lake").add(away)
     note = {"url": "gs://bucket/run", "time": 1.7e9, "last_error": "no <network>"}
     (run / "upload.json").write_text(json.dumps(note))
-    assert gather(run).uploads == {"gs://bucket/run/lake": (1, sizes[away[0]], len(sizes))}
+    (place,) = gather(run).uploads
+    counts = place["place"], place["files"], place["bytes"], place["files_of"]
+    assert counts == ("gs://bucket/run/lake", 1, sizes[away[0]], len(sizes))
     (page,) = write_report([run], tmp_path / "report.html")
     text = page.read_text()
     assert f"1 of {len(sizes)}" in text
@@ -199,7 +200,7 @@ def test_what_is_broken_is_named_and_the_rest_is_told(tmp_path):
     (run / "evaluation" / "holdout" / "result.json").write_text("[")
     found = gather(run)
     assert len(found.metrics["fitness_best"].y) == 6
-    assert [g.number for g in found.growth] == [0, 1, 2, 4, 5]
+    assert [commit["number"] for commit in found.growth] == [0, 1, 2, 4, 5]
     assert len(found.problems) == 3
     (page,) = write_report([run], tmp_path / "report.html")
     for part in ("metrics.jsonl", "0000000003.json", "result.json"):

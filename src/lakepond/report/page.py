@@ -16,12 +16,12 @@ from pathlib import Path
 from lakepond._version import __version__
 from lakepond.formats import json_ready
 from lakepond.lake.files import write_bytes
+from lakepond.report import png
 from lakepond.report.captions import caption
 from lakepond.report.chart import Drawing, as_json
-from lakepond.report.facts import key_figures
 from lakepond.report.figures import Figures, figures
 from lakepond.report.gathered import RunFolder, gather
-from lakepond.report.tables import market_tables, resets_table, runs_section, table, uploads_tables
+from lakepond.report.tables import key_figures_of, market_tables, resets_table, runs_section, uploads_tables
 
 SECTIONS = (
     ("learning", "Learning and lake"),
@@ -48,12 +48,12 @@ def write_report(
     write_bytes(out.parent, out.name, render(runs, drawn).encode())
     written = [out]
     if pictures is not None:
-        from lakepond.report import png
-
         home = Path(pictures)
         home.mkdir(parents=True, exist_ok=True)
         for name, drawing in _files(drawn).items():
-            written += png.save(drawing, [home / f"{name}.svg", home / f"{name}.png"])
+            files = [home / f"{name}.svg", home / f"{name}.png"]
+            png.save([drawing], files)
+            written += files
     return written
 
 
@@ -104,7 +104,7 @@ def render(runs: Sequence[RunFolder], drawn: Figures) -> str:
         '<body><a class="skip" href="#main">Skip to content</a><main id="main">'
         f"<header><h1>{escape(title)}</h1><p>{_subtitle(runs)}</p></header>"
         f'<nav aria-label="Sections">{links}<a href="#run">Run and settings</a></nav>'
-        f"{''.join(problems)}{_figures_of_runs(runs)}"
+        f"{''.join(problems)}{key_figures_of(runs)}"
         '<noscript><p class="note">The charts need JavaScript; their captions and the tables do not.</p>'
         f"</noscript>{''.join(sections)}{runs_section(runs)}"
         f"<footer><p>Written by lakepond {__version__} on {moment}. Charts: uPlot (MIT). Drag to zoom, "
@@ -148,17 +148,3 @@ def _subtitle(runs: Sequence[RunFolder]) -> str:
     state = "running" if run.running else "not running"
     created = str(run.about.get("created", ""))[:16].replace("T", " ")
     return escape(f"{run.trainer}, started {created} UTC, {state}")
-
-
-def _figures_of_runs(runs: Sequence[RunFolder]) -> str:
-    if len(runs) == 1:
-        inner = "".join(
-            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(words)}</small></dd></div>"
-            for name, value, words in key_figures(runs[0])
-        )
-        return f'<dl class="facts">{inner}</dl>' if inner else ""
-    columns = [{name: (value, words) for name, value, words in key_figures(run)} for run in runs]
-    names = dict.fromkeys(name for column in columns for name in column)
-    rows = [[name, *(column.get(name, ("–", ""))[0] for column in columns)] for name in names]
-    heads = ["", *(run.name for run in runs)]
-    return table(heads, rows, "Key figures of the runs", numbers=range(1, len(runs) + 1))

@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
-import numpy as np
-
-from lakepond.report.chart import POINTS, Line, line
+from lakepond.report.chart import Line, Points, line, mean_line
 from lakepond.report.gathered import RunFolder
 
 SEED = "seed"
 NOTE = "Several seeds: the mean over the steps that all of them reached; the band is their range."
-Points = tuple[Sequence[float], Sequence[float]]
 
 
 class Side(NamedTuple):
@@ -41,44 +39,26 @@ def sides(runs: Sequence[RunFolder]) -> list[Side]:
     """The sides of a comparison, in the order of their first runs."""
     if len(runs) == 1:
         return [Side("", (runs[0],), 0)]
-    groups: dict[str, list[RunFolder]] = {}
+    groups: dict[str, dict[str, RunFolder]] = {}  # runs by their other settings, and then by their seed
     for run in runs:
-        settings = {name: value for name, value in run.about["config"].items() if name != SEED}
+        settings = dict(run.about["config"])
+        seed = str(settings.pop(SEED, None))
         key = json.dumps([run.trainer, settings], sort_keys=True, default=str)
-        if any(_seed(run) == _seed(other) for other in groups.get(key, [])):
+        if seed in groups.get(key, {}):
             key += f" {len(groups)}"  # the same seed again is not another seed
-        groups.setdefault(key, []).append(run)
-    names = [_name(group) for group in groups.values()]
+        groups.setdefault(key, {})[seed] = run
+    members = [tuple(group.values()) for group in groups.values()]
+    names = [_name(group) for group in members]
     return [
-        Side(name if names.count(name) == 1 else f"{name} ({group[0].name})", tuple(group), colour)
-        for colour, (name, group) in enumerate(zip(names, groups.values(), strict=True))
+        Side(name if names.count(name) == 1 else f"{name} ({group[0].name})", group, colour)
+        for colour, (name, group) in enumerate(zip(names, members, strict=True))
     ]
-
-
-def _seed(run: RunFolder) -> str:
-    return str(run.about["config"].get(SEED))
 
 
 def _name(group: Sequence[RunFolder]) -> str:
     """The common start of its runs' names."""
     if len(group) == 1:
         return group[0].name
-    first, last = min(run.name for run in group), max(run.name for run in group)
-    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-    common = re.sub(r"[-_./ ]*(seed|s)?[-_./ ]*$", "", first[:same]) or group[0].trainer
-    return f"{common}, {len(group)} seeds"
-
-
-def mean_line(name: str, many: Sequence[Points], colour: int) -> Line:
-    """Mean, lowest and highest of several curves, over the steps that all of them reached."""
-    thinned = [line("", *points) for points in many]
-    first, last = max(one.x[0] for one in thinned), min(one.x[-1] for one in thinned)
-    places = np.unique(np.concatenate([one.x for one in thinned]))
-    places = places[(first <= places) & (places <= last)]
-    if len(places) > POINTS:
-        places = np.linspace(first, last, POINTS)
-    if not len(places):  # no step in common: the first curve as it is
-        return line(name, *many[0], colour)
-    values = np.stack([np.interp(places, one.x, one.y) for one in thinned])
-    mean, low, high = (each(values, axis=0).tolist() for each in (np.mean, np.min, np.max))
-    return Line(name, places.tolist(), mean, low, high, colour)
+    letters = takewhile(lambda some: len(set(some)) == 1, zip(*(run.name for run in group), strict=False))
+    start = re.sub(r"[-_./ ]*(seed|s)?[-_./ ]*$", "", "".join(letter for letter, *_ in letters))
+    return f"{start or group[0].trainer}, {len(group)} seeds"

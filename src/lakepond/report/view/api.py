@@ -20,11 +20,12 @@ from lakepond.cloud.place import Cloud
 from lakepond.flow.following.chains import chains_at
 from lakepond.formats import json_numbers
 from lakepond.lake.read.lake import Lake
+from lakepond.report.commits import summarise
 from lakepond.report.view import fields, files, pictures, trades
 from lakepond.report.view.distribution import describe_distribution
 from lakepond.report.view.episode import describe_episode, find_ids, observe, read_columns
 from lakepond.report.view.episodes import ENDS, ORDERS, ROW, EpisodeIndex
-from lakepond.report.view.opened import OpenedLake, summarise
+from lakepond.report.view.opened import OpenedLake
 from lakepond.report.view.query import BadQuery, Busy, Query, commit_number, one_of, real, whole
 from lakepond.report.view.sharing import describe_sharing
 from lakepond.report.view.training import Training

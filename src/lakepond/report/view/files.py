@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from lakepond.errors import LakeError, LakepondError
-from lakepond.lake.elsewhere import Segments, known, places
+from lakepond.lake.elsewhere import known
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import File, Manifest, Segment
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.read.lake import Lake
 from lakepond.lake.read.verify import QUEUED, THREADS, Check, checks
+from lakepond.report.commits import uploads
 from lakepond.runs.status import UPLOAD
 from lakepond.untrusted import read_json
 
@@ -61,33 +62,13 @@ def _describe_file(catalog: Catalog, file: File) -> dict[str, Any]:
 
 
 def describe_uploads(lake: Path, writer: str, commit: Commit | None) -> dict[str, Any]:
-    """For each destination: how much of a commit is there, and how much of that is not on this disk.
-
-    Read from the lists that `push` writes beside a lake (`lake/elsewhere.py`).
-    """
-    listed, found, segments = places(lake), [], Segments(lake, writer)
-    files = dict(Catalog(commit, segments).files()) if commit is not None and listed else {}
-    for file, url, names in listed:
-        there = files.keys() & names
-        only_there = [name for name in there if segments.local(name) is None]
-        found.append(
-            {
-                "place": url,
-                "files": len(there),
-                "files_of": len(files),
-                "bytes": sum(files[name] for name in there),
-                "bytes_of": sum(files.values()),
-                "only_there": len(only_there),
-                "only_there_bytes": sum(files[name] for name in only_there),
-                "ever": len(names),
-                "changed": file.stat().st_mtime,
-            }
-        )
+    """Where the files of a commit are, and the result of the last push of the run around the lake."""
     try:
         noted = read_json(lake.resolve().parent / UPLOAD)
         last = {"place": noted["url"], "time": noted["time"], "error": noted["last_error"]}
     except (OSError, ValueError, KeyError, TypeError):
         last = None
+    found = [] if commit is None else uploads(lake, commit, writer)
     return {"commit": None if commit is None else commit.number, "places": found, "last_push": last}
 
 

@@ -14,6 +14,7 @@ from lakepond.flow.following.chains import Chains
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.read.lake import Lake
+from lakepond.report.commits import summarise
 from lakepond.types import Spec
 
 OPEN_COMMITS = 3
@@ -114,23 +115,3 @@ class OpenedLake:
         with self._lock:
             while self._open:
                 self._open.popitem()[1].close()
-
-
-def summarise(commit: Commit, spec: Spec) -> dict[str, Any]:
-    """The counts and sizes of a commit."""
-    steps = commit.recorded - commit.oldest
-    return {
-        "number": commit.number,
-        "parent": commit.parent,
-        "time": commit.time,
-        "note": commit.note,
-        "oldest": commit.oldest,
-        "recorded": commit.recorded,
-        "steps": steps,
-        "segments": sum(entry.files for entry in commit.segments),
-        "rows": sum(entry.count for listed in commit.rows for entry in listed),
-        "bytes": commit.totals.bytes,
-        "bytes_plain": steps * spec.step_nbytes,
-        "bytes_written": commit.bytes_written,
-        "seconds": commit.seconds,
-    }

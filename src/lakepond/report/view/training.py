@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ class Training:
             if version == now:
                 return state
             found.resets = find_resets(found)
-            drawn = figures([replace(found, growth=[])])
+            drawn = figures([found])
             groups = [
                 {
                     "key": group,
