@@ -120,17 +120,21 @@ def test_nothing_to_report_is_told(tmp_path):
         read(tmp_path)
 
 
-def test_a_board_is_painted_a_colour_each_plane(tmp_path):
+def test_a_video_shows_boards_in_colours_and_the_newest_frame_of_stacks(tmp_path):
     from PIL import Image
 
-    from lakepond.report.video import paint, save_gif
+    from lakepond.report.video import save_gif
 
     board = np.zeros((10, 10, 4), np.uint8)
     board[0, 0, 1] = board[5, 5, 3] = 1
-    picture = paint(board)
-    assert (picture[0, 0] != picture[5, 5]).any()
-    assert picture.reshape(-1, 3).any(axis=1).sum() == 2
-    path = save_gif(np.stack([board, np.roll(board, 1, axis=0)]), tmp_path / "out.gif")
-    with Image.open(path) as image:
-        assert image.n_frames == 2
-        assert image.size == (240, 240)
+    stack = np.zeros((4, 84, 84), np.uint8)
+    stack[-1, 10:20] = 200
+    for first, side in ((board, 240), (stack, 252)):
+        path = save_gif(np.stack([first, np.roll(first, 1, axis=-2)]), tmp_path / "out.gif")
+        with Image.open(path) as image:
+            assert image.n_frames == 2
+            assert image.size == (side, side)
+            pixels = np.asarray(image.convert("RGB"))
+        shown = {tuple(pixel) for pixel in pixels.reshape(-1, 3).tolist()}
+        assert len(shown) == (3 if first is board else 2)  # a colour each channel, and the background
+    assert (pixels[30:60] == 200).all()

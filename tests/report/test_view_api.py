@@ -472,7 +472,7 @@ def test_many_may_ask_at_once(lakes, serve):
     ],
 )
 def test_an_observation_is_shown_as_what_it_is(shape, dtype, axis, kind):
-    assert kind_of(lp.Field(shape, dtype), axis).name == kind
+    assert kind_of(lp.Field(shape, dtype), axis).kind == kind
 
 
 def test_a_png_has_the_pixels_it_was_given(rng):

@@ -30,7 +30,7 @@ def describe_files(catalog: Catalog, kind: str, offset: int, most: int) -> tuple
     # the newest of the first leaf at the end
     waiting = [(leaf, entry) for leaf in reversed(lists) for entry in catalog.live_files(leaf)]
     of = sum(entry.files for _, entry in waiting)
-    found: list[File] = []
+    found: list[dict[str, Any]] = []
     while waiting and len(found) < most:
         leaf, entry = waiting.pop()
         if entry.files <= offset:
@@ -38,37 +38,29 @@ def describe_files(catalog: Catalog, kind: str, offset: int, most: int) -> tuple
         elif isinstance(entry, Manifest):
             waiting += [(leaf, each) for each in catalog.read(entry, leaf)]
         else:
-            found.append(entry)
-    return [_describe_file(catalog, file) for file in found], of
+            found.append(_describe_file(catalog, entry))
+    return found, of
 
 
 def _describe_file(catalog: Catalog, file: File) -> dict[str, Any]:
     shared = {"file": file.name, "first": file.first, "bytes": file.bytes}
     if isinstance(file, Segment):
-        needs = {
-            each.name
-            for leaf, ranges in enumerate(file.needs)
-            for start, stop in ranges
-            for each in catalog.rows(leaf, start, stop)
-        }
+        ranges = [(leaf, *each) for leaf, needed in enumerate(file.needs) for each in needed]
+        needs = {rows.name for leaf, start, stop in ranges for rows in catalog.rows(leaf, start, stop)}
         return shared | {"steps": file.steps.steps, "needs": len(needs)}
-    plain = file.shard.rows * file.shard.row_bytes
-    return shared | {
-        "leaf": file.leaf,
-        "rows": file.shard.rows,
-        "bytes_plain": plain,
-        "codec": file.shard.codec,
-    }
+    shard = file.shard
+    plain = shard.rows * shard.row_bytes
+    return shared | {"leaf": file.leaf, "rows": shard.rows, "bytes_plain": plain, "codec": shard.codec}
 
 
-def describe_uploads(lake: Path, writer: str, commit: Commit | None) -> dict[str, Any]:
+def describe_uploads(lake: Path | None, writer: str, commit: Commit | None) -> dict[str, Any]:
     """Where the files of a commit are, and the result of the last push of the run around the lake."""
-    try:
-        noted = read_json(lake.resolve().parent / UPLOAD)
-        last = {"place": noted["url"], "time": noted["time"], "error": noted["last_error"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        last = None
-    found = [] if commit is None else uploads(lake, commit, writer)
+    last, found = None, []
+    if lake is not None:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            noted = read_json(lake.resolve().parent / UPLOAD)
+            last = {"place": noted["url"], "time": noted["time"], "error": noted["last_error"]}
+        found = [] if commit is None else uploads(lake, commit, writer)
     return {"commit": None if commit is None else commit.number, "places": found, "last_push": last}
 
 

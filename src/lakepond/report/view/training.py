@@ -8,7 +8,7 @@ from typing import Any
 
 from lakepond.errors import LakepondError
 from lakepond.report.captions import caption
-from lakepond.report.chart import as_json
+from lakepond.report.chart import Drawing, as_json
 from lakepond.report.facts import key_figures
 from lakepond.report.figures import figures
 from lakepond.report.gathered import RunFolder, find_resets, take
@@ -52,21 +52,13 @@ class Training:
             found.resets = find_resets(found)
             drawn = figures([found])
             groups = [
-                {
-                    "key": group,
-                    "title": title,
-                    "charts": [{**as_json(one), "caption": caption(one)} for one in drawn[group]],
-                }
+                {"key": group, "title": title, "charts": list(map(_describe, drawn[group]))}
                 for group, title in SECTIONS
                 if group in drawn
             ]
-            return {
-                **state,
-                "logged": found.last_time,
-                "facts": key_figures(found),
-                "problems": found.problems,
-                "groups": groups,
-            }
+            facts = key_figures(found)
+            more = {"logged": found.last_time, "facts": facts, "problems": found.problems, "groups": groups}
+            return state | more
 
     def _follows(self) -> bool:
         """Whether the log still has the last line that was read: a resumed run may have cut it."""
@@ -90,3 +82,7 @@ class Training:
                     found.problems.append(f"a line of {METRICS} is not valid: {one_line(error)}.")
                     return
                 self._at, self._last = self._at + len(line), line
+
+
+def _describe(drawing: Drawing) -> dict[str, Any]:
+    return {**as_json(drawing), "caption": caption(drawing)}
