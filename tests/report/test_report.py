@@ -32,6 +32,12 @@ def runs(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def page_of_one(runs) -> Path:
+    """The report of one run, for the tests that only look at it."""
+    return write_report([runs / "erl-1"], runs / "one.html")[0]
+
+
 def chart_of(found, key: str):
     return next(one for group in found.values() for one in group if one.key == key)
 
@@ -130,9 +136,8 @@ def test_seeds_that_were_logged_at_other_steps_meet_in_between():
     assert set(drawn.y) == {0.5}
 
 
-def test_the_page_needs_nothing_else_and_runs_no_script_but_its_own(runs, tmp_path):
-    (page,) = write_report([runs / "erl-1"], tmp_path / "report.html")
-    text = page.read_text()
+def test_the_page_needs_nothing_else_and_runs_no_script_but_its_own(page_of_one):
+    text = page_of_one.read_text()
     assert not re.search(r"(src|href)=[\"'](?!#)", text)
     assert not re.search(r"@import|url\(|^import ", text, re.MULTILINE)
     assert "&lt;b&gt;bold&lt;/b&gt;" in text  # what a setting says is text, not markup
@@ -145,7 +150,7 @@ def test_the_page_needs_nothing_else_and_runs_no_script_but_its_own(runs, tmp_pa
     allowed = " ".join(f"'sha256-{one}'" for one in hashes)
     assert len(hashes) == 2
     assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}"
-    assert page.stat().st_size < 400_000
+    assert page_of_one.stat().st_size < 400_000
 
 
 def test_uplot_is_the_version_that_is_named_with_its_licence():
@@ -276,19 +281,29 @@ def test_captions_tell_what_is_not_on_the_axes(runs):
     assert profits == "3 trades, 66.7 % with a profit; median 2 %, best 12 %, worst -3 %."
 
 
-@pytest.mark.parametrize(
-    "ys", [[], [float("nan")] * 2, [0.0, 0.0], [1.0], [1e300, -1e300], [1e-12, 2e-12], [0.001, 0.001 + 2e-19]]
-)
-def test_any_numbers_can_be_drawn(ys, tmp_path, visit):
-    chart = Chart("k", "Title & <more>", (Line("a", list(range(len(ys))), ys),), "step", log=False)
-    drawn = [chart, Chart("k", "t", chart.lines, "step", log=True), Bars("b", "t", *histogram([3.0]))]
+def test_any_numbers_can_be_drawn(tmp_path, visit):
+    many = [
+        [],
+        [float("nan")] * 2,
+        [0.0, 0.0],
+        [1.0],
+        [1e300, -1e300],
+        [1e-12, 2e-12],
+        [0.001, 0.001 + 2e-19],
+    ]
+    drawn = [Bars("b", "t", *histogram([3.0]))]
+    for ys in many:
+        lines = (Line("a", list(range(len(ys))), ys),)
+        drawn += [Chart("k", "Title & <more>", lines, "step", log=log) for log in (False, True)]
     for one in drawn:
         json.dumps(as_json(one), allow_nan=False)
         caption(one)
     run = gather(report_runs.empty(tmp_path / "run"))
     (tmp_path / "r.html").write_text(render([run], {"learning": drawn}))
     page = visit((tmp_path / "r.html").as_uri())
-    assert page.locator("figure canvas:not(.swatch)").count() == 3
+    canvases = page.locator("figure canvas:not(.swatch)")
+    canvases.nth(2 * len(many)).wait_for()  # the last of them
+    assert canvases.count() == len(drawn)
 
 
 def test_the_pages_write_numbers_as_the_terminal_does(chromium):
@@ -326,11 +341,13 @@ def test_no_run_no_page(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
-def test_the_page_fits_the_screen_and_paper(runs, tmp_path, visit, width, scheme):
-    folders = [runs / name for name in ("erl-1", "erl-2", "mixture")]
-    for name, some in (("one", folders[:1]), ("many", folders)):
-        (file,) = write_report(some, tmp_path / f"{name}.html")
+def test_the_page_fits_the_screen_and_paper(runs, page_of_one, tmp_path, visit, width, scheme):
+    (page_of_many,) = write_report(
+        [runs / name for name in ("erl-1", "erl-2", "mixture")], tmp_path / "r.html"
+    )
+    for file in (page_of_one, page_of_many):
         page = visit(file.as_uri(), width=width, scheme=scheme)
+        page.locator(".plot canvas").nth(page.locator("figure").count() - 1).wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert page.locator(".plot canvas").count() == page.locator("figure").count() > 5
         ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
@@ -343,9 +360,8 @@ def test_the_page_fits_the_screen_and_paper(runs, tmp_path, visit, width, scheme
         assert paper.strip() == "#ffffff"
 
 
-def test_charts_zoom_and_hover_together(runs, tmp_path, visit):
-    (file,) = write_report([runs / "erl-1"], tmp_path / "r.html")
-    page = visit(file.as_uri())
+def test_charts_zoom_and_hover_together(page_of_one, visit):
+    page = visit(page_of_one.as_uri())
     fitness, size = (
         page.locator(f"figure[aria-label='{name}']") for name in ("Fitness of the population", "Replay size")
     )
@@ -374,9 +390,8 @@ def test_charts_zoom_and_hover_together(runs, tmp_path, visit):
     assert "generation" in fitness.locator(".tip").inner_text()
 
 
-def test_lines_differ_without_colour_and_can_be_switched_off(runs, tmp_path, visit):
-    (file,) = write_report([runs / "erl-1"], tmp_path / "r.html")
-    page = visit(file.as_uri())
+def test_lines_differ_without_colour_and_can_be_switched_off(page_of_one, visit):
+    page = visit(page_of_one.as_uri())
     fitness = page.locator("figure[aria-label='Fitness of the population']")
     dashes = fitness.evaluate(
         "f => f.chart.plot.series.slice(1).filter(s => s.width).map(s => String(s.dash))"
@@ -389,10 +404,9 @@ def test_lines_differ_without_colour_and_can_be_switched_off(runs, tmp_path, vis
     assert shown == [True, True, False, False, False, True]
 
 
-def test_without_scripts_the_captions_and_tables_are_there(runs, tmp_path, chromium):
-    (file,) = write_report([runs / "erl-1"], tmp_path / "r.html")
+def test_without_scripts_the_captions_and_tables_are_there(page_of_one, chromium):
     with chromium.new_context(java_script_enabled=False) as context:
         page = context.new_page()
-        page.goto(file.as_uri())
+        page.goto(page_of_one.as_uri())
         assert "The charts need JavaScript" in page.inner_text("main")
         assert "Best agent: 60 at the end" in page.inner_text("main")

@@ -76,23 +76,24 @@ def _name(group: Sequence[RunFolder]) -> str:
 def figures(runs: Sequence[RunFolder]) -> Figures:
     """Every chart, by group: learning, market, storage, time, memory, uploads, inside."""
     compared = sides(runs)
-    note = NOTE if any(len(side.runs) > 1 for side in compared) else ""
     found: Figures = {}
     for panel in PANELS:
-        charts = _one(panel, runs[0]) if len(runs) == 1 else _by_metric(panel, compared, note)
+        charts = _one(panel, runs[0]) if len(runs) == 1 else _by_metric(panel, compared)
         found.setdefault(panel.group, []).extend(charts)
-    found["market"] = list(_market(runs, compared, note))
-    found["learning"][1:1] = _growth(runs, compared, note)  # beside the first curve
-    found["time"] += _commits(compared, note)
-    found["inside"] = [chart for panel in _others(runs) for chart in _by_metric(panel, compared, note)]
-    return {group: [_clipped(one) for one in drawn] for group, drawn in found.items() if drawn}
+    found["market"] = list(_market(runs, compared))
+    found["learning"][1:1] = _growth(runs, compared)  # beside the first curve
+    found["time"] += _commits(compared)
+    found["inside"] = [chart for panel in _others(runs) for chart in _by_metric(panel, compared)]
+    note = NOTE if any(len(side.runs) > 1 for side in compared) else ""
+    return {group: [_finished(one, note) for one in drawn] for group, drawn in found.items() if drawn}
 
 
-def _clipped(drawing: Drawing) -> Drawing:
-    """A chart of times whose few spikes, as of compilation, do not flatten the rest."""
-    if isinstance(drawing, Bars) or drawing.unit != "seconds" or drawing.log:
+def _finished(drawing: Drawing, note: str) -> Drawing:
+    """The chart with the note of all charts; a few spikes, as of compilation, do not flatten its times."""
+    if isinstance(drawing, Bars):
         return drawing
-    return replace(drawing, clip=spike_limit(drawing.lines))
+    clip = spike_limit(drawing.lines) if drawing.unit == "seconds" and not drawing.log else None
+    return replace(drawing, clip=clip, note=f"{drawing.note} {note}".strip())
 
 
 def _one(panel: ChartSpec, run: RunFolder) -> list[Drawing]:
@@ -104,6 +105,7 @@ def _one(panel: ChartSpec, run: RunFolder) -> list[Drawing]:
     ]
     if not lines:
         return []
+    log = panel.log and len(lines) > 1
     if len(lines) == 1:
         lines = [replace(lines[0], name="", colour=0)]  # the title says it
     members = run.lists.get(panel.members, [])
@@ -111,7 +113,6 @@ def _one(panel: ChartSpec, run: RunFolder) -> list[Drawing]:
     if panel.key == "phases":  # those that take the most are drawn, and named, first
         lines.sort(key=lambda each: -each.y[-1])
     marks = tuple(reset.step for reset in run.resets) if panel.group == "learning" else ()
-    log = panel.log and len(lines) > 1
     chart = Chart(panel.key, panel.title, tuple(lines), run.x_name, panel.unit, marks, log)
     return [replace(chart, reads=panel.reads, note=panel.note)]
 
@@ -125,7 +126,7 @@ def _curve(name: str, series: Series, spread: Series | None, colour: int) -> Lin
     return replace(drawn, low=[y - s for y, s in pairs], high=[y + s for y, s in pairs])
 
 
-def _by_metric(panel: ChartSpec, compared: Sequence[Side], note: str) -> Iterator[Drawing]:
+def _by_metric(panel: ChartSpec, compared: Sequence[Side]) -> Iterator[Drawing]:
     """A chart for each metric of a panel and unit of steps, with a line for each side that has it."""
     for metric, name in panel.curves.items():
         for x_name in dict.fromkeys(side.runs[0].x_name for side in compared):
@@ -136,7 +137,7 @@ def _by_metric(panel: ChartSpec, compared: Sequence[Side], note: str) -> Iterato
                 log = panel.log and len(lines) > 1 and all(min(one.y) > 0 for one in lines)
                 key = "-".join(filter(None, (panel.key, metric, x_name if compared[0].name else "")))
                 reads = "level" if panel.reads == "ratio" else panel.reads
-                yield Chart(key, title, lines, x_name, panel.unit, log=log, reads=reads, note=note)
+                yield Chart(key, title, lines, x_name, panel.unit, log=log, reads=reads)
 
 
 def _others(runs: Sequence[RunFolder]) -> Iterator[ChartSpec]:
@@ -164,32 +165,32 @@ def _of_commits(x: str, y: str, run: RunFolder) -> Points | None:
     return points if len(run.growth) > 1 else None
 
 
-def _growth(runs: Sequence[RunFolder], compared: Sequence[Side], note: str) -> list[Drawing]:
+def _growth(runs: Sequence[RunFolder], compared: Sequence[Side]) -> list[Drawing]:
     """The size of the lake, read from its commits, where the trainer did not log it."""
     grown = _lines(compared, partial(_of_commits, "steps", "bytes"))
     if not grown or (len(runs) == 1 and "lake_bytes" in runs[0].metrics):
         return []
     if len(runs) > 1:
-        return [Chart("lake", "Lake size on disk", grown, "steps", "bytes", note=note)]
+        return [Chart("lake", "Lake size on disk", grown, "steps", "bytes")]
     (plain,) = _lines(compared, partial(_of_commits, "steps", "bytes_plain"))
     lines = replace(plain, name="without deduplication"), replace(grown[0], name="on disk", colour=2)
     note = "Read from the commits of the lake. Logarithmic scale."
     return [Chart("lake", "Lake size", lines, "steps", "bytes", log=True, reads="ratio", note=note)]
 
 
-def _commits(compared: Sequence[Side], note: str) -> list[Drawing]:
+def _commits(compared: Sequence[Side]) -> list[Drawing]:
     lines = _lines(compared, partial(_of_commits, "number", "seconds"))
-    note = f"From the call to durable on disk, in the background. {note}".strip()
+    note = "From the call to durable on disk, in the background."
     chart = Chart("commits", "Time per commit", lines, "commit", "seconds", reads="typical", note=note)
     return [chart] if lines else []
 
 
-def _market(runs: Sequence[RunFolder], compared: Sequence[Side], note: str) -> Iterator[Drawing]:
+def _market(runs: Sequence[RunFolder], compared: Sequence[Side]) -> Iterator[Drawing]:
     """Equity, and the profits of the trades of each side, for each part of the days."""
     for part in dict.fromkeys(evaluation.part for run in runs for evaluation in run.evaluations):
         if lines := _equity(runs, compared, part):
             title = f"Equity on {part} days"
-            yield Chart(f"equity-{part}", title, lines, "", "percent", dates=True, note=note)
+            yield Chart(f"equity-{part}", title, lines, "", "percent", dates=True)
         for side in compared:
             trades = [t for run in side.runs for e in run.evaluations if e.part == part for t in e.trades]
             profits = [float(t["profit_percent"]) for t in trades if t.get("profit_percent")]

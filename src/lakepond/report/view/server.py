@@ -13,6 +13,7 @@ import logging
 import socket
 import threading
 from collections.abc import Generator, Iterable, Iterator
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -86,7 +87,8 @@ class ViewServer:
         self.url = f"{self.address}?{TOKEN}={self.token}"
         """opens the page"""
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._http.serve_forever, name="lakepond-view", daemon=True)
+        listen = partial(self._http.serve_forever, poll_interval=0.1)
+        self._thread = threading.Thread(target=listen, name="lakepond-view", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
