@@ -1,18 +1,18 @@
 """What `view` answers, against the steps that were recorded."""
 
+import io
 import json
-import struct
 import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import view_lakes
+from PIL import Image
 
 import lakepond as lp
 from lakepond.lake.elsewhere import Elsewhere
@@ -52,17 +52,16 @@ def finished(server: ViewServer, name: str, **words):
 
 
 def unpack(data: bytes) -> np.ndarray:
-    """The pixels of a PNG without filters."""
-    width, height, _, colour = struct.unpack(">IIBB", data[16:26])
-    body, at = b"", 8
-    while at < len(data):
-        length = struct.unpack(">I", data[at : at + 4])[0]
-        if data[at + 4 : at + 8] == b"IDAT":
-            body += data[at + 8 : at + 8 + length]
-        at += 12 + length
-    lines = np.frombuffer(zlib.decompress(body), np.uint8).reshape(height, -1)
-    assert not lines[:, 0].any()
-    return lines[:, 1:].reshape((height, width, 3) if colour == 2 else (height, width))
+    """The pixels of a PNG."""
+    with Image.open(io.BytesIO(data), formats=["PNG"]) as picture:
+        return np.asarray(picture)
+
+
+def record_one(replay: lp.Replay, obs=None, **more) -> None:
+    """A step that differs from the usual one in what is given."""
+    obs = np.zeros(2, np.float32) if obs is None else obs
+    step = {"action": 0, "reward": 1.0, "terminated": False, "truncated": False, "next_obs": obs}
+    replay.record(obs=obs, **(step | more))
 
 
 def plain_episodes(path: Path) -> list[tuple[int, int, int, int, float, str]]:
@@ -383,14 +382,7 @@ def test_a_running_writer_is_followed(serve, tmp_path):
 
         def record(count: int) -> None:
             for _ in range(count):
-                replay.record(
-                    obs=np.zeros(2, np.float32),
-                    action=0,
-                    reward=1.0,
-                    next_obs=np.zeros(2, np.float32),
-                    terminated=False,
-                    truncated=replay.stats().recorded % 10 == 9,
-                )
+                record_one(replay, truncated=replay.stats().recorded % 10 == 9)
             replay.commit()
 
         record(20)
@@ -482,11 +474,6 @@ def test_a_png_has_the_pixels_it_was_given(rng):
     np.testing.assert_array_equal(unpack(png(colour)), colour)
 
 
-def record_one(replay: lp.Replay, obs, **more) -> None:
-    step = {"action": 0, "reward": 1.0, "terminated": False, "truncated": False, "next_obs": obs}
-    replay.record(obs=obs, **(step | more))
-
-
 def test_a_commit_without_a_step_is_shown_as_such(serve, tmp_path):
     with lp.Replay.open(tmp_path / "lake", lp.Spec(obs=lp.Field((4, 84, 84), "uint8")), capacity=8) as replay:
         replay.commit({"nothing": "yet"})
@@ -515,8 +502,8 @@ def test_observations_that_never_repeat_share_no_row(serve, tmp_path, rng):
 def test_rewards_that_are_no_numbers_stay_where_they_are(serve, tmp_path):
     with lp.Replay.open(tmp_path / "lake", lp.Spec(obs=lp.Field((2,), "float32")), capacity=64) as replay:
         for reward in (1.0, 5.0, 3.0):
-            record_one(replay, np.zeros(2, np.float32), reward=reward, terminated=True)
-        record_one(replay, np.zeros(2, np.float32), reward=float("nan"), terminated=True)
+            record_one(replay, reward=reward, terminated=True)
+        record_one(replay, reward=float("nan"), terminated=True)
         with pytest.warns(RuntimeWarning, match="NaN"):
             replay.sample(1)
         replay.commit({"loss": float("nan")})
