@@ -5,7 +5,7 @@ Reads the `result.json` of every finished run. What was written by hand above th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from lakepond.errors import RunCorrupt, RunNotFound
 from lakepond.report import png
 from lakepond.report.chart import Chart, Line, mean_line
-from lakepond.report.statistics import chance_of_improvement, interval, iqm
+from lakepond.report.statistics import Figure, chance_of_improvement, interval, iqm, mean
 from lakepond.runs.metrics import is_number
 from lakepond.trainers.compare import ARMS
 from lakepond.types import Array
@@ -106,20 +106,20 @@ def figures(results: Results) -> dict[str, Any]:
             "samples": float(np.mean([run["samples"] for run in runs])),
             "gradient_steps": float(np.mean([run.get("gradient_steps", np.nan) for run in runs])),
             "games": {game: sorted(run["score"] for run in seeds.values()) for game, seeds in games.items()},
-            "differences": {game: _estimate(each, figure=np.mean) for game, each in differences.items()},
-            "mean": _estimate(fractions, figure=np.mean),
+            "differences": {game: _estimate(each, figure=mean) for game, each in differences.items()},
+            "mean": _estimate(fractions, figure=mean),
             "iqm": _estimate(fractions, figure=iqm),
             "beats": _estimate(ours, theirs, figure=chance_of_improvement),
         }
     return {"arms": arms, "baseline": baseline, "left_out": sorted(best.keys() - learned)}
 
 
-def _estimate(*scores: Array, figure: Callable[..., float]) -> list[float]:
+def _estimate(*scores: Array, figure: Figure) -> list[float]:
     """Value, low and high; NaN for the interval of one seed, and for everything of none."""
     if not scores[0].size:
         return [np.nan] * 3
     value, low, high = interval(*scores, figure=figure)
-    return [float(value), low, high] if len(scores[0]) > 1 else [float(value), np.nan, np.nan]
+    return [value, low, high] if len(scores[0]) > 1 else [value, np.nan, np.nan]
 
 
 def _paired(results: Results, arm: str, baseline: str, games: list[str]) -> tuple[Array, Array]:
