@@ -264,36 +264,27 @@ lakepond compare --folder runs/{folder.name} --only-report --report docs/results
 
 
 def _recovery_table(results: Results) -> str:
-    heads = [
-        "arm",
-        "resets",
-        "at once",
-        "within 4 %",
-        "not before the end",
-        "median",
-        "median, 95 % of the level",
-    ]
+    heads = ["arm", "resets", "at once", "within 4 %", "not before the end"]
+    heads += ["median", "median, 95 % of the level"]
     rows = []
     for arm, games in results.items():
         resets = [(reset, run["frames"]) for run in _runs(games) for reset in run["resets"]]
-        if not resets:
-            continue
-        share, near = (  # in % of all steps; infinite if it was not reached
-            np.array(
-                [np.inf if reset[name] is None else 100 * reset[name] / frames for reset, frames in resets]
-            )
-            for name in ("recovery", "recovery_95")
-        )
-        shares = [f"{100 * np.mean(of):.0f} %" for of in (share == 0, share <= 4.5, np.isinf(share))]
-        medians = [
-            f"{x:.0f} %" if np.isfinite(x) else "not reached" for x in (np.median(share), np.median(near))
-        ]
-        rows.append([arm, str(len(resets)), *shares, *medians])
+        if resets:
+            share, near = (_shares(resets, name) for name in ("recovery", "recovery_95"))
+            cells = [f"{100 * np.mean(of):.0f} %" for of in (share == 0, share <= 4.5, np.isinf(share))]
+            middles = [float(np.median(each)) for each in (share, near)]
+            cells += [f"{middle:.0f} %" if np.isfinite(middle) else "not reached" for middle in middles]
+            rows.append([arm, str(len(resets)), *cells])
     return _table(heads, rows)
 
 
+def _shares(resets: Sequence[tuple[dict[str, Any], float]], name: str) -> Array:
+    """Steps to the recovery from each reset, in % of all steps of its run; infinite if there was none."""
+    return np.array([np.inf if each[name] is None else 100 * each[name] / of for each, of in resets])
+
+
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, between two empty lines; all columns but the first are right-aligned."""
+    """A table in Markdown, after an empty line; all columns but the first are right-aligned."""
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
     return "\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 

@@ -83,9 +83,11 @@ def render(runs: Sequence[RunFolder], drawn: Figures) -> str:
     shown = [(group, name) for group, name in SECTIONS if drawn.get(group) or tables.get(group)]
     links = "".join(f'<a href="#{group}">{name}</a>' for group, name in shown)
     charts: list[Drawing] = []
-    sections = [
-        _section(group, name, drawn.get(group, []), tables.get(group, ""), charts) for group, name in shown
-    ]
+    sections = []
+    for group, name in shown:
+        mine = drawn.get(group, [])
+        sections.append(_section(group, name, mine, tables.get(group, ""), len(charts)))
+        charts += mine
     notes = [f"{run.name}: {problem}" for run in runs for problem in run.problems[:MOST_PROBLEMS]]
     notes += [] if shown else ["Nothing has been logged yet."]
     problems = [f'<p class="note">{escape(text)}</p>' for text in notes]
@@ -93,8 +95,9 @@ def render(runs: Sequence[RunFolder], drawn: Figures) -> str:
     drawings = json_ready([as_json(one) for one in charts])
     data = json.dumps(drawings, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     scripts = [f"/*\n{_static('uplot/LICENSE')}\n*/\n{_static('uplot/uPlot.iife.min.js')}", _own_script()]
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -124,19 +127,13 @@ def _own_script() -> str:
     return re.sub(r"(?m)^import .*\n", "", "".join(files))
 
 
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _section(group: str, name: str, drawn: Sequence[Drawing], table: str, charts: list[Drawing]) -> str:
-    """One section; its charts are added to `charts`, where their figures refer to them by number."""
-    figures = []
-    for drawing in drawn:
-        figures.append(
-            f'<figure data-chart="{len(charts)}" aria-label="{escape(drawing.title)}">'
-            f"<h3>{escape(drawing.title)}</h3><figcaption>{escape(caption(drawing))}</figcaption></figure>"
-        )
-        charts.append(drawing)
+def _section(group: str, name: str, drawn: Sequence[Drawing], table: str, first: int) -> str:
+    """One section; its figures refer to their charts by numbers from `first` on."""
+    figures = [
+        f'<figure data-chart="{number}" aria-label="{escape(drawing.title)}">'
+        f"<h3>{escape(drawing.title)}</h3><figcaption>{escape(caption(drawing))}</figcaption></figure>"
+        for number, drawing in enumerate(drawn, first)
+    ]
     inner = f'<div class="charts">{"".join(figures)}</div>' if figures else ""
     return f'<section id="{group}"><h2>{name}</h2>{inner}{table}</section>'
 

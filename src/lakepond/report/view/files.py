@@ -49,8 +49,7 @@ def _describe_file(catalog: Catalog, file: File) -> dict[str, Any]:
         needs = {rows.name for leaf, start, stop in ranges for rows in catalog.rows(leaf, start, stop)}
         return shared | {"steps": file.steps.steps, "needs": len(needs)}
     shard = file.shard
-    plain = shard.rows * shard.row_bytes
-    return shared | {"leaf": file.leaf, "rows": shard.rows, "bytes_plain": plain, "codec": shard.codec}
+    return shared | {"leaf": file.leaf, "rows": shard.rows, "bytes_plain": shard.rows * shard.row_bytes}
 
 
 def describe_uploads(lake: Path | None, writer: str, commit: Commit | None) -> dict[str, Any]:
