@@ -16,7 +16,7 @@ from lakepond.cli import main
 from lakepond.formats import duration, number, percent, short, size
 from lakepond.lake.elsewhere import Elsewhere
 from lakepond.report.captions import caption
-from lakepond.report.chart import Bars, Chart, Line, as_json, histogram, mean_line, spike_limit
+from lakepond.report.chart import Chart, Line, as_json, histogram, mean_line, spike_limit
 from lakepond.report.figures import figures
 from lakepond.report.gathered import gather
 from lakepond.report.page import render, write_report
@@ -72,7 +72,7 @@ def test_one_run_has_its_curves_together_with_its_spread_and_resets(runs):
     assert mean.high == [6 * g for g in range(1, 7)]
     assert chart_of(found, "bytes").log
     assert chart_of(found, "equity-holdout").lines[0].y[-1] == pytest.approx(9.0)
-    assert sum(chart_of(found, "profits-holdout").counts) == 3
+    assert sum(chart_of(found, "profits-holdout").bars[1]) == 3
     assert chart_of(found, "surprise/of <mine>").title == "Surprise/of <mine>"
     evaluation = chart_of(figures([gather(runs / "mixture")]), "evaluation")
     assert evaluation.marks == (10_000, 20_000, 30_000, 40_000)
@@ -112,7 +112,7 @@ def test_runs_that_differ_by_their_seed_alone_are_averaged_with_their_range(runs
     assert best.lines[1].low is None
     equity = chart_of(found, "equity-holdout")
     assert [one.name for one in equity.lines] == ["mine, 3 seeds", "buy and hold"]
-    assert sum(chart_of(found, "profits-holdout-mine, 3 seeds").counts) == 9
+    assert sum(chart_of(found, "profits-holdout-mine, 3 seeds").bars[1]) == 9
     (page,) = write_report(folders, tmp_path / "report.html")
     assert sum("low" in one for chart in charts_in(page) for one in chart.get("lines", ())) > 4
 
@@ -291,7 +291,7 @@ def test_any_numbers_can_be_drawn(tmp_path, visit):
         [1e-12, 2e-12],
         [0.001, 0.001 + 2e-19],
     ]
-    drawn = [Bars("b", "t", *histogram([3.0]))]
+    drawn = [Chart("b", "t", bars=histogram([3.0]))]
     for ys in many:
         lines = (Line("a", list(range(len(ys))), ys),)
         drawn += [Chart("k", "Title & <more>", lines, "step", log=log) for log in (False, True)]

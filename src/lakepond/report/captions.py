@@ -7,29 +7,27 @@ import statistics
 from collections.abc import Sequence
 
 from lakepond.formats import day, number, ratio
-from lakepond.report.chart import UNITS, Bars, Chart, Drawing, Line
+from lakepond.report.chart import UNITS, Chart, Line
 
 MOST_LINES = 4
 Point = tuple[float, float]
 
 
-def caption(drawing: Drawing) -> str:
+def caption(chart: Chart) -> str:
     """The figures that matter, then what the chart shows."""
-    if isinstance(drawing, Bars):
-        return drawing.note
-    named = [(one, points) for one in drawing.lines if not one.thin and (points := _points(one.x, one.y))]
-    if drawing.reads == "ratio" and len(named) > 1:
-        phrases = [_ratio(drawing, named)]
+    named = [(one, points) for one in chart.lines if not one.thin and (points := _points(one.x, one.y))]
+    if chart.reads == "ratio" and len(named) > 1:
+        phrases = [_ratio(chart, named)]
     else:
-        describe = {"typical": _typical, "growth": _growth}.get(drawing.reads, _level)
+        describe = {"typical": _typical, "growth": _growth}.get(chart.reads, _level)
         phrases = [
-            (f"{one.name}: " if len(named) > 1 and one.name else "") + describe(drawing, one, points)
+            (f"{one.name}: " if len(named) > 1 and one.name else "") + describe(chart, one, points)
             for one, points in named[:MOST_LINES]
         ]
         if len(named) > MOST_LINES:
             phrases.append(f"and {len(named) - MOST_LINES} more")
     text = "; ".join(phrases)
-    parts = [f"{text[:1].upper()}{text[1:]}." if named else "", _clipped(drawing), drawing.note]
+    parts = [f"{text[:1].upper()}{text[1:]}." if named else "", _clipped(chart), chart.note]
     return " ".join(filter(None, parts))
 
 

@@ -42,12 +42,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over a common axis."""
+    """Curves over a common axis, or bars."""
 
     key: str
     """names its file"""
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[Line, ...] = ()
     x_name: str = ""
     unit: Unit = ""
     marks: tuple[float, ...] = ()
@@ -59,22 +59,8 @@ class Chart:
     """top of the y axis, if spikes are above it"""
     reads: Reads = "level"
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Bars:
-    """The number of values in each range."""
-
-    key: str
-    title: str
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
-    x_name: str = ""
-    unit: Unit = ""
-    note: str = ""
-
-
-Drawing = Chart | Bars
+    bars: tuple[Sequence[float], Sequence[int]] | None = None
+    """edges of ranges, and the number of values in each"""
 
 
 def line(name: str, x: Sequence[float], y: Sequence[float], colour: int = 0, *, thin: bool = False) -> Line:
@@ -130,14 +116,15 @@ def histogram(values: Sequence[float], bins: int = 30) -> tuple[tuple[float, ...
     return tuple(edges), tuple(np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0].tolist())
 
 
-def as_json(drawing: Drawing) -> dict[str, Any]:
+def as_json(chart: Chart) -> dict[str, Any]:
     """The chart for `charts.js`; lines over the same x share one list of it."""
-    shared = {"key": drawing.key, "title": drawing.title, "x_name": drawing.x_name, "unit": drawing.unit}
-    if isinstance(drawing, Bars):
-        return {**shared, "kind": "bars", "edges": drawing.edges, "counts": drawing.counts}
+    shared = {name: getattr(chart, name) for name in ("key", "title", "x_name", "unit")}
+    if chart.bars is not None:
+        edges, counts = chart.bars
+        return {**shared, "kind": "bars", "edges": edges, "counts": counts}
     xs: list[list[float]] = []
     lines = []
-    for each in drawing.lines:
+    for each in chart.lines:
         x = [int(value) if value == int(value) else value for value in each.x]
         if x not in xs:
             xs.append(x)
@@ -146,5 +133,5 @@ def as_json(drawing: Drawing) -> dict[str, Any]:
         lines.append(
             {"name": each.name, "colour": each.colour, "thin": each.thin, "xs": xs.index(x), **values}
         )
-    look = {name: getattr(drawing, name) for name in ("marks", "log", "dates", "clip")}
+    look = {name: getattr(chart, name) for name in ("marks", "log", "dates", "clip")}
     return {**shared, "xs": xs, "lines": lines, **look}

@@ -18,14 +18,14 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from lakepond.formats import percent
-from lakepond.report.chart import Bars, Chart, Drawing, Line, Points, histogram, line, mean_line, spike_limit
+from lakepond.report.chart import Chart, Line, Points, histogram, line, mean_line, spike_limit
 from lakepond.report.gathered import RunFolder, Series
 from lakepond.report.panels import PANELS, SKIPPED, SPREADS, ChartSpec, title_of
 
 SEED = "seed"
 NOTE = "Several seeds: the mean over the steps that all of them reached; the band is their range."
 
-Figures = dict[str, list[Drawing]]
+Figures = dict[str, list[Chart]]
 
 
 class Side(NamedTuple):
@@ -88,15 +88,15 @@ def figures(runs: Sequence[RunFolder]) -> Figures:
     return {group: [_finished(one, note) for one in drawn] for group, drawn in found.items() if drawn}
 
 
-def _finished(drawing: Drawing, note: str) -> Drawing:
+def _finished(chart: Chart, note: str) -> Chart:
     """The chart with the note of all charts; a few spikes, as of compilation, do not flatten its times."""
-    if isinstance(drawing, Bars):
-        return drawing
-    clip = spike_limit(drawing.lines) if drawing.unit == "seconds" and not drawing.log else None
-    return replace(drawing, clip=clip, note=f"{drawing.note} {note}".strip())
+    if not chart.lines:
+        return chart
+    clip = spike_limit(chart.lines) if chart.unit == "seconds" and not chart.log else None
+    return replace(chart, clip=clip, note=f"{chart.note} {note}".strip())
 
 
-def _one(panel: ChartSpec, run: RunFolder) -> list[Drawing]:
+def _one(panel: ChartSpec, run: RunFolder) -> list[Chart]:
     """All curves of a panel in one chart, for one run."""
     lines = [
         _curve(name, run.metrics[metric], run.metrics.get(SPREADS.get(metric, "")), colour)
@@ -126,7 +126,7 @@ def _curve(name: str, series: Series, spread: Series | None, colour: int) -> Lin
     return replace(drawn, low=[y - s for y, s in pairs], high=[y + s for y, s in pairs])
 
 
-def _by_metric(panel: ChartSpec, compared: Sequence[Side]) -> Iterator[Drawing]:
+def _by_metric(panel: ChartSpec, compared: Sequence[Side]) -> Iterator[Chart]:
     """A chart for each metric of a panel and unit of steps, with a line for each side that has it."""
     for metric, name in panel.curves.items():
         for x_name in dict.fromkeys(side.runs[0].x_name for side in compared):
@@ -165,7 +165,7 @@ def _of_commits(x: str, y: str, run: RunFolder) -> Points | None:
     return points if len(run.growth) > 1 else None
 
 
-def _growth(runs: Sequence[RunFolder], compared: Sequence[Side]) -> list[Drawing]:
+def _growth(runs: Sequence[RunFolder], compared: Sequence[Side]) -> list[Chart]:
     """The size of the lake, read from its commits, where the trainer did not log it."""
     grown = _lines(compared, partial(_of_commits, "steps", "bytes"))
     if not grown or (len(runs) == 1 and "lake_bytes" in runs[0].metrics):
@@ -178,14 +178,14 @@ def _growth(runs: Sequence[RunFolder], compared: Sequence[Side]) -> list[Drawing
     return [Chart("lake", "Lake size", lines, "steps", "bytes", log=True, reads="ratio", note=note)]
 
 
-def _commits(compared: Sequence[Side]) -> list[Drawing]:
+def _commits(compared: Sequence[Side]) -> list[Chart]:
     lines = _lines(compared, partial(_of_commits, "number", "seconds"))
     note = "From the call to durable on disk, in the background."
     chart = Chart("commits", "Time per commit", lines, "commit", "seconds", reads="typical", note=note)
     return [chart] if lines else []
 
 
-def _market(runs: Sequence[RunFolder], compared: Sequence[Side]) -> Iterator[Drawing]:
+def _market(runs: Sequence[RunFolder], compared: Sequence[Side]) -> Iterator[Chart]:
     """Equity, and the profits of the trades of each side, for each part of the days."""
     for part in dict.fromkeys(evaluation.part for run in runs for evaluation in run.evaluations):
         if lines := _equity(runs, compared, part):
@@ -198,7 +198,7 @@ def _market(runs: Sequence[RunFolder], compared: Sequence[Side]) -> Iterator[Dra
                 yield _profits(profits, part, side.name)
 
 
-def _profits(profits: list[float], part: str, side: str) -> Bars:
+def _profits(profits: list[float], part: str, side: str) -> Chart:
     """How many trades made which profit."""
     title = f"Profit per trade{f', {side}' if side else ''}, {part} days"
     won = sum(profit > 0 for profit in profits)
@@ -207,7 +207,8 @@ def _profits(profits: list[float], part: str, side: str) -> Bars:
         f"{percent(statistics.median(profits))}, best {percent(max(profits))}, worst {percent(min(profits))}."
     )
     key = "-".join(filter(None, ("profits", part, side)))
-    return Bars(key, title, *histogram(profits), "profit of a trade after costs", "percent", note)
+    x_name = "profit of a trade after costs"
+    return Chart(key, title, x_name=x_name, unit="percent", note=note, bars=histogram(profits))
 
 
 def _equity(runs: Sequence[RunFolder], compared: Sequence[Side], part: str) -> tuple[Line, ...]:

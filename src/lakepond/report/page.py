@@ -18,7 +18,7 @@ from lakepond.formats import json_ready
 from lakepond.lake.files import write_bytes
 from lakepond.report import png
 from lakepond.report.captions import caption
-from lakepond.report.chart import Drawing, as_json
+from lakepond.report.chart import Chart, as_json
 from lakepond.report.figures import Figures, figures
 from lakepond.report.gathered import RunFolder, gather
 from lakepond.report.tables import key_figures_of, market_tables, resets_table, runs_section, uploads_tables
@@ -50,20 +50,20 @@ def write_report(
     if pictures is not None:
         home = Path(pictures)
         home.mkdir(parents=True, exist_ok=True)
-        for name, drawing in _files(drawn).items():
+        for name, chart in _files(drawn).items():
             files = [home / f"{name}.svg", home / f"{name}.png"]
-            png.save([drawing], files)
+            png.save([chart], files)
             written += files
     return written
 
 
-def _files(drawn: Figures) -> dict[str, Drawing]:
+def _files(drawn: Figures) -> dict[str, Chart]:
     """Charts by valid, unique file names: a metric may have any name."""
-    found: dict[str, Drawing] = {}
-    for drawing in (one for group in drawn.values() for one in group):
-        plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", drawing.key).strip(".-") or "figure"
+    found: dict[str, Chart] = {}
+    for chart in (one for group in drawn.values() for one in group):
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", chart.key).strip(".-") or "figure"
         names = chain([plain], (f"{plain}-{again}" for again in count(2)))
-        found[next(name for name in names if name not in found)] = drawing
+        found[next(name for name in names if name not in found)] = chart
     return found
 
 
@@ -82,7 +82,7 @@ def render(runs: Sequence[RunFolder], drawn: Figures) -> str:
     tables = {"learning": resets_table(runs), "market": market_tables(runs), "uploads": uploads_tables(runs)}
     shown = [(group, name) for group, name in SECTIONS if drawn.get(group) or tables.get(group)]
     links = "".join(f'<a href="#{group}">{name}</a>' for group, name in shown)
-    charts: list[Drawing] = []
+    charts: list[Chart] = []
     sections = []
     for group, name in shown:
         mine = drawn.get(group, [])
@@ -92,8 +92,8 @@ def render(runs: Sequence[RunFolder], drawn: Figures) -> str:
     notes += [] if shown else ["Nothing has been logged yet."]
     problems = [f'<p class="note">{escape(text)}</p>' for text in notes]
     style = "".join(map(_static, ("uplot/uPlot.min.css", "base.css", "page.css")))
-    drawings = json_ready([as_json(one) for one in charts])
-    data = json.dumps(drawings, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    described = json_ready([as_json(one) for one in charts])
+    data = json.dumps(described, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     scripts = [f"/*\n{_static('uplot/LICENSE')}\n*/\n{_static('uplot/uPlot.iife.min.js')}", _own_script()]
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
@@ -127,12 +127,12 @@ def _own_script() -> str:
     return re.sub(r"(?m)^import .*\n", "", "".join(files))
 
 
-def _section(group: str, name: str, drawn: Sequence[Drawing], table: str, first: int) -> str:
+def _section(group: str, name: str, drawn: Sequence[Chart], table: str, first: int) -> str:
     """One section; its figures refer to their charts by numbers from `first` on."""
     figures = [
-        f'<figure data-chart="{number}" aria-label="{escape(drawing.title)}">'
-        f"<h3>{escape(drawing.title)}</h3><figcaption>{escape(caption(drawing))}</figcaption></figure>"
-        for number, drawing in enumerate(drawn, first)
+        f'<figure data-chart="{number}" aria-label="{escape(chart.title)}">'
+        f"<h3>{escape(chart.title)}</h3><figcaption>{escape(caption(chart))}</figcaption></figure>"
+        for number, chart in enumerate(drawn, first)
     ]
     inner = f'<div class="charts">{"".join(figures)}</div>' if figures else ""
     return f'<section id="{group}"><h2>{name}</h2>{inner}{table}</section>'

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from lakepond.formats import short
-from lakepond.report.chart import COLOURS, UNITS, Bars, Chart, Drawing
+from lakepond.report.chart import COLOURS, UNITS, Chart
 
 PALETTE = ("#0b5cad", "#b8520a", "#00756a", "#9a3f7d", "#6b5d00", "#4d5a6a")
 DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (2.5, 1.5)), (0, (8, 2)))
@@ -21,17 +22,17 @@ SIZE = 7.6, 3.6
 """of one chart, in inches of 200 pixels"""
 
 
-def save(drawings: Sequence[Drawing], files: Sequence[Path]) -> None:
+def save(charts: Sequence[Chart], files: Sequence[Path]) -> None:
     """Draw charts in one picture, one below the other, in the formats of the files' suffixes."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(SIZE[0], SIZE[1] * len(drawings)), layout="constrained")
-    for drawing, axes in zip(drawings, figure.subplots(len(drawings), squeeze=False).flat, strict=True):
-        if isinstance(drawing, Bars):
-            _bars(drawing, axes)
+    figure = Figure(figsize=(SIZE[0], SIZE[1] * len(charts)), layout="constrained")
+    for chart, axes in zip(charts, figure.subplots(len(charts), squeeze=False).flat, strict=True):
+        if chart.bars is None:
+            _lines(chart, axes)
         else:
-            _lines(drawing, axes)
-        _style(drawing, axes)
+            _bars(*chart.bars, axes)
+        _style(chart, axes)
     for file in files:
         figure.savefig(file, dpi=200)
 
@@ -68,20 +69,20 @@ def _lines(chart: Chart, axes: Any) -> None:
         axes.legend(frameon=False, fontsize=8, labelcolor=QUIET, ncols=1 + len(named) // 5)
 
 
-def _bars(bars: Bars, axes: Any) -> None:
-    lows, highs = bars.edges[:-1], bars.edges[1:]
-    widths = [high - low for low, high in zip(lows, highs, strict=True)]
-    colours = [PALETTE[int(low + high < 0)] for low, high in zip(lows, highs, strict=True)]
-    axes.bar(lows, bars.counts, widths, align="edge", color=colours, edgecolor="white", linewidth=0.5)
+def _bars(edges: Sequence[float], counts: Sequence[int], axes: Any) -> None:
+    ranges = list(pairwise(edges))
+    widths = [high - low for low, high in ranges]
+    colours = [PALETTE[int(low + high < 0)] for low, high in ranges]
+    axes.bar(edges[:-1], counts, widths, align="edge", color=colours, edgecolor="white", linewidth=0.5)
 
 
-def _style(drawing: Drawing, axes: Any) -> None:
-    axes.set_title(drawing.title, loc="left", fontsize=10, fontweight="bold", color=TEXT)
-    axes.set_xlabel(drawing.x_name, fontsize=8, color=QUIET)
-    unit = UNITS[drawing.unit] if drawing.unit else short
-    along, up = (unit, short) if isinstance(drawing, Bars) else (short, unit)
+def _style(chart: Chart, axes: Any) -> None:
+    axes.set_title(chart.title, loc="left", fontsize=10, fontweight="bold", color=TEXT)
+    axes.set_xlabel(chart.x_name, fontsize=8, color=QUIET)
+    unit = UNITS[chart.unit] if chart.unit else short
+    along, up = (unit, short) if chart.bars else (short, unit)
     axes.yaxis.set_major_formatter(lambda value, _: up(value))
-    if not getattr(drawing, "dates", False):
+    if not chart.dates:
         axes.xaxis.set_major_formatter(lambda value, _: along(value))
     axes.tick_params(which="both", labelsize=8, colors=QUIET, length=0)
     axes.grid(axis="y", color=GRID, linewidth=0.7)

@@ -8,7 +8,7 @@ from typing import Any
 
 from lakepond.errors import LakepondError
 from lakepond.report.captions import caption
-from lakepond.report.chart import Drawing, as_json
+from lakepond.report.chart import Chart, as_json
 from lakepond.report.facts import key_figures
 from lakepond.report.figures import figures
 from lakepond.report.gathered import RunFolder, find_resets, take
@@ -84,5 +84,5 @@ class Training:
                 self._at, self._last = self._at + len(line), line
 
 
-def _describe(drawing: Drawing) -> dict[str, Any]:
-    return {**as_json(drawing), "caption": caption(drawing)}
+def _describe(chart: Chart) -> dict[str, Any]:
+    return {**as_json(chart), "caption": caption(chart)}
