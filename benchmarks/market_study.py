@@ -35,7 +35,7 @@ import numpy as np
 
 from lakepond.envs.market import Panel, fetch_power, fetch_pse, fetch_sp500
 from lakepond.envs.market.history import split
-from lakepond.report.statistics import interval
+from lakepond.report import statistics
 from lakepond.trainers import erl, evaluate_market, programs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trainers"))
@@ -154,7 +154,7 @@ def mean(values: list[float]) -> str:
     """The mean with its 95 % bootstrap interval over seeds."""
     if not values:
         return "–"
-    found = interval(np.array(values)[:, None], figure=lambda x: float(x.mean()), draws=10_000)
+    found = statistics.interval(np.array(values)[:, None], figure=statistics.mean, draws=10_000)
     return f"{found.value:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
 
 

@@ -30,9 +30,24 @@ def lakes(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def shown(lakes):
+    """The server of one of these lakes, started once for the tests of a file: they only ask it."""
+    servers: dict[str, ViewServer] = {}
+
+    def of(name: str) -> ViewServer:
+        if name not in servers:
+            servers[name] = ViewServer(lakes / name)
+        return servers[name]
+
+    yield of
+    for server in servers.values():
+        server.close()
+
+
 @pytest.fixture
 def serve():
-    """Serves lakes until the test is over."""
+    """Serves other lakes until the test is over."""
     servers = []
 
     def start(path: Path) -> ViewServer:

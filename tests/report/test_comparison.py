@@ -38,12 +38,19 @@ def comparison(tmp_path):
     return tmp_path
 
 
-def test_scores_are_told_over_those_of_the_best_arm(comparison):
-    found = figures(read(comparison))["arms"]
+def test_scores_are_told_over_those_of_the_best_arm_on_the_games_that_were_learned(comparison):
+    for seed in range(4):
+        made_up(comparison, "single", "Freeway", seed, 0.01)
+        made_up(comparison, "mixture", "Freeway", seed, 0.2)
+    made_up(comparison, "live", "Breakout", 0, 10.0)
+    summary = figures(read(comparison))
+    found = summary["arms"]
     assert found["single"]["iqm"] == [1.0, 1.0, 1.0]
-    assert found["mixture"]["iqm"] == [0.5, 0.5, 0.5]
-    assert found["mixture"]["mean"] == [0.5, 0.5, 0.5]
+    assert found["mixture"]["iqm"] == found["mixture"]["mean"] == [0.5, 0.5, 0.5]
     assert found["mixture"]["beats"] == [0.0, 0.0, 0.0]
+    assert summary["left_out"] == ["Freeway"]  # nobody has learned it
+    assert (found["live"]["runs"], found["live"]["iqm"][0]) == (1, 1.0)  # compared where it is
+    assert np.isnan(found["live"]["iqm"][1])  # one seed has no interval
 
 
 def test_differences_on_each_game_come_first_and_are_of_the_seeds_that_both_arms_have(comparison, tmp_path):
@@ -98,39 +105,26 @@ def test_the_page_tells_all_and_keeps_what_was_written_by_hand(comparison, tmp_p
     assert "old" not in page.read_text().partition(MARKER)[2].split("\n")
 
 
-def test_arms_that_are_not_on_all_games_yet_are_compared_where_they_are(comparison):
-    made_up(comparison, "live", "Breakout", 0, 20.0)
-    found = figures(read(comparison))["arms"]
-    assert found["live"]["iqm"][0] == 1.0
-    assert found["live"]["runs"] == 1
-    assert np.isnan(found["live"]["iqm"][1])  # one seed has no interval
-
-
-def test_a_game_that_nobody_has_learned_is_left_out(comparison):
-    for seed in range(4):
-        made_up(comparison, "single", "Freeway", seed, 0.01)
-        made_up(comparison, "mixture", "Freeway", seed, 0.2)
-    found = figures(read(comparison))
-    assert found["left_out"] == ["Freeway"]
-    assert found["arms"]["mixture"]["iqm"] == [0.5, 0.5, 0.5]
-
-
 def test_nothing_to_report_is_told(tmp_path):
     with pytest.raises(RunNotFound, match="no finished run"):
         read(tmp_path)
 
 
-def test_a_board_is_painted_a_colour_each_plane(tmp_path):
+def test_a_video_shows_boards_in_colours_and_the_newest_frame_of_stacks(tmp_path):
     from PIL import Image
 
-    from lakepond.report.video import paint, save_gif
+    from lakepond.report.video import save_gif
 
     board = np.zeros((10, 10, 4), np.uint8)
     board[0, 0, 1] = board[5, 5, 3] = 1
-    picture = paint(board)
-    assert (picture[0, 0] != picture[5, 5]).any()
-    assert picture.reshape(-1, 3).any(axis=1).sum() == 2
-    path = save_gif(np.stack([board, np.roll(board, 1, axis=0)]), tmp_path / "out.gif")
-    with Image.open(path) as image:
-        assert image.n_frames == 2
-        assert image.size == (240, 240)
+    stack = np.zeros((4, 84, 84), np.uint8)
+    stack[-1, 10:20] = 200
+    for first, side in ((board, 240), (stack, 252)):
+        path = save_gif(np.stack([first, np.roll(first, 1, axis=-2)]), tmp_path / "out.gif")
+        with Image.open(path) as image:
+            assert image.n_frames == 2
+            assert image.size == (side, side)
+            pixels = np.asarray(image.convert("RGB"))
+        shown = {tuple(pixel) for pixel in pixels.reshape(-1, 3).tolist()}
+        assert len(shown) == (3 if first is board else 2)  # a colour each channel, and the background
+    assert (pixels[30:60] == 200).all()

@@ -16,11 +16,10 @@ from lakepond.cli import main
 from lakepond.formats import duration, number, percent, short, size
 from lakepond.lake.elsewhere import Elsewhere
 from lakepond.report.captions import caption
-from lakepond.report.chart import Bars, Chart, Line, as_json, histogram, spike_limit
+from lakepond.report.chart import Chart, Line, as_json, histogram, mean_line, spike_limit
 from lakepond.report.figures import figures
 from lakepond.report.gathered import gather
 from lakepond.report.page import render, write_report
-from lakepond.report.seeds import mean_line
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +32,12 @@ def runs(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def page_of_one(runs) -> Path:
+    """The report of one run, for the tests that only look at it."""
+    return write_report([runs / "erl-1"], runs / "one.html")[0]
+
+
 def chart_of(found, key: str):
     return next(one for group in found.values() for one in group if one.key == key)
 
@@ -42,8 +47,8 @@ def test_a_run_is_read_as_it_was_logged(runs):
     assert (run.name, run.trainer, run.x_name) == ("erl-1", "erl", "generation")
     assert list(run.metrics["fitness_best"].y) == [10, 20, 30, 40, 50, 60]
     assert "note" not in run.metrics
-    assert [g.steps for g in run.growth] == [20, 40, 60, 80, 100, 120]
-    assert [number for number, _ in run.checkpoints] == [6]
+    assert [commit["steps"] for commit in run.growth] == [20, 40, 60, 80, 100, 120]
+    assert len(run.checkpoints) == 1
     assert run.problems == []
     assert run.evaluations[0].equity["champion"][-1] == 1.09
 
@@ -67,7 +72,7 @@ def test_one_run_has_its_curves_together_with_its_spread_and_resets(runs):
     assert mean.high == [6 * g for g in range(1, 7)]
     assert chart_of(found, "bytes").log
     assert chart_of(found, "equity-holdout").lines[0].y[-1] == pytest.approx(9.0)
-    assert sum(chart_of(found, "profits-holdout").counts) == 3
+    assert sum(chart_of(found, "profits-holdout").bars[1]) == 3
     assert chart_of(found, "surprise/of <mine>").title == "Surprise/of <mine>"
     evaluation = chart_of(figures([gather(runs / "mixture")]), "evaluation")
     assert evaluation.marks == (10_000, 20_000, 30_000, 40_000)
@@ -107,7 +112,7 @@ def test_runs_that_differ_by_their_seed_alone_are_averaged_with_their_range(runs
     assert best.lines[1].low is None
     equity = chart_of(found, "equity-holdout")
     assert [one.name for one in equity.lines] == ["mine, 3 seeds", "buy and hold"]
-    assert sum(chart_of(found, "profits-holdout-mine, 3 seeds").counts) == 9
+    assert sum(chart_of(found, "profits-holdout-mine, 3 seeds").bars[1]) == 9
     (page,) = write_report(folders, tmp_path / "report.html")
     assert sum("low" in one for chart in charts_in(page) for one in chart.get("lines", ())) > 4
 
@@ -131,9 +136,8 @@ def test_seeds_that_were_logged_at_other_steps_meet_in_between():
     assert set(drawn.y) == {0.5}
 
 
-def test_the_page_needs_nothing_else_and_runs_no_script_but_its_own(runs, tmp_path):
-    (page,) = write_report([runs / "erl-1"], tmp_path / "report.html")
-    text = page.read_text()
+def test_the_page_needs_nothing_else_and_runs_no_script_but_its_own(page_of_one):
+    text = page_of_one.read_text()
     assert not re.search(r"(src|href)=[\"'](?!#)", text)
     assert not re.search(r"@import|url\(|^import ", text, re.MULTILINE)
     assert "&lt;b&gt;bold&lt;/b&gt;" in text  # what a setting says is text, not markup
@@ -146,7 +150,7 @@ def test_the_page_needs_nothing_else_and_runs_no_script_but_its_own(runs, tmp_pa
     allowed = " ".join(f"'sha256-{one}'" for one in hashes)
     assert len(hashes) == 2
     assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}"
-    assert page.stat().st_size < 400_000
+    assert page_of_one.stat().st_size < 400_000
 
 
 def test_uplot_is_the_version_that_is_named_with_its_licence():
@@ -182,7 +186,9 @@ def test_uploads_and_the_last_push_are_told(tmp_path):
     Elsewhere(run / "lake", "gs://bucket/run/lake").add(away)
     note = {"url": "gs://bucket/run", "time": 1.7e9, "last_error": "no <network>"}
     (run / "upload.json").write_text(json.dumps(note))
-    assert gather(run).uploads == {"gs://bucket/run/lake": (1, sizes[away[0]], len(sizes))}
+    (place,) = gather(run).uploads
+    counts = place["place"], place["files"], place["bytes"], place["files_of"]
+    assert counts == ("gs://bucket/run/lake", 1, sizes[away[0]], len(sizes))
     (page,) = write_report([run], tmp_path / "report.html")
     text = page.read_text()
     assert f"1 of {len(sizes)}" in text
@@ -199,7 +205,7 @@ def test_what_is_broken_is_named_and_the_rest_is_told(tmp_path):
     (run / "evaluation" / "holdout" / "result.json").write_text("[")
     found = gather(run)
     assert len(found.metrics["fitness_best"].y) == 6
-    assert [g.number for g in found.growth] == [0, 1, 2, 4, 5]
+    assert [commit["number"] for commit in found.growth] == [0, 1, 2, 4, 5]
     assert len(found.problems) == 3
     (page,) = write_report([run], tmp_path / "report.html")
     for part in ("metrics.jsonl", "0000000003.json", "result.json"):
@@ -275,19 +281,29 @@ def test_captions_tell_what_is_not_on_the_axes(runs):
     assert profits == "3 trades, 66.7 % with a profit; median 2 %, best 12 %, worst -3 %."
 
 
-@pytest.mark.parametrize(
-    "ys", [[], [float("nan")] * 2, [0.0, 0.0], [1.0], [1e300, -1e300], [1e-12, 2e-12], [0.001, 0.001 + 2e-19]]
-)
-def test_any_numbers_can_be_drawn(ys, tmp_path, visit):
-    chart = Chart("k", "Title & <more>", (Line("a", list(range(len(ys))), ys),), "step", log=False)
-    drawn = [chart, Chart("k", "t", chart.lines, "step", log=True), Bars("b", "t", *histogram([3.0]))]
+def test_any_numbers_can_be_drawn(tmp_path, visit):
+    many = [
+        [],
+        [float("nan")] * 2,
+        [0.0, 0.0],
+        [1.0],
+        [1e300, -1e300],
+        [1e-12, 2e-12],
+        [0.001, 0.001 + 2e-19],
+    ]
+    drawn = [Chart("b", "t", bars=histogram([3.0]))]
+    for ys in many:
+        lines = (Line("a", list(range(len(ys))), ys),)
+        drawn += [Chart("k", "Title & <more>", lines, "step", log=log) for log in (False, True)]
     for one in drawn:
         json.dumps(as_json(one), allow_nan=False)
         caption(one)
     run = gather(report_runs.empty(tmp_path / "run"))
     (tmp_path / "r.html").write_text(render([run], {"learning": drawn}))
     page = visit((tmp_path / "r.html").as_uri())
-    assert page.locator("figure canvas:not(.swatch)").count() == 3
+    canvases = page.locator("figure canvas:not(.swatch)")
+    canvases.nth(2 * len(many)).wait_for()  # the last of them
+    assert canvases.count() == len(drawn)
 
 
 def test_the_pages_write_numbers_as_the_terminal_does(chromium):
@@ -325,11 +341,13 @@ def test_no_run_no_page(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
-def test_the_page_fits_the_screen_and_paper(runs, tmp_path, visit, width, scheme):
-    folders = [runs / name for name in ("erl-1", "erl-2", "mixture")]
-    for name, some in (("one", folders[:1]), ("many", folders)):
-        (file,) = write_report(some, tmp_path / f"{name}.html")
+def test_the_page_fits_the_screen_and_paper(runs, page_of_one, tmp_path, visit, width, scheme):
+    (page_of_many,) = write_report(
+        [runs / name for name in ("erl-1", "erl-2", "mixture")], tmp_path / "r.html"
+    )
+    for file in (page_of_one, page_of_many):
         page = visit(file.as_uri(), width=width, scheme=scheme)
+        page.locator(".plot canvas").nth(page.locator("figure").count() - 1).wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert page.locator(".plot canvas").count() == page.locator("figure").count() > 5
         ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
@@ -342,9 +360,8 @@ def test_the_page_fits_the_screen_and_paper(runs, tmp_path, visit, width, scheme
         assert paper.strip() == "#ffffff"
 
 
-def test_charts_zoom_and_hover_together(runs, tmp_path, visit):
-    (file,) = write_report([runs / "erl-1"], tmp_path / "r.html")
-    page = visit(file.as_uri())
+def test_charts_zoom_and_hover_together(page_of_one, visit):
+    page = visit(page_of_one.as_uri())
     fitness, size = (
         page.locator(f"figure[aria-label='{name}']") for name in ("Fitness of the population", "Replay size")
     )
@@ -373,9 +390,8 @@ def test_charts_zoom_and_hover_together(runs, tmp_path, visit):
     assert "generation" in fitness.locator(".tip").inner_text()
 
 
-def test_lines_differ_without_colour_and_can_be_switched_off(runs, tmp_path, visit):
-    (file,) = write_report([runs / "erl-1"], tmp_path / "r.html")
-    page = visit(file.as_uri())
+def test_lines_differ_without_colour_and_can_be_switched_off(page_of_one, visit):
+    page = visit(page_of_one.as_uri())
     fitness = page.locator("figure[aria-label='Fitness of the population']")
     dashes = fitness.evaluate(
         "f => f.chart.plot.series.slice(1).filter(s => s.width).map(s => String(s.dash))"
@@ -388,10 +404,9 @@ def test_lines_differ_without_colour_and_can_be_switched_off(runs, tmp_path, vis
     assert shown == [True, True, False, False, False, True]
 
 
-def test_without_scripts_the_captions_and_tables_are_there(runs, tmp_path, chromium):
-    (file,) = write_report([runs / "erl-1"], tmp_path / "r.html")
+def test_without_scripts_the_captions_and_tables_are_there(page_of_one, chromium):
     with chromium.new_context(java_script_enabled=False) as context:
         page = context.new_page()
-        page.goto(file.as_uri())
+        page.goto(page_of_one.as_uri())
         assert "The charts need JavaScript" in page.inner_text("main")
         assert "Best agent: 60 at the end" in page.inner_text("main")

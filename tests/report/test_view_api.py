@@ -1,18 +1,18 @@
 """What `view` answers, against the steps that were recorded."""
 
+import io
 import json
-import struct
 import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import view_lakes
+from PIL import Image
 
 import lakepond as lp
 from lakepond.lake.elsewhere import Elsewhere
@@ -52,17 +52,16 @@ def finished(server: ViewServer, name: str, **words):
 
 
 def unpack(data: bytes) -> np.ndarray:
-    """The pixels of a PNG without filters."""
-    width, height, _, colour = struct.unpack(">IIBB", data[16:26])
-    body, at = b"", 8
-    while at < len(data):
-        length = struct.unpack(">I", data[at : at + 4])[0]
-        if data[at + 4 : at + 8] == b"IDAT":
-            body += data[at + 8 : at + 8 + length]
-        at += 12 + length
-    lines = np.frombuffer(zlib.decompress(body), np.uint8).reshape(height, -1)
-    assert not lines[:, 0].any()
-    return lines[:, 1:].reshape((height, width, 3) if colour == 2 else (height, width))
+    """The pixels of a PNG."""
+    with Image.open(io.BytesIO(data), formats=["PNG"]) as picture:
+        return np.asarray(picture)
+
+
+def record_one(replay: lp.Replay, obs=None, **more) -> None:
+    """A step that differs from the usual one in what is given."""
+    obs = np.zeros(2, np.float32) if obs is None else obs
+    step = {"action": 0, "reward": 1.0, "terminated": False, "truncated": False, "next_obs": obs}
+    replay.record(obs=obs, **(step | more))
 
 
 def plain_episodes(path: Path) -> list[tuple[int, int, int, int, float, str]]:
@@ -86,8 +85,8 @@ def plain_episodes(path: Path) -> list[tuple[int, int, int, int, float, str]]:
 
 
 @pytest.mark.parametrize("name", ["boards", "frames", "market", "vectors"])
-def test_every_episode_is_found_with_its_return(lakes, serve, name):
-    server = serve(lakes / name)
+def test_every_episode_is_found_with_its_return(lakes, shown, name):
+    server = shown(name)
     result = finished(server, "episodes", limit=500, order="oldest")
     known = plain_episodes(lakes / name)
     got = {(e["stream"], e["first"]): e for e in result["episodes"]}
@@ -98,8 +97,8 @@ def test_every_episode_is_found_with_its_return(lakes, serve, name):
         assert one["total"] == pytest.approx(total, rel=1e-5, abs=1e-5)
 
 
-def test_episodes_come_in_the_order_asked_for_a_page_at_a_time(lakes, serve):
-    server = serve(lakes / "boards")
+def test_episodes_come_in_the_order_asked_for_a_page_at_a_time(lakes, shown):
+    server = shown("boards")
     known = plain_episodes(lakes / "boards")
     best = [e["total"] for e in finished(server, "episodes", order="best", limit=500)["episodes"]]
     assert best == sorted((total for *_, total, _ in known), reverse=True)
@@ -111,8 +110,8 @@ def test_episodes_come_in_the_order_asked_for_a_page_at_a_time(lakes, serve):
     assert mine["of"] == sum(stream == 2 for stream, *_ in known)
 
 
-def test_streams_add_up(lakes, serve):
-    result = finished(serve(lakes / "boards"), "streams")
+def test_streams_add_up(lakes, shown):
+    result = finished(shown("boards"), "streams")
     known = [e for e in plain_episodes(lakes / "boards") if e[5] != "open"]
     assert [s["steps"] for s in result["streams"]] == [600] * 4
     for stream in result["streams"]:
@@ -123,8 +122,8 @@ def test_streams_add_up(lakes, serve):
     assert result["returns"][-1][0] == max(e[2] for e in known)
 
 
-def test_an_episode_of_one_among_many_streams_has_its_own_steps_only(lakes, serve):
-    server = serve(lakes / "boards")
+def test_an_episode_of_one_among_many_streams_has_its_own_steps_only(lakes, shown):
+    server = shown("boards")
     stream, first, last, steps, total, end = max(plain_episodes(lakes / "boards"), key=lambda e: e[3])
     result = ask(server, "episode", stream=stream, first=first, last=last)
     assert (result["steps"], result["end"], result["first"], result["last"]) == (steps, end, first, last)
@@ -141,8 +140,8 @@ def test_an_episode_of_one_among_many_streams_has_its_own_steps_only(lakes, serv
     )
 
 
-def test_frames_are_shown_as_they_were_recorded(lakes, serve):
-    server = serve(lakes / "frames")
+def test_frames_are_shown_as_they_were_recorded(lakes, shown):
+    server = shown("frames")
     with lp.Lake.open(lakes / "frames") as lake:
         batch = lake.steps(301, 600)
     mine = batch.obs[batch.stream == 1]
@@ -157,8 +156,8 @@ def test_frames_are_shown_as_they_were_recorded(lakes, serve):
     assert len(unpack(ask(server, "pictures", **words))) == 84 * result["strip"]
 
 
-def test_a_board_has_a_colour_for_each_channel(lakes, serve):
-    server = serve(lakes / "boards")
+def test_a_board_has_a_colour_for_each_channel(lakes, shown):
+    server = shown("boards")
     result = ask(server, "spec")["observations"][0]
     assert (result["kind"], len(set(result["colours"]))) == ("channels", 4)
     pixels = unpack(ask(server, "pictures", stream=0, first=0, last=0, count=1))
@@ -170,8 +169,8 @@ def test_a_board_has_a_colour_for_each_channel(lakes, serve):
         np.testing.assert_array_equal(shown, board[..., channel] & first)
 
 
-def test_a_market_window_is_shown_an_instrument_at_a_time_with_its_entries(lakes, serve):
-    server = serve(lakes / "market")
+def test_a_market_window_is_shown_an_instrument_at_a_time_with_its_entries(lakes, shown):
+    server = shown("market")
     with lp.Lake.open(lakes / "market") as lake:
         batch = lake.steps(0, 240)
     mine = batch.stream == 3
@@ -247,16 +246,16 @@ def test_without_the_run_a_market_tells_what_its_actions_ask_for(serve, tmp_path
         assert result["entries"]
 
 
-def test_leaves_of_a_dict_are_shown_one_by_one(lakes, serve):
-    server = serve(lakes / "vectors")
+def test_leaves_of_a_dict_are_shown_one_by_one(shown):
+    server = shown("vectors")
     result = ask(server, "spec")["observations"]
     assert [leaf["path"] for leaf in result] == ["obs['body']", "obs['goal'][0]", "obs['goal'][1]"]
     assert ask(server, "observation", stream=0, first=50, last=99, at=7, leaf=1)["numbers"] == [1.0, 57.0]
     assert ask(server, "observation", stream=0, first=50, last=99, at=7, leaf=2)["numbers"] == [57.0]
 
 
-def test_distributions_count_every_step_of_a_small_lake(lakes, serve):
-    server = serve(lakes / "boards")
+def test_distributions_count_every_step_of_a_small_lake(lakes, shown):
+    server = shown("boards")
     with lp.Lake.open(lakes / "boards") as lake:
         batch = lake.steps(0, len(lake))
     result = ask(server, "distribution", column="action")
@@ -264,14 +263,14 @@ def test_distributions_count_every_step_of_a_small_lake(lakes, serve):
     assert result["parts"][0]["counts"] == np.bincount(batch.action).tolist()
     reward = ask(server, "distribution", column="reward")["parts"][0]
     assert dict(zip(reward["at"], reward["counts"], strict=True))[1.0] == int(batch.reward.sum())
-    parts = ask(serve(lakes / "market"), "distribution", column="action")["parts"]
+    parts = ask(shown("market"), "distribution", column="action")["parts"]
     assert [part["name"] for part in parts] == ["[..., 0]", "[..., 1]"]
     assert sum(parts[1]["counts"]) == 1200 * 12
     assert 10 <= parts[1]["low"] <= parts[1]["high"] <= 50
 
 
-def test_sharing_tells_who_uses_which_rows(lakes, serve):
-    result = ask(serve(lakes / "market"), "sharing")
+def test_sharing_tells_who_uses_which_rows(lakes, shown):
+    result = ask(shown("market"), "sharing")
     with lp.Lake.open(lakes / "market") as lake:
         batch, stats = lake.steps(0, len(lake)), lake.stats()
     assert (result["rows"], result["uses"]) == (stats.rows, 2 * 1200 * 120)
@@ -284,8 +283,8 @@ def test_sharing_tells_who_uses_which_rows(lakes, serve):
     assert sum(map(sum, result["uses_by_stream"])) == result["uses"]
 
 
-def test_commits_and_files_are_those_of_the_lake(lakes, serve):
-    server = serve(lakes / "boards")
+def test_commits_and_files_are_those_of_the_lake(lakes, shown):
+    server = shown("boards")
     result = ask(server, "commits")
     assert [c["number"] for c in result["commits"]] == [5, 4, 3, 2, 1, 0]
     assert [c["recorded"] for c in result["commits"]] == [2400, 2000, 1600, 1200, 800, 400]
@@ -303,8 +302,8 @@ def test_commits_and_files_are_those_of_the_lake(lakes, serve):
     assert result["of"] == len(rows)
 
 
-def test_an_older_commit_shows_what_it_held(lakes, serve):
-    server = serve(lakes / "boards")
+def test_an_older_commit_shows_what_it_held(shown):
+    server = shown("boards")
     assert finished(server, "streams", commit=1)["streams"][0]["steps"] == 200
     assert finished(server, "streams")["streams"][0]["steps"] == 600
     assert ask(server, "distribution", commit=1, column="reward")["of"] == 800
@@ -345,8 +344,8 @@ def test_a_file_that_is_elsewhere_is_no_damage(lakes, serve, tmp_path):
     assert "gs://bucket/demo" in why
 
 
-def test_a_lake_without_a_commit_says_so(lakes, serve):
-    server = serve(lakes / "empty")
+def test_a_lake_without_a_commit_says_so(lakes, shown):
+    server = shown("empty")
     about = ask(server, "lake")
     assert (about["newest"], about["problems"]) == (None, [])
     assert refused(server, "spec") == (404, f"{lakes / 'empty'} has no commit yet.")
@@ -383,14 +382,7 @@ def test_a_running_writer_is_followed(serve, tmp_path):
 
         def record(count: int) -> None:
             for _ in range(count):
-                replay.record(
-                    obs=np.zeros(2, np.float32),
-                    action=0,
-                    reward=1.0,
-                    next_obs=np.zeros(2, np.float32),
-                    terminated=False,
-                    truncated=replay.stats().recorded % 10 == 9,
-                )
+                record_one(replay, truncated=replay.stats().recorded % 10 == 9)
             replay.commit()
 
         record(20)
@@ -413,8 +405,8 @@ def test_a_running_writer_is_followed(serve, tmp_path):
         assert len(lp.Lake.open(path)) == 64
 
 
-def test_bad_questions_get_a_sentence(lakes, serve):
-    server = serve(lakes / "boards")
+def test_bad_questions_get_a_sentence(shown):
+    server = shown("boards")
     for name, words, code, part in [
         ("episodes", {"order": "odd"}, 400, "order is one of"),
         ("episodes", {"stream": "x"}, 400, "stream is a whole number"),
@@ -432,8 +424,8 @@ def test_bad_questions_get_a_sentence(lakes, serve):
         assert part in why
 
 
-def test_many_may_ask_at_once(lakes, serve):
-    server = serve(lakes / "frames")
+def test_many_may_ask_at_once(shown):
+    server = shown("frames")
     wrong = []
 
     def look(k: int) -> None:
@@ -472,7 +464,7 @@ def test_many_may_ask_at_once(lakes, serve):
     ],
 )
 def test_an_observation_is_shown_as_what_it_is(shape, dtype, axis, kind):
-    assert kind_of(lp.Field(shape, dtype), axis).name == kind
+    assert kind_of(lp.Field(shape, dtype), axis).kind == kind
 
 
 def test_a_png_has_the_pixels_it_was_given(rng):
@@ -480,11 +472,6 @@ def test_a_png_has_the_pixels_it_was_given(rng):
     colour = rng.integers(0, 256, (3, 9, 3), dtype=np.uint8)
     np.testing.assert_array_equal(unpack(png(grey)), grey)
     np.testing.assert_array_equal(unpack(png(colour)), colour)
-
-
-def record_one(replay: lp.Replay, obs, **more) -> None:
-    step = {"action": 0, "reward": 1.0, "terminated": False, "truncated": False, "next_obs": obs}
-    replay.record(obs=obs, **(step | more))
 
 
 def test_a_commit_without_a_step_is_shown_as_such(serve, tmp_path):
@@ -515,8 +502,8 @@ def test_observations_that_never_repeat_share_no_row(serve, tmp_path, rng):
 def test_rewards_that_are_no_numbers_stay_where_they_are(serve, tmp_path):
     with lp.Replay.open(tmp_path / "lake", lp.Spec(obs=lp.Field((2,), "float32")), capacity=64) as replay:
         for reward in (1.0, 5.0, 3.0):
-            record_one(replay, np.zeros(2, np.float32), reward=reward, terminated=True)
-        record_one(replay, np.zeros(2, np.float32), reward=float("nan"), terminated=True)
+            record_one(replay, reward=reward, terminated=True)
+        record_one(replay, reward=float("nan"), terminated=True)
         with pytest.warns(RuntimeWarning, match="NaN"):
             replay.sample(1)
         replay.commit({"loss": float("nan")})

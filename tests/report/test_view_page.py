@@ -26,6 +26,11 @@ def until(page, script: str, arg=None) -> None:
     raise AssertionError(f"never came true: {script}")
 
 
+def look(page) -> None:
+    """Let the page ask for news now, as it does when its tab is shown again; it does every 2.5 s anyway."""
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+
 def no_sideways(page) -> bool:
     return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
@@ -36,9 +41,9 @@ PAGES = ["overview", "episodes", "values", "rows", "files"]  # of a lake; a run 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (360, "dark")])
 @pytest.mark.parametrize("name", ["boards", "market"])
 def test_every_page_fits_the_screen_without_a_complaint_and_names_its_controls(
-    lakes, serve, visit, name, width, scheme
+    shown, visit, name, width, scheme
 ):
-    server = serve(lakes / name)
+    server = shown(name)
     page = visit(server.url, width=width, scheme=scheme)
     for each in PAGES:
         page.click(f"#nav a[href^='#/{each}']")
@@ -54,16 +59,16 @@ def test_every_page_fits_the_screen_without_a_complaint_and_names_its_controls(
         assert nameless == []
 
 
-def test_a_picture_that_has_not_arrived_has_a_name(lakes, serve, visit):
-    page = visit(serve(lakes / "boards").url)
+def test_a_picture_that_has_not_arrived_has_a_name(shown, visit):
+    page = visit(shown("boards").url)
     page.route("**/pictures*", lambda route: None)  # never answered
     page.click("#nav a[href^='#/episodes']")
     page.wait_for_selector(".screen canvas")
     assert page.get_attribute(".screen canvas", "aria-label") == "Observation, not loaded yet"
 
 
-def test_the_overview_has_the_figures_of_the_lake(lakes, serve, visit):
-    page = ready(visit(serve(lakes / "boards").url), "overview")
+def test_the_overview_has_the_figures_of_the_lake(lakes, shown, visit):
+    page = ready(visit(shown("boards").url), "overview")
     page.wait_for_selector("[data-done='true']")
     text = page.inner_text("main")
     with lp.Lake.open(lakes / "boards") as lake:
@@ -87,8 +92,8 @@ def test_commits_that_take_long_to_read_come_later(lakes, serve, visit, monkeypa
     assert page.locator("table[aria-label^='Commits'] tbody tr").count() == 6
 
 
-def test_a_commit_of_the_time_line_is_gone_to(lakes, serve, visit):
-    page = ready(visit(serve(lakes / "boards").url), "overview")
+def test_a_commit_of_the_time_line_is_gone_to(shown, visit):
+    page = ready(visit(shown("boards").url), "overview")
     page.click("table[aria-label^='Commits'] a >> text='2'")
     until(page, "location.hash.includes('commit=2')")
     until(page, "document.querySelector('#commit').value === '2'")
@@ -99,8 +104,8 @@ def test_a_commit_of_the_time_line_is_gone_to(lakes, serve, visit):
     until(page, "!location.hash.includes('commit')")
 
 
-def test_a_stream_leads_to_its_own_episodes(lakes, serve, visit):
-    page = ready(visit(serve(lakes / "boards").url), "overview")
+def test_a_stream_leads_to_its_own_episodes(shown, visit):
+    page = ready(visit(shown("boards").url), "overview")
     page.click("table[aria-label='Streams'] a >> text='2'")
     ready(page, "episodes")
     streams = page.locator("table[aria-label='Episodes'] tbody td:first-child").all_inner_texts()
@@ -125,8 +130,8 @@ def shown_at(page, at: int) -> None:
     page.wait_for_selector(f".screen canvas[data-at='{at}']")
 
 
-def test_an_episode_is_scrubbed_through_by_keyboard_alone(lakes, serve, visit):
-    server = serve(lakes / "frames")
+def test_an_episode_is_scrubbed_through_by_keyboard_alone(lakes, shown, visit):
+    server = shown("frames")
     page = ready(visit(f"{server.url}#/episodes?stream=1&first=301&last=599"), "episodes")
     shown_at(page, 0)
     with lp.Lake.open(lakes / "frames") as lake:
@@ -156,19 +161,21 @@ def test_an_episode_is_scrubbed_through_by_keyboard_alone(lakes, serve, visit):
     until(page, "location.hash.includes('at=1')")
 
 
-def test_play_goes_on_by_itself_and_stops_at_the_end(lakes, serve, visit):
-    server = serve(lakes / "boards")
-    page = ready(visit(f"{server.url}#/episodes?order=longest"), "episodes")
+def test_play_goes_on_by_itself_and_stops_at_the_end(shown, visit):
+    page = ready(visit(f"{shown('boards').url}#/episodes?order=longest"), "episodes")
     shown_at(page, 0)
     steps = int(page.inner_text(".transport output").rsplit(" ", 1)[1])
     page.select_option("#speed", "60")
     page.keyboard.press("Tab")  # off the list, where a space would open it
+    for key, at in (("End", steps - 1), ("PageUp", steps - 11), ("PageUp", steps - 21)):
+        page.keyboard.press(key)
+        shown_at(page, at)
     page.click("button[aria-label='Play']")
     shown_at(page, steps - 1)
     page.wait_for_selector("button[aria-label='Play']")
 
 
-def test_brackets_go_to_the_next_and_the_previous_episode(lakes, serve, visit):
+def test_brackets_go_to_the_next_and_the_previous_episode(lakes, serve, shown, visit):
     page = ready(visit(f"{serve(lakes / 'boards').url}#/episodes?order=oldest"), "episodes")
     first = page.inner_text(".player h2")
     page.keyboard.press("]")
@@ -177,7 +184,7 @@ def test_brackets_go_to_the_next_and_the_previous_episode(lakes, serve, visit):
     until(page, "first => document.querySelector('.player h2').innerText === first", arg=first)
 
 
-def test_everything_can_be_reached_by_tab_and_shows_where_one_is(lakes, serve, visit):
+def test_everything_can_be_reached_by_tab_and_shows_where_one_is(lakes, serve, shown, visit):
     page = ready(visit(f"{serve(lakes / 'boards').url}#/episodes"), "episodes")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -198,8 +205,8 @@ def test_everything_can_be_reached_by_tab_and_shows_where_one_is(lakes, serve, v
     assert {"SELECT#stream", "SELECT#order", "INPUT#scrubStep of the episode", "BUTTONPlay"} <= seen
 
 
-def test_a_market_shows_its_window_and_where_it_bought(lakes, serve, visit):
-    server = serve(lakes / "market")
+def test_a_market_shows_its_window_and_where_it_bought(shown, visit):
+    server = shown("market")
     page = ready(visit(f"{server.url}#/episodes?stream=3&first=3&last=239&at=59"), "episodes")
     page.wait_for_selector("figure[data-entries] .u-over")
     entries = page.locator("table[aria-label='Entries'] tbody tr")
@@ -229,9 +236,10 @@ def test_a_run_on_a_market_shows_its_trades_with_symbols_exits_and_returns(
 ):
     folder, (trades,) = view_lakes.traded(tmp_path / "run", episodes=1)
     server = serve(folder / "lake")
-    url = f"{server.url}#/episodes?stream=0&first=0&last=39&at=39"
-    page = ready(visit(url, width=width, scheme=scheme), "episodes")
+    page = ready(visit(f"{server.url}#/episodes", width=width, scheme=scheme), "episodes")
     page.wait_for_selector("figure[data-entries] .u-over")
+    assert page.input_value("#scrub") == str(trades[0].entry_day - 60)  # it opens at the first trade
+    assert page.input_value("#instrument") == str(trades[0].instrument)
     assert no_sideways(page)
     assert page.evaluate("document.querySelector('main').scrollWidth <= window.innerWidth")
     rows = page.locator("table[aria-label='Trades'] tbody tr")
@@ -261,14 +269,6 @@ def test_a_run_on_a_market_shows_its_trades_with_symbols_exits_and_returns(
     dates, close = figure.evaluate("f => f.chart.plot.data")  # from 60 days before to the end of settlement
     assert [str(np.datetime64(int(t), "s").astype("datetime64[D]")) for t in dates] == names["dates"][:110]
     assert close == names["close"][column][:110]
-
-
-def test_a_market_opens_at_its_first_trade(serve, visit, tmp_path):
-    folder, (trades,) = view_lakes.traded(tmp_path / "run", episodes=1)
-    page = ready(visit(f"{serve(folder / 'lake').url}#/episodes"), "episodes")
-    page.wait_for_selector("figure[data-entries] .u-over")
-    assert page.input_value("#scrub") == str(trades[0].entry_day - 60)
-    assert page.input_value("#instrument") == str(trades[0].instrument)
 
 
 def test_a_run_without_prices_shows_its_window_as_recorded(serve, visit, tmp_path):
@@ -307,8 +307,8 @@ def test_a_training_is_watched_live(serve, visit, tmp_path):
     assert "Best agent: 44 at the end" in page.inner_text("main")
 
 
-def test_the_token_leaves_the_address_bar_and_a_reload_works(lakes, serve, visit):
-    server = serve(lakes / "boards")
+def test_the_token_leaves_the_address_bar_and_a_reload_works(shown, visit):
+    server = shown("boards")
     page = ready(visit(f"{server.url}#/files"), "files")
     assert page.url == f"{server.address}#/files"
     page.reload()
@@ -340,11 +340,13 @@ def test_an_empty_lake_waits_for_its_first_commit(serve, visit, tmp_path):
         for _ in range(2):
             replay.record(obs=zero, action=0, reward=1.0, next_obs=zero, terminated=False, truncated=False)
         replay.commit()
+        look(page)
         page.wait_for_selector("text=Smaller by")
         page.click("#nav a[href^='#/values']")
         ready(page, "values")
         replay.record(obs=zero, action=0, reward=1.0, next_obs=zero, terminated=True, truncated=False)
         replay.commit()
+        look(page)
         page.wait_for_selector("text=New commit 1 with 1 more steps.")
         page.click("text=Show it")
         until(page, "document.querySelector('#commit').innerText.includes('1 (newest)')")
@@ -363,8 +365,8 @@ def test_a_broken_lake_is_told_and_the_rest_is_shown(lakes, serve, visit, tmp_pa
     assert "lakepond repair" in page.inner_text("main")
 
 
-def test_a_commit_that_is_gone_leads_to_the_newest(lakes, serve, visit):
-    server = serve(lakes / "boards")
+def test_a_commit_that_is_gone_leads_to_the_newest(shown, visit):
+    server = shown("boards")
     page = ready(visit(f"{server.url}#/overview?commit=2"), "overview")
     page.evaluate("location.hash = '#/overview?commit=99'")
     page.wait_for_selector("text=This page cannot be shown")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lakepond.formats import duration, json_numbers, number, percent, size
+from lakepond.types import Array
 
 POINTS = 600
 """most points of a line; a longer one is drawn as the means of that many groups, with their range"""
@@ -21,6 +22,8 @@ UNITS = {"": number, "bytes": size, "seconds": duration, "percent": percent}
 """how the values of each unit are written"""
 Reads = Literal["level", "typical", "growth", "ratio"]
 """figures in the caption: ends and extremes, median and largest, peak and trend, or ratio"""
+Points = tuple[Sequence[float], Sequence[float]]
+"""x and y of a curve"""
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over a common axis."""
+    """Curves over a common axis, or bars."""
 
     key: str
     """names its file"""
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[Line, ...] = ()
     x_name: str = ""
     unit: Unit = ""
     marks: tuple[float, ...] = ()
@@ -56,34 +59,40 @@ class Chart:
     """top of the y axis, if spikes are above it"""
     reads: Reads = "level"
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Bars:
-    """The number of values in each range."""
-
-    key: str
-    title: str
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
-    x_name: str = ""
-    unit: Unit = ""
-    note: str = ""
-
-
-Drawing = Chart | Bars
+    bars: tuple[Sequence[float], Sequence[int]] | None = None
+    """edges of ranges, and the number of values in each"""
 
 
 def line(name: str, x: Sequence[float], y: Sequence[float], colour: int = 0, *, thin: bool = False) -> Line:
     """A curve of at most `POINTS` points: of a longer one the means of groups, with their range as a band."""
     if len(x) <= POINTS:
         return Line(name, list(x), list(y), colour=colour, thin=thin)
-    edges = np.linspace(0, len(x), POINTS + 1).round().astype(np.int64)
-    values, starts = np.asarray(y, np.float64), edges[:-1]
+    ends, mean, low, high = grouped(np.asarray(y, np.float64), POINTS)
+    band = low.tolist(), high.tolist()
+    return Line(name, [x[end] for end in ends], mean.tolist(), *band, colour, thin)
+
+
+def grouped(values: Array, groups: int) -> tuple[Array, Array, Array, Array]:
+    """Last index, mean, lowest and highest value of consecutive groups of about equal length."""
+    edges = np.linspace(0, len(values), groups + 1).round().astype(np.int64)
+    starts = edges[:-1]
     mean = np.add.reduceat(values, starts) / np.diff(edges)
-    low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
-    ends = [x[stop - 1] for stop in edges[1:]]
-    return Line(name, ends, mean.tolist(), low.tolist(), high.tolist(), colour, thin)
+    return edges[1:] - 1, mean, np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+
+
+def mean_line(name: str, curves: Sequence[Points], colour: int) -> Line:
+    """Mean, lowest and highest of several curves, over the steps that all of them reached."""
+    thinned = [line("", *points) for points in curves]
+    first, last = max(one.x[0] for one in thinned), min(one.x[-1] for one in thinned)
+    places = np.unique(np.concatenate([one.x for one in thinned]))
+    places = places[(first <= places) & (places <= last)]
+    if len(places) > POINTS:
+        places = np.linspace(first, last, POINTS)
+    if not len(places):  # no step in common: the first curve as it is
+        return line(name, *curves[0], colour)
+    values = np.stack([np.interp(places, one.x, one.y) for one in thinned])
+    mean, low, high = (each(values, axis=0).tolist() for each in (np.mean, np.min, np.max))
+    return Line(name, places.tolist(), mean, low, high, colour)
 
 
 def spike_limit(lines: Iterable[Line]) -> float | None:
@@ -107,20 +116,22 @@ def histogram(values: Sequence[float], bins: int = 30) -> tuple[tuple[float, ...
     return tuple(edges), tuple(np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0].tolist())
 
 
-def as_json(drawing: Drawing) -> dict[str, Any]:
+def as_json(chart: Chart) -> dict[str, Any]:
     """The chart for `charts.js`; lines over the same x share one list of it."""
-    shared = {"key": drawing.key, "title": drawing.title, "x_name": drawing.x_name, "unit": drawing.unit}
-    if isinstance(drawing, Bars):
-        return {**shared, "kind": "bars", "edges": list(drawing.edges), "counts": list(drawing.counts)}
+    shared = {name: getattr(chart, name) for name in ("key", "title", "x_name", "unit")}
+    if chart.bars is not None:
+        edges, counts = chart.bars
+        return {**shared, "kind": "bars", "edges": edges, "counts": counts}
     xs: list[list[float]] = []
     lines = []
-    for each in drawing.lines:
+    for each in chart.lines:
         x = [int(value) if value == int(value) else value for value in each.x]
         if x not in xs:
             xs.append(x)
-        band = {"low": each.low, "high": each.high}
-        sides = {side: json_numbers(values, 6) for side, values in band.items() if values is not None}
-        named = {"name": each.name, "colour": each.colour} | ({"thin": True} if each.thin else {})
-        lines.append({**named, "xs": xs.index(x), "y": json_numbers(each.y, 6), **sides})
-    more = {name: value for name in ("marks", "log", "dates", "clip") if (value := getattr(drawing, name))}
-    return {**shared, "xs": xs, "lines": lines, **more}
+        columns = {"y": each.y, "low": each.low, "high": each.high}
+        values = {name: json_numbers(column, 6) for name, column in columns.items() if column is not None}
+        lines.append(
+            {"name": each.name, "colour": each.colour, "thin": each.thin, "xs": xs.index(x), **values}
+        )
+    look = {name: getattr(chart, name) for name in ("marks", "log", "dates", "clip")}
+    return {**shared, "xs": xs, "lines": lines, **look}

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import csv
 from array import array
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from lakepond.errors import LakeError, LakepondError, RunCorrupt
-from lakepond.lake.elsewhere import Segments, known
 from lakepond.lake.format import commits, description
-from lakepond.lake.read.catalog import Catalog
+from lakepond.report.commits import summarise, uploads
 from lakepond.runs import Run
 from lakepond.runs.metrics import LARGEST, is_number
 from lakepond.runs.status import UPLOAD
-from lakepond.types import Spec
 from lakepond.untrusted import one_line, read_json
 
 MOST_COMMITS = 300
@@ -30,20 +31,15 @@ MOST_LISTED = 64
 """most members of a list that is drawn"""
 
 
-class Series(NamedTuple):
+@dataclass(frozen=True)
+class Series:
     """A metric over the steps at which it was logged; its values are finite."""
 
-    x: array[float]
-    y: array[float]
-
-    @classmethod
-    def empty(cls) -> Self:
-        """A series without a value."""
-        return cls(array("d"), array("d"))
+    x: array[float] = field(default_factory=lambda: array("d"))
+    y: array[float] = field(default_factory=lambda: array("d"))
 
 
-@dataclass(frozen=True)
-class Reset:
+class Reset(NamedTuple):
     """All agents were replaced by clones of one."""
 
     step: float
@@ -51,17 +47,6 @@ class Reset:
     after: float | None
     recovered: float | None
     """steps until the level before was reached again; None: not yet"""
-
-
-@dataclass(frozen=True)
-class CommitSize:
-    """One commit of the lake."""
-
-    number: int
-    steps: int
-    bytes: int
-    plain: int
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -84,17 +69,18 @@ class RunFolder:
     folder: Path
     about: dict[str, Any]
     """all of config.json"""
-    metrics: dict[str, Series] = field(default_factory=dict)
+    metrics: defaultdict[str, Series] = field(default_factory=lambda: defaultdict(Series))
     lists: dict[str, list[Series]] = field(default_factory=dict)
     """metrics with a value for each agent"""
     resets: list[Reset] = field(default_factory=list)
-    growth: list[CommitSize] = field(default_factory=list)
+    growth: list[dict[str, Any]] = field(default_factory=list)
+    """commits of the lake, see `commits.summarise`"""
     commits: int = 0
     evaluations: list[SavedEvaluation] = field(default_factory=list)
-    checkpoints: list[tuple[int, int]] = field(default_factory=list)
-    """number and bytes"""
-    uploads: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    """destination: files of the newest commit that are there, their bytes, and the number of its files"""
+    checkpoints: list[int] = field(default_factory=list)
+    """bytes of each"""
+    uploads: list[dict[str, Any]] = field(default_factory=list)
+    """where the newest commit is, see `commits.uploads`"""
     pushed: dict[str, Any] = field(default_factory=dict)
     """the result of the last push: `url`, `time`, `last_error`"""
     first_time: float | None = None
@@ -121,6 +107,16 @@ class RunFolder:
         """The highest value of a metric."""
         return max(self.metrics[name].y) if name in self.metrics else None
 
+    @contextmanager
+    def reading(self, file: Path) -> Iterator[None]:
+        """List why a file cannot be read, unless there is none."""
+        try:
+            yield
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+            self.problems.append(f"{file} cannot be read: {one_line(error)}.")
+
 
 def gather(folder: str | Path) -> RunFolder:
     """Read a run; what cannot be read is listed in `problems`."""
@@ -132,23 +128,19 @@ def gather(folder: str | Path) -> RunFolder:
     except RunCorrupt as error:
         found.problems.append(f"the log is read up to an invalid line: {one_line(error)}.")
     found.resets = find_resets(found)
-    _read_checkpoints(found)
+    for state in sorted(found.folder.glob("checkpoints/[0-9]*/state.json")):
+        if state.parent.name.isdigit():
+            found.checkpoints.append(sum(f.stat().st_size for f in state.parent.iterdir() if f.is_file()))
     if (run.lake_folder / description.NAME).exists():
         try:
             _read_lake(found, run.lake_folder)
         except (LakepondError, OSError) as error:
             found.problems.append(str(error))
-    try:
+    with found.reading(run.folder / UPLOAD):
         found.pushed = read_json(run.folder / UPLOAD)
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        found.problems.append(f"{run.folder / UPLOAD} cannot be read: {one_line(error)}.")
     for result in sorted(run.folder.glob("evaluation/**/result.json")):
-        try:
+        with found.reading(result):
             found.evaluations.append(_read_evaluation(result))
-        except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-            found.problems.append(f"{result} cannot be read: {one_line(error)}.")
     return found
 
 
@@ -160,15 +152,11 @@ def take(found: RunFolder, line: dict[str, Any]) -> None:
     for name, value in line.items():  # of a log with 100,000 lines, this runs millions of times
         kind = type(value)
         if (kind is float or kind is int) and -LARGEST < value < LARGEST:  # a number, and not a bool
-            series = found.metrics.get(name)
-            if series is None:
-                series = found.metrics[name] = Series.empty()
+            series = found.metrics[name]
             series.x.append(step)
             series.y.append(value)
         elif kind is list and 1 < len(value) <= MOST_LISTED:
-            members = found.lists.get(name)
-            if members is None:
-                members = found.lists[name] = [Series.empty() for _ in value]
+            members = found.lists.get(name) or found.lists.setdefault(name, [Series() for _ in value])
             for member, one in zip(members, value, strict=False):
                 if is_number(one):
                     member.x.append(step)
@@ -179,7 +167,8 @@ def find_resets(found: RunFolder) -> list[Reset]:
     """The resets that were logged, and how soon the evaluation reached the level before each again."""
 
     def logged(name: str) -> list[tuple[float, float]]:
-        return list(zip(*found.metrics.get(name, Series.empty()), strict=True))
+        series = found.metrics.get(name, Series())
+        return list(zip(series.x, series.y, strict=True))
 
     before, after = dict(logged("evaluation_before")), dict(logged("evaluation_after"))
     evaluations, resets = logged("evaluation"), []
@@ -190,38 +179,20 @@ def find_resets(found: RunFolder) -> list[Reset]:
     return resets
 
 
-def _read_checkpoints(found: RunFolder) -> None:
-    for state in sorted(found.folder.glob("checkpoints/[0-9]*/state.json")):
-        if state.parent.name.isdigit():
-            files = (file.stat().st_size for file in state.parent.iterdir() if file.is_file())
-            found.checkpoints.append((int(state.parent.name), sum(files)))
-
-
 def _read_lake(found: RunFolder, lake: Path) -> None:
-    spec: Spec = description.read(lake)
+    spec = description.read(lake)
     numbers = commits.numbers(lake / "commits")
     found.commits = len(numbers)
     most = min(MOST_COMMITS, len(numbers))
-    picked = sorted({numbers[round(i * (len(numbers) - 1) / max(1, most - 1))] for i in range(most)})
     newest = None
-    for number in picked:
+    for number in sorted({numbers[round(i * (len(numbers) - 1) / max(1, most - 1))] for i in range(most)}):
         try:
-            commit = commits.read(lake / "commits", number)
+            newest = commits.read(lake / "commits", number)
         except (LakeError, OSError) as error:
             found.problems.append(str(error))
-            continue
-        newest = commit
-        steps = commit.recorded - commit.oldest
-        size = commit.totals.bytes
-        plain = steps * spec.step_nbytes
-        found.growth.append(CommitSize(number, steps, size, plain, commit.seconds))
-    there = known(lake)
-    if newest is not None and there:
-        files = dict(Catalog(newest, Segments(lake)).files())
-        for name, url in there.items():
-            if name in files:
-                count, size, _ = found.uploads.get(url, (0, 0, 0))
-                found.uploads[url] = (count + 1, size + files[name], len(files))
+        else:
+            found.growth.append(summarise(newest, spec))
+    found.uploads = [] if newest is None else uploads(lake, newest)
 
 
 def _read_evaluation(file: Path) -> SavedEvaluation:
@@ -231,22 +202,26 @@ def _read_evaluation(file: Path) -> SavedEvaluation:
         values = account.items() if isinstance(account, dict) else ()
         result[who] = {name: value for name, value in values if is_number(value)}
     days: list[float] = []
-    equity: dict[str, list[float]] = {}
-    if (file.parent / "equity.csv").exists():
-        with (file.parent / "equity.csv").open(newline="", encoding="utf-8") as table:
-            for row in csv.DictReader(table):
-                day = date.fromisoformat(row.pop("date"))
-                days.append(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
-                for name, value in row.items():
-                    equity.setdefault(name, []).append(_float(value))
-    trades = []
-    if (file.parent / "trades.csv").exists():
-        with (file.parent / "trades.csv").open(newline="", encoding="utf-8") as table:
-            for trade in csv.DictReader(table):
-                trades.append({name: value for name, value in trade.items() if isinstance(value, str)})
-                if trades[-1].get("profit_percent"):
-                    _float(trades[-1]["profit_percent"])
+    equity: defaultdict[str, list[float]] = defaultdict(list)
+    for row in _read_table(file.parent / "equity.csv"):
+        days.append(datetime.fromisoformat(row.pop("date")).replace(tzinfo=UTC).timestamp())
+        for name, value in row.items():
+            equity[name].append(_float(value))
+    trades = [
+        {name: value for name, value in trade.items() if isinstance(value, str)}
+        for trade in _read_table(file.parent / "trades.csv")
+    ]
+    for trade in trades:
+        _float(trade.get("profit_percent") or "0")
     return SavedEvaluation(str(result.get("part", file.parent.name)), result, days, equity, trades)
+
+
+def _read_table(file: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file by the names of their columns; none if there is no file."""
+    if not file.exists():
+        return []
+    with file.open(newline="", encoding="utf-8") as table:
+        return list(csv.DictReader(table))
 
 
 def _float(text: str) -> float:

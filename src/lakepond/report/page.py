@@ -16,12 +16,12 @@ from pathlib import Path
 from lakepond._version import __version__
 from lakepond.formats import json_ready
 from lakepond.lake.files import write_bytes
+from lakepond.report import png
 from lakepond.report.captions import caption
-from lakepond.report.chart import Drawing, as_json
-from lakepond.report.facts import key_figures
+from lakepond.report.chart import Chart, as_json
 from lakepond.report.figures import Figures, figures
 from lakepond.report.gathered import RunFolder, gather
-from lakepond.report.tables import market_tables, resets_table, runs_section, table, uploads_tables
+from lakepond.report.tables import key_figures_of, market_tables, resets_table, runs_section, uploads_tables
 
 SECTIONS = (
     ("learning", "Learning and lake"),
@@ -48,22 +48,22 @@ def write_report(
     write_bytes(out.parent, out.name, render(runs, drawn).encode())
     written = [out]
     if pictures is not None:
-        from lakepond.report import png
-
         home = Path(pictures)
         home.mkdir(parents=True, exist_ok=True)
-        for name, drawing in _files(drawn).items():
-            written += png.save(drawing, [home / f"{name}.svg", home / f"{name}.png"])
+        for name, chart in _files(drawn).items():
+            files = [home / f"{name}.svg", home / f"{name}.png"]
+            png.save([chart], files)
+            written += files
     return written
 
 
-def _files(drawn: Figures) -> dict[str, Drawing]:
+def _files(drawn: Figures) -> dict[str, Chart]:
     """Charts by valid, unique file names: a metric may have any name."""
-    found: dict[str, Drawing] = {}
-    for drawing in (one for group in drawn.values() for one in group):
-        plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", drawing.key).strip(".-") or "figure"
+    found: dict[str, Chart] = {}
+    for chart in (one for group in drawn.values() for one in group):
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", chart.key).strip(".-") or "figure"
         names = chain([plain], (f"{plain}-{again}" for again in count(2)))
-        found[next(name for name in names if name not in found)] = drawing
+        found[next(name for name in names if name not in found)] = chart
     return found
 
 
@@ -82,19 +82,22 @@ def render(runs: Sequence[RunFolder], drawn: Figures) -> str:
     tables = {"learning": resets_table(runs), "market": market_tables(runs), "uploads": uploads_tables(runs)}
     shown = [(group, name) for group, name in SECTIONS if drawn.get(group) or tables.get(group)]
     links = "".join(f'<a href="#{group}">{name}</a>' for group, name in shown)
-    charts: list[Drawing] = []
-    sections = [
-        _section(group, name, drawn.get(group, []), tables.get(group, ""), charts) for group, name in shown
-    ]
+    charts: list[Chart] = []
+    sections = []
+    for group, name in shown:
+        mine = drawn.get(group, [])
+        sections.append(_section(group, name, mine, tables.get(group, ""), len(charts)))
+        charts += mine
     notes = [f"{run.name}: {problem}" for run in runs for problem in run.problems[:MOST_PROBLEMS]]
     notes += [] if shown else ["Nothing has been logged yet."]
     problems = [f'<p class="note">{escape(text)}</p>' for text in notes]
     style = "".join(map(_static, ("uplot/uPlot.min.css", "base.css", "page.css")))
-    drawings = json_ready([as_json(one) for one in charts])
-    data = json.dumps(drawings, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    described = json_ready([as_json(one) for one in charts])
+    data = json.dumps(described, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     scripts = [f"/*\n{_static('uplot/LICENSE')}\n*/\n{_static('uplot/uPlot.iife.min.js')}", _own_script()]
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -104,7 +107,7 @@ def render(runs: Sequence[RunFolder], drawn: Figures) -> str:
         '<body><a class="skip" href="#main">Skip to content</a><main id="main">'
         f"<header><h1>{escape(title)}</h1><p>{_subtitle(runs)}</p></header>"
         f'<nav aria-label="Sections">{links}<a href="#run">Run and settings</a></nav>'
-        f"{''.join(problems)}{_figures_of_runs(runs)}"
+        f"{''.join(problems)}{key_figures_of(runs)}"
         '<noscript><p class="note">The charts need JavaScript; their captions and the tables do not.</p>'
         f"</noscript>{''.join(sections)}{runs_section(runs)}"
         f"<footer><p>Written by lakepond {__version__} on {moment}. Charts: uPlot (MIT). Drag to zoom, "
@@ -124,19 +127,13 @@ def _own_script() -> str:
     return re.sub(r"(?m)^import .*\n", "", "".join(files))
 
 
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _section(group: str, name: str, drawn: Sequence[Drawing], table: str, charts: list[Drawing]) -> str:
-    """One section; its charts are added to `charts`, where their figures refer to them by number."""
-    figures = []
-    for drawing in drawn:
-        figures.append(
-            f'<figure data-chart="{len(charts)}" aria-label="{escape(drawing.title)}">'
-            f"<h3>{escape(drawing.title)}</h3><figcaption>{escape(caption(drawing))}</figcaption></figure>"
-        )
-        charts.append(drawing)
+def _section(group: str, name: str, drawn: Sequence[Chart], table: str, first: int) -> str:
+    """One section; its figures refer to their charts by numbers from `first` on."""
+    figures = [
+        f'<figure data-chart="{number}" aria-label="{escape(chart.title)}">'
+        f"<h3>{escape(chart.title)}</h3><figcaption>{escape(caption(chart))}</figcaption></figure>"
+        for number, chart in enumerate(drawn, first)
+    ]
     inner = f'<div class="charts">{"".join(figures)}</div>' if figures else ""
     return f'<section id="{group}"><h2>{name}</h2>{inner}{table}</section>'
 
@@ -148,17 +145,3 @@ def _subtitle(runs: Sequence[RunFolder]) -> str:
     state = "running" if run.running else "not running"
     created = str(run.about.get("created", ""))[:16].replace("T", " ")
     return escape(f"{run.trainer}, started {created} UTC, {state}")
-
-
-def _figures_of_runs(runs: Sequence[RunFolder]) -> str:
-    if len(runs) == 1:
-        inner = "".join(
-            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(words)}</small></dd></div>"
-            for name, value, words in key_figures(runs[0])
-        )
-        return f'<dl class="facts">{inner}</dl>' if inner else ""
-    columns = [{name: (value, words) for name, value, words in key_figures(run)} for run in runs]
-    names = dict.fromkeys(name for column in columns for name in column)
-    rows = [[name, *(column.get(name, ("–", ""))[0] for column in columns)] for name in names]
-    heads = ["", *(run.name for run in runs)]
-    return table(heads, rows, "Key figures of the runs", numbers=range(1, len(runs) + 1))

@@ -20,122 +20,64 @@ class ChartSpec:
     group: Group
     curves: Mapping[str, str]
     """metric and name of each line"""
-    unit: Unit = ""
-    log: bool = False
     reads: Reads = "level"
+    note: str = ""
+    log: bool = False
     members: str = ""
     """a list with a value for each agent: drawn as thin lines"""
-    note: str = ""
 
+    @property
+    def unit(self) -> Unit:
+        """The unit of its metrics."""
+        return unit_of(next(iter(self.curves)))
+
+
+FITNESS = {
+    "fitness_best": "best agent",
+    "fitness_mean": "mean",
+    "validation_best": "champion, validation days",
+}
+EVALUATION = {
+    "evaluation": "the policy of the run",
+    "evaluation_best": "best agent",
+    "evaluation_greedy": "without random actions",
+}
+REPLAY = {"bytes_plain": "without deduplication", "bytes_held": "in memory", "lake_bytes": "on disk (lake)"}
+PHASES = {
+    "seconds_train": "training",
+    "seconds_learn": "BigAgent",
+    "seconds_evaluate": "evaluation",
+    "seconds_fill": "fill from the lake",
+    "seconds_pour": "pour into the lake",
+}
+VALIDATION = {"validation": "best agent", "validation_learner": "learner"}
+RATE = {"env_steps_per_second": "steps", "frames_per_second": "steps, by an earlier name"}
+DEVICE = {"device_bytes": "in use", "device_limit_bytes": "limit"}
+AVAILABLE = {"memory_available_bytes": "available"}
+DISK = {"disk_free_bytes": "free", "disk_floor_bytes": "reserve (min_free)"}
+UPLOADS = {"uploaded_bytes": "sent", "pending_bytes": "waiting"}
+
+SPREAD = "The band is one standard deviation of the population."
+PLAYED = "Played in separate environments with a small epsilon."
+BLOCKED = "How long a commit kept the training thread waiting; the data is written in the background."
+COMPILED = "The first generation after a start includes compilation."
 
 PANELS = (
-    ChartSpec(
-        "fitness",
-        "Fitness of the population",
-        "learning",
-        {
-            "fitness_best": "best agent",
-            "fitness_mean": "mean",
-            "validation_best": "champion, validation days",
-        },
-        note="The band is one standard deviation of the population.",
-    ),
-    ChartSpec(
-        "evaluation",
-        "Evaluation",
-        "learning",
-        {
-            "evaluation": "the policy of the run",
-            "evaluation_best": "best agent",
-            "evaluation_greedy": "without random actions",
-        },
-        members="evaluation_agents",
-        note="Played in separate environments with a small epsilon.",
-    ),
+    ChartSpec("fitness", "Fitness of the population", "learning", FITNESS, note=SPREAD),
+    ChartSpec("evaluation", "Evaluation", "learning", EVALUATION, note=PLAYED, members="evaluation_agents"),
     ChartSpec("score", "Score while training", "learning", {"score": "score"}, members="score_agents"),
-    ChartSpec(
-        "bytes",
-        "Replay size",
-        "learning",
-        {"bytes_plain": "without deduplication", "bytes_held": "in memory", "lake_bytes": "on disk (lake)"},
-        unit="bytes",
-        log=True,
-        reads="ratio",
-        note="Logarithmic scale.",
-    ),
-    ChartSpec(
-        "validation",
-        "Validation days",
-        "learning",
-        {"validation": "best agent", "validation_learner": "learner"},
-    ),
+    ChartSpec("bytes", "Replay size", "learning", REPLAY, "ratio", "Logarithmic scale.", log=True),
+    ChartSpec("validation", "Validation days", "learning", VALIDATION),
     ChartSpec("rows", "Distinct rows", "storage", {"distinct_rows": "rows"}),
-    ChartSpec(
-        "held",
-        "Time blocked on saving",
-        "time",
-        {"held_seconds": "blocked"},
-        unit="seconds",
-        reads="typical",
-        note="How long a commit kept the training thread waiting; the data is written in the background.",
-    ),
-    ChartSpec(
-        "seconds",
-        "Time per generation",
-        "time",
-        {"seconds": "time"},
-        unit="seconds",
-        reads="typical",
-        note="The first generation after a start includes compilation.",
-    ),
-    ChartSpec(
-        "phases",
-        "Cumulative time by phase",
-        "time",
-        {
-            "seconds_train": "training",
-            "seconds_learn": "BigAgent",
-            "seconds_evaluate": "evaluation",
-            "seconds_fill": "fill from the lake",
-            "seconds_pour": "pour into the lake",
-        },
-        unit="seconds",
-    ),
-    ChartSpec(
-        "rate",
-        "Environment steps per second",
-        "time",
-        {"env_steps_per_second": "steps", "frames_per_second": "steps, by an earlier name"},
-        reads="typical",
-    ),
-    ChartSpec(
-        "memory", "Memory of the process", "memory", {"rss_bytes": "resident"}, unit="bytes", reads="growth"
-    ),
-    ChartSpec(
-        "device",
-        "Memory of the device",
-        "memory",
-        {"device_bytes": "in use", "device_limit_bytes": "limit"},
-        unit="bytes",
-        reads="growth",
-    ),
-    ChartSpec(
-        "available",
-        "Available memory of the machine",
-        "memory",
-        {"memory_available_bytes": "available"},
-        unit="bytes",
-    ),
-    ChartSpec(
-        "disk",
-        "Free disk space",
-        "storage",
-        {"disk_free_bytes": "free", "disk_floor_bytes": "reserve (min_free)"},
-        unit="bytes",
-    ),
-    ChartSpec(
-        "uploads", "Uploads", "uploads", {"uploaded_bytes": "sent", "pending_bytes": "waiting"}, unit="bytes"
-    ),
+    ChartSpec("held", "Time blocked on saving", "time", {"held_seconds": "blocked"}, "typical", BLOCKED),
+    ChartSpec("seconds", "Time per generation", "time", {"seconds": "time"}, "typical", COMPILED),
+    ChartSpec("phases", "Cumulative time by phase", "time", PHASES),
+    ChartSpec("rate", "Environment steps per second", "time", RATE, "typical"),
+    ChartSpec("memory", "Memory of the process", "memory", {"rss_bytes": "resident"}, "growth"),
+    ChartSpec("device", "Memory of the device", "memory", DEVICE, "growth"),
+    ChartSpec("available", "Available memory of the machine", "memory", AVAILABLE),
+    ChartSpec("disk", "Free disk space", "storage", DISK),
+    ChartSpec("uploads", "Uploads", "uploads", UPLOADS),
 )
 
 SPREADS = {"fitness_mean": "fitness_std"}
@@ -149,8 +91,6 @@ SKIPPED = {
 """metrics that other charts or tables show"""
 
 TITLES = {
-    "actor_loss": "Actor loss",
-    "critic_loss": "Critic loss",
     "q_mean": "Mean Q value",
     "mutation_std": "Mutation standard deviation",
     "learner_rank": "Rank of the injected learner",
@@ -167,11 +107,11 @@ TITLES = {
 
 def unit_of(metric: str) -> Unit:
     """The unit of a metric, from the end of its name."""
-    if metric.endswith(("bytes", "_bytes_per_second")):
+    if metric in REPLAY or metric.endswith(("bytes", "_bytes_per_second")):
         return "bytes"
     if metric.endswith(("percent", "_return")):
         return "percent"
-    return "seconds" if metric.endswith("seconds") else ""
+    return "seconds" if metric in PHASES or metric.endswith("seconds") else ""
 
 
 def title_of(metric: str) -> str:

@@ -1,7 +1,8 @@
 """Statistics of scores that are reliable with few seeds (Agarwal et al. 2021, arXiv 2108.13264).
 
-`scores` are (seeds, games). The interquartile mean leaves out the best and the worst quarter of all runs; its
-interval comes from resampling the seeds within each game.
+`scores` are (..., seeds, games), so one call computes a figure of many resampled sets. The interquartile mean
+leaves out the best and the worst quarter of all runs; its interval comes from resampling the seeds within
+each game.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import numpy as np
 
 from lakepond.types import Array
 
+Figure = Callable[..., Array]
+
 
 class Interval(NamedTuple):
     """A figure and its 95 % confidence interval."""
@@ -22,30 +25,33 @@ class Interval(NamedTuple):
     high: float
 
 
-def iqm(scores: Array) -> float:
+def mean(scores: Array) -> Array:
+    """The mean of all scores."""
+    return np.asarray(scores.mean((-2, -1)))
+
+
+def iqm(scores: Array) -> Array:
     """The mean of the middle half of all scores; a quarter that is not an integer is cut in part."""
-    ordered, count = np.sort(scores, axis=None), np.size(scores)
+    ordered = np.sort(scores.reshape(*scores.shape[:-2], -1))
+    count = ordered.shape[-1]
     place = np.arange(count)  # a score covers [place, place + 1) and counts as far as that is in the middle
     weight = np.clip(np.minimum(place + 1, 0.75 * count) - np.maximum(place, 0.25 * count), 0, 1)
-    return float(np.average(ordered, weights=weight))
+    return np.asarray(np.average(ordered, axis=-1, weights=weight))
 
 
-def interval(
-    *samples: Array, figure: Callable[..., float] = iqm, draws: int = 2000, seed: int = 0
-) -> Interval:
+def chance_of_improvement(ours: Array, theirs: Array) -> Array:
+    """The probability that a run of ours beats one of theirs on a random game; a tie counts half."""
+    ours, theirs = ours[..., :, None, :], theirs[..., None, :, :]
+    return np.asarray(((ours > theirs) + 0.5 * (ours == theirs)).mean((-3, -2, -1)))
+
+
+def interval(*samples: Array, figure: Figure = iqm, draws: int = 2000, seed: int = 0) -> Interval:
     """`figure(*samples)` with its stratified bootstrap interval; the samples are resampled independently."""
     rng = np.random.default_rng(seed)
-
-    def resampled(scores: Array) -> Array:
-        return np.take_along_axis(scores, rng.integers(len(scores), size=scores.shape), axis=0)
-
-    found = [figure(*map(resampled, samples)) for _ in range(draws)]
-    low, high = np.percentile(found, [2.5, 97.5])
-    return Interval(figure(*samples), float(low), float(high))
-
-
-def chance_of_improvement(ours: Array, theirs: Array) -> float:
-    """The probability that a run of ours beats one of theirs on a random game; a tie counts half."""
-    above = (ours[:, None, :] > theirs[None, :, :]).mean((0, 1))
-    same = (ours[:, None, :] == theirs[None, :, :]).mean((0, 1))
-    return float((above + 0.5 * same).mean())
+    picks = [[rng.integers(len(each), size=each.shape) for each in samples] for _ in range(draws)]
+    drawn = (
+        np.take_along_axis(each[None], np.stack(its), axis=1)
+        for each, *its in zip(samples, *picks, strict=True)
+    )
+    low, high = np.percentile(figure(*drawn), [2.5, 97.5])
+    return Interval(float(figure(*samples)), float(low), float(high))

@@ -1,14 +1,13 @@
-"""Observations as a moving picture: a board in colours, or the newest frame of a stack."""
+"""Observations as a moving picture, with the colours of `view`: a board, or the newest frame of a stack."""
 
 from __future__ import annotations
 
-import colorsys
 from pathlib import Path
 
-import numpy as np
-
 from lakepond.errors import ConfigError
-from lakepond.types import Array
+from lakepond.report.view.fields import kind_of
+from lakepond.report.view.pictures import strip
+from lakepond.types import Array, Field
 
 SIDE = 240
 """pixels of the longer side, at least"""
@@ -19,25 +18,14 @@ def save_gif(observations: Array, path: Path) -> Path:
     """Write a GIF of observations: boards (height, width, planes) or stacks (frames, height, width)."""
     from PIL import Image
 
-    first = observations[0]
-    if first.ndim != 3:
-        raise ConfigError(
-            f"observations of shape {first.shape} are not images; no video can be made of them."
-        )
-    board = first.shape[-1] <= 12 and first.shape[0] == first.shape[1]
-    pictures = [paint(each) if board else np.repeat(each[-1][..., None], 3, axis=-1) for each in observations]
-    scale = max(1, -(-SIDE // max(pictures[0].shape[:2])))
-    images = [Image.fromarray(np.kron(p, np.ones((scale, scale, 1), np.uint8))) for p in pictures]
+    shape = observations.shape[1:]
+    kind = kind_of(Field(shape, observations.dtype.name), None)
+    if not kind.height:
+        raise ConfigError(f"observations of shape {shape} are not images; no video can be made of them.")
+    pixels = strip(observations, kind, whole_stack=False)
+    frames = pixels.reshape(len(observations), -1, *pixels.shape[1:])
+    scale = max(1, -(-SIDE // max(kind.height, kind.width)))
+    images = [Image.fromarray(frame.repeat(scale, axis=0).repeat(scale, axis=1)) for frame in frames]
     path.parent.mkdir(parents=True, exist_ok=True)
     images[0].save(path, save_all=True, append_images=images[1:], duration=FRAME_MILLISECONDS, loop=0)
     return path
-
-
-def paint(board: Array) -> Array:
-    """Planes of 0 and 1 as one picture, one colour each; later planes are drawn over earlier ones."""
-    planes = board.shape[-1]
-    picture = np.zeros((*board.shape[:2], 3), np.uint8)
-    for plane in range(planes):
-        colour = np.array(colorsys.hsv_to_rgb(plane / planes, 0.65, 1.0)) * 255
-        picture[board[..., plane] > 0] = colour.astype(np.uint8)
-    return picture

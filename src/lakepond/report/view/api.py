@@ -20,11 +20,12 @@ from lakepond.cloud.place import Cloud
 from lakepond.flow.following.chains import chains_at
 from lakepond.formats import json_numbers
 from lakepond.lake.read.lake import Lake
+from lakepond.report.commits import summarise
 from lakepond.report.view import fields, files, pictures, trades
 from lakepond.report.view.distribution import describe_distribution
 from lakepond.report.view.episode import describe_episode, find_ids, observe, read_columns
 from lakepond.report.view.episodes import ENDS, ORDERS, ROW, EpisodeIndex
-from lakepond.report.view.opened import OpenedLake, summarise
+from lakepond.report.view.opened import OpenedLake
 from lakepond.report.view.query import BadQuery, Busy, Query, commit_number, one_of, real, whole
 from lakepond.report.view.sharing import describe_sharing
 from lakepond.report.view.training import Training
@@ -41,6 +42,8 @@ DISCOVER_SECONDS = 30.0
 ASKED_AT_A_TIME = 16
 EPISODES_KEPT = 16
 """episodes whose ids are remembered"""
+COUNTING_SECONDS = 0.3
+"""how long an answer waits for the episodes to be found: most lakes are through by then"""
 DEFAULT_THRESHOLD = 0.5
 """coefficient from which an entry is marked, unless the rules of the run or the query have another"""
 
@@ -54,7 +57,7 @@ class Api:
         self._writers: dict[str, WriterApi] = {}
         self._names: list[str] = []
         self._discovered = -math.inf
-        self.about({})  # starts to find the episodes of the first writer
+        self.lake({})  # starts to find the episodes of the first writer
 
     def of(self, query: Query) -> WriterApi:
         """The writer that a query is about: `writer=NAME`, or the first one that has a commit."""
@@ -73,9 +76,9 @@ class Api:
                 self._writers[name] = WriterApi(OpenedLake(self._chains, name))
             return self._writers[name]
 
-    def about(self, query: Query) -> dict[str, Any]:
+    def lake(self, query: Query) -> dict[str, Any]:
         """The lake: its writers, its spec, the newest commit of a writer, what is wrong with it."""
-        return self.of(query).about(query) | {"writers": list(self._names)}
+        return self.of(query).about() | {"writers": list(self._names)}
 
     def writers(self, query: Query) -> dict[str, Any]:
         """The newest commit of every writer."""
@@ -100,23 +103,21 @@ class WriterApi:
         folder = lake.chains.folder
         self._run = None if folder is None else folder.resolve().parent
         self._index = EpisodeIndex(lake)
-        self._older: EpisodeIndex | None = None  # of a commit that is not the newest
+        self._older = EpisodeIndex(lake)  # of the commit that was asked for last, if it is not the newest
         self._find_ids = lru_cache(EPISODES_KEPT)(self._read_ids)
         self._training = None if self._run is None else Training(self._run)
         self._market_of: tuple[tuple[int, ...], trades.MarketRun | None] = ((), None)
         self._checking = threading.Lock()
-        self._choosing = threading.Lock()
 
     def close(self) -> None:
         """Stop all threads, close all files."""
-        for index in (self._index, self._older):
-            if index is not None:
-                index.close()
+        self._index.close()
+        self._older.close()
         self.lake.close()
 
     # --- the lake --------------------------------------------------------------------------------
 
-    def about(self, query: Query) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         """The newest commit, and what is wrong with it."""
         newest, problems = self.lake.newest()
         if newest is not None:
@@ -159,19 +160,17 @@ class WriterApi:
         """The fields of a step and how each observation is shown."""
         with self.lake.reading(commit_number(query)) as lake:
             run, spec = self._market(), lake.spec
+            actions, extras = leaves(spec.action, "action"), spec.extras.items()
             return {
                 "commit": lake.commit.number,
                 "observations": [
-                    {"leaf": i, "path": path, **fields.describe_field(field), **_describe_kind(kind)}
+                    {"leaf": i, "path": path, **fields.describe_field(field), **pictures.describe_kind(kind)}
                     for i, (path, field, kind) in enumerate(fields.kinds(lake))
                 ],
-                "actions": [
-                    {"path": path, **fields.describe_field(f)} for path, f in leaves(spec.action, "action")
-                ],
+                "actions": [{"path": path, **fields.describe_field(field)} for path, field in actions],
                 "reward": fields.describe_field(spec.reward),
-                "extras": [{"path": name, **fields.describe_field(f)} for name, f in spec.extras.items()],
+                "extras": [{"path": name, **fields.describe_field(field)} for name, field in extras],
                 "columns": list(fields.columns_of(lake)),
-                "threshold": self._threshold(),
                 "symbols": [] if run is None or not fields.is_market(lake) else list(run.symbols),
             }
 
@@ -185,21 +184,17 @@ class WriterApi:
     def uploads(self, query: Query) -> dict[str, Any]:
         """How much of a commit is known to be in the cloud."""
         commit = self.lake.commit(commit_number(query)) if self.lake.numbers() else None
-        folder = self.lake.chains.folder
-        if folder is None:
-            number = None if commit is None else commit.number
-            return {"commit": number, "places": [], "last_push": None}
-        return files.describe_uploads(folder, self.lake.writer, commit)
+        return files.describe_uploads(self.lake.chains.folder, self.lake.writer, commit)
 
     def verify(self, query: Query) -> Iterator[dict[str, Any]]:
         """Check every byte of a commit; one line per file. One check at a time."""
-        commit = self.lake.commit(commit_number(query))
+        catalog = self.lake.catalog(commit_number(query))
         if not self._checking.acquire(blocking=False):
             raise Busy("a check is running already; wait for it, or close the other page.")
         try:
-            with self.lake.lake(commit) as lake:
-                totals = self.lake.catalog(commit.number).totals()
-                yield {"commit": commit.number, "files": totals.files, "of": totals.bytes}
+            with self.lake.lake(catalog.commit) as lake:
+                totals = catalog.totals()
+                yield {"commit": catalog.commit.number, "files": totals.files, "of": totals.bytes}
                 yield from files.check(lake)
         finally:
             self._checking.release()
@@ -210,19 +205,14 @@ class WriterApi:
         """The index of a commit; that of the newest is extended at each commit, and one other is cached."""
         commit = self.lake.commit(commit_number(query))
         newest, _ = self.lake.newest()
-        with self._choosing:
-            if newest is not None and commit.number == newest.number:
-                self._index.go_to(commit)
-                return self._index
-            if self._older is None:
-                self._older = EpisodeIndex(self.lake)
-            self._older.go_to(commit)
-            return self._older
+        index = self._index if newest is not None and commit.number == newest.number else self._older
+        index.go_to(commit)
+        index.wait(COUNTING_SECONDS)
+        return index
 
     def streams(self, query: Query) -> dict[str, Any]:
         """Streams with their steps, episodes and returns, and the returns over the steps."""
         index = self._index_of(query)
-        index.wait(0.3)  # most lakes are through by then, and the page needs to ask but once
         streams = index.streams()
         return {
             "progress": index.progress(),
@@ -233,15 +223,13 @@ class WriterApi:
 
     def episodes(self, query: Query) -> dict[str, Any]:
         """One page of the episodes of a stream, or of all."""
-        index = self._index_of(query)
-        order = one_of(query, "order", ORDERS)
+        order, offset = one_of(query, "order", ORDERS), max(0, whole(query, "offset", 0))
         stream = whole(query, "stream") if "stream" in query else None
         limit = min(500, max(1, whole(query, "limit", 50)))
-        index.wait(0.3)
-        found, known = index.page(stream, order, max(0, whole(query, "offset", 0)), limit)
-        names = ROW.names or ()
+        index = self._index_of(query)
+        found, known = index.page(stream, order, offset, limit)
         episodes = [
-            dict(zip(names, (*numbers, *json_numbers([total]), ENDS[end]), strict=True))
+            dict(zip(ROW.names or (), (*numbers, *json_numbers([total]), ENDS[end]), strict=True))
             for *numbers, total, end in found.tolist()
         ]
         return {"progress": index.progress(), "episodes": episodes, "of": known}
@@ -253,10 +241,11 @@ class WriterApi:
             found = describe_episode(lake, ids)
             found |= {"commit": lake.commit.number, "stream": whole(query, "stream")}
             if fields.is_market(lake):
-                threshold = real(query, "threshold", self._threshold())
+                run = self._market()
+                threshold = real(query, "threshold", run.rules.threshold if run else DEFAULT_THRESHOLD)
                 entries = trades.find_entries(read_columns(lake, ids, ["action"])["action"], threshold)
                 found |= {"threshold": threshold, "entries": entries}
-                if (run := self._market()) is not None and "threshold" not in query:
+                if run is not None and "threshold" not in query:
                     found |= {"trades": trades.describe_trades(lake, ids, run)}
             return found
 
@@ -269,39 +258,38 @@ class WriterApi:
         with self.lake.reading(commit) as lake:
             return find_ids(lake, stream, first, last)
 
-    def _step(self, lake: Lake, query: Query) -> tuple[int, Array]:
-        """Position and id (as an array) of the step `at` of the episode."""
+    def _some(self, lake: Lake, query: Query, count: int = 1) -> tuple[int, Array]:
+        """The position `at` in the episode, and the ids of up to `count` of its steps from there on."""
         ids, at = self._steps(lake, query), whole(query, "at", 0)
         if not 0 <= at < len(ids):
             raise BadQuery(f"at={at} is outside of an episode of {len(ids)} steps.")
-        return at, ids[at : at + 1]
+        return at, ids[at : at + count]
 
     def pictures(self, query: Query) -> bytes:
         """Some observations of an episode from its step `at` on, one below the other, as a PNG."""
+        stacked = query.get("stack") == "1"
         with self.lake.reading(commit_number(query)) as lake:
             leaf, kind = self._leaf(lake, query)
-            if kind.name not in ("frames", "picture", "channels"):
-                raise BadQuery(f"observation {leaf} is a {kind.name}, not a picture; ask for `observation`.")
-            stacked = query.get("stack") == "1"
+            if not kind.height or kind.kind == "window":
+                raise BadQuery(f"observation {leaf} is a {kind.kind}, not a picture; ask for `observation`.")
             most = pictures.frames_per_strip(kind, stacked)
-            at, _ = self._step(lake, query)
-            some = self._steps(lake, query)[at : at + min(most, max(1, whole(query, "count", most)))]
-            values = observe(lake, some, leaf, one_of(query, "which", ("obs", "next_obs")))
+            _, ids = self._some(lake, query, min(most, max(1, whole(query, "count", most))))
+            values = observe(lake, ids, leaf, one_of(query, "which", ("obs", "next_obs")))
         return pictures.png(pictures.strip(values, kind, stacked))
 
     def observation(self, query: Query) -> dict[str, Any]:
-        """One observation of an episode as numbers, and the step's action, reward and extras."""
+        """One observation of an episode as numbers, of a window those of one instrument."""
         with self.lake.reading(commit_number(query)) as lake:
             leaf, kind = self._leaf(lake, query)
-            at, step = self._step(lake, query)
+            at, step = self._some(lake, query)
             values = observe(lake, step, leaf, one_of(query, "which", ("obs", "next_obs")))[0]
-            found = {"at": at, "step": int(step[0])}
-            if kind.name != "window":
-                return found | fields.describe_vector(values)
-            column = whole(query, "column", 0)
-            if not 0 <= column < kind.columns:
-                raise BadQuery(f"column={column} is not one of the {kind.columns} of this window.")
-            return found | fields.describe_window(values, kind, column)
+        found = {"at": at, "step": int(step[0])}
+        if kind.kind != "window":
+            return found | fields.describe_vector(values)
+        column = whole(query, "column", 0)
+        if not 0 <= column < kind.columns:
+            raise BadQuery(f"column={column} is not one of the {kind.columns} of this window.")
+        return found | fields.describe_window(values, kind, column)
 
     def prices(self, query: Query) -> dict[str, Any]:
         """Dates and closing prices of an instrument around an episode of a market run; null if not known."""
@@ -313,11 +301,11 @@ class WriterApi:
     def step(self, query: Query) -> dict[str, Any]:
         """The small columns of one step of an episode, in full."""
         with self.lake.reading(commit_number(query)) as lake:
-            at, step = self._step(lake, query)
+            at, step = self._some(lake, query)
             names = [*(p for p, _ in leaves(lake.spec.action, "action")), "reward", *lake.spec.extras]
             columns = read_columns(lake, step, [*names, "terminated", "truncated"])
-            found = {name: fields.describe_vector(values[0]) for name, values in columns.items()}
-            return {"at": at, "step": int(step[0]), "columns": found}
+        found = {name: fields.describe_vector(values[0]) for name, values in columns.items()}
+        return {"at": at, "step": int(step[0]), "columns": found}
 
     # --- all steps -------------------------------------------------------------------------------
 
@@ -345,31 +333,10 @@ class WriterApi:
 
     def _market(self) -> trades.MarketRun | None:
         """The market of the run around the lake, read again when its files change."""
-        folder = self._run
-        if folder is None:
+        if self._run is None:
             return None
-        files = [folder / "config.json", folder / "market.json"]
-        stats = [file.stat() for file in files if file.exists()]
+        stats = [file.stat() for name in trades.FILES if (file := self._run / name).exists()]
         state = tuple(number for one in stats for number in (one.st_mtime_ns, one.st_size))
         if self._market_of[0] != state:
-            self._market_of = (state, trades.read_market_run(folder))
+            self._market_of = (state, trades.read_market_run(self._run))
         return self._market_of[1]
-
-    def _threshold(self) -> float:
-        """The threshold in the rules of the market run around the lake, if there is one."""
-        run = self._market()
-        return DEFAULT_THRESHOLD if run is None else run.rules.threshold
-
-
-def _describe_kind(kind: fields.Kind) -> dict[str, Any]:
-    return {
-        "kind": kind.name,
-        "height": kind.height,
-        "width": kind.width,
-        "depth": kind.depth,
-        "columns": kind.columns,
-        "features": list(kind.features),
-        "strip": pictures.frames_per_strip(kind, False) if kind.width else 0,
-        "strip_of_stacks": pictures.frames_per_strip(kind, True) if kind.width else 0,
-        "colours": pictures.channel_colours(kind.depth) if kind.name == "channels" else [],
-    }

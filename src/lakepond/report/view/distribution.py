@@ -42,7 +42,7 @@ def describe_distribution(lake: Lake, name: str) -> dict[str, Any]:
 
 
 def _spread(lake: Lake, most: int) -> Array:
-    """All ids, or `MOST_STEPS` of them in `SPANS` spans."""
+    """All ids, or `most` of them in `SPANS` spans."""
     if len(lake) <= most:
         return lake.ids()
     size = max(1, most // SPANS)
@@ -61,24 +61,20 @@ def _parts(values: Array) -> list[tuple[str, Array]]:
 
 
 def bars(values: Array) -> dict[str, Any]:
-    """Counts: of each value if these are few integers, else of `BINS` ranges of equal width."""
-    finite = values[np.isfinite(values)]
+    """Counts: of each value if these are few integers, else of about `BINS` ranges of equal width."""
+    finite = values[np.isfinite(values)].astype("f8")
     found: dict[str, Any] = {"values": len(values), "not_finite": len(values) - len(finite)}
     if not len(finite):
         return found | {"kind": "none"}
     found |= {
         "low": float(finite.min()),
         "high": float(finite.max()),
-        "mean": float(finite.mean(dtype="f8")),
-        "deviation": float(finite.std(dtype="f8")),
+        "mean": float(finite.mean()),
+        "deviation": float(finite.std()),
     }
-    if finite.dtype.kind in "bui" or np.array_equal(finite, np.round(finite)):
+    if np.array_equal(finite, np.round(finite)):
         choices, counts = np.unique(finite, return_counts=True)
         if len(choices) <= MOST_CHOICES:
-            return found | {
-                "kind": "choices",
-                "at": choices.astype(float).tolist(),
-                "counts": counts.tolist(),
-            }
-    counts, edges = np.histogram(finite.astype("f8"), BINS)
+            return found | {"kind": "choices", "at": choices.tolist(), "counts": counts.tolist()}
+    counts, edges = np.histogram(finite, BINS)
     return found | {"kind": "ranges", "edges": edges.tolist(), "counts": counts.tolist()}

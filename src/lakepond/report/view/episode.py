@@ -76,7 +76,4 @@ def _describe_action(path: str, values: Array, starts: Array) -> dict[str, Any]:
         return shared | {"kind": "choice", "values": flat[starts, 0].astype(int).tolist()}
     if values.dtype.kind not in "fiub" or flat.shape[1] > 8:
         return shared | {"kind": "wide"}
-    return shared | {
-        "kind": "parts",
-        "values": [json_numbers(flat[starts, j].tolist()) for j in range(flat.shape[1])],
-    }
+    return shared | {"kind": "parts", "values": [json_numbers(part) for part in flat[starts].T.tolist()]}

@@ -16,6 +16,7 @@ import numpy as np
 
 from lakepond.errors import LakeCorrupt, LakepondError
 from lakepond.lake.format.commits import Commit
+from lakepond.report.chart import grouped
 from lakepond.report.view.opened import OpenedLake
 from lakepond.types import Array
 
@@ -70,10 +71,9 @@ class EpisodeIndex:
             commit = self._wanted
             assert commit is not None, "`go_to` comes first"
             of = commit.recorded - commit.oldest
-            steps = min(max(0, self.next - commit.oldest), of)
             return {
                 "commit": commit.number,
-                "steps": steps,
+                "steps": min(max(0, self.next - commit.oldest), of),
                 "of": of,
                 "done": self._covers(commit),
                 "dropped": self.dropped,
@@ -102,31 +102,22 @@ class EpisodeIndex:
     def streams(self) -> list[dict[str, Any]]:
         """Each stream with its steps, its finished episodes and their returns."""
         with self._lock:
-            return [
-                {
-                    "stream": stream,
-                    "steps": int(steps),
-                    "episodes": int(episodes),
-                    "mean": total / episodes if episodes else None,
-                    "newest": newest if episodes else None,
-                    "best": best if episodes else None,
-                }
-                for stream, (steps, episodes, total, newest, best) in sorted(self._streams.items())
-            ]
+            found: list[dict[str, Any]] = []
+            for stream, (steps, episodes, total, newest, best) in sorted(self._streams.items()):
+                found.append({"stream": stream, "steps": int(steps), "episodes": int(episodes)})
+                returns = (total / episodes, newest, best) if episodes else (None, None, None)
+                found[-1] |= dict(zip(("mean", "newest", "best"), returns, strict=True))
+            return found
 
     def curve(self, points: int) -> list[list[float]]:
-        """Mean, lowest and highest return of the finished episodes, in groups by their last step."""
+        """Last step, mean, lowest and highest return of groups of finished episodes."""
         rows = self._all()
         rows = rows[(rows["end"] != OPEN) & np.isfinite(rows["total"])]
         if not len(rows):
             return []
         groups = min(points, max(len(rows) // 8, min(len(rows), 24)))
-        edges = np.linspace(0, len(rows), groups + 1).astype(np.int64)
-        starts, totals = edges[:-1], rows["total"]
-        mean = np.add.reduceat(totals, starts) / np.diff(edges)
-        low, high = np.minimum.reduceat(totals, starts), np.maximum.reduceat(totals, starts)
-        last = rows["last"][edges[1:] - 1].astype("f8")
-        table: list[list[float]] = np.stack([last, mean, low, high], axis=1).tolist()
+        ends, *returns = grouped(rows["total"], groups)
+        table: list[list[float]] = np.stack([rows["last"][ends], *returns], axis=1).tolist()
         return table
 
     def close(self) -> None:
@@ -140,9 +131,9 @@ class EpisodeIndex:
     def _all(self) -> Array:
         with self._lock:
             if self._joined is None:
-                going_on = np.array(list(self._open.values()), ROW) if self._open else np.empty(0, ROW)
-                going_on.sort(order="last")
-                self._joined = np.concatenate([*self._chunks, going_on]) if self._chunks else going_on
+                unfinished = np.array(list(self._open.values()), ROW)
+                unfinished.sort(order="last")
+                self._joined = np.concatenate([*self._chunks, unfinished])
             return self._joined
 
     # --- the thread ------------------------------------------------------------------------------
@@ -160,19 +151,16 @@ class EpisodeIndex:
         """The commit that is wanted, when it has steps that were not read; None: it is time to stop."""
         with self._lock:
             self._lock.wait_for(lambda: self._stop or self._has_work())
-            commit = self._wanted
-        if self._stop or commit is None:
-            return None
+            return None if self._stop else self._wanted
+
+    def _read(self, commit: Commit) -> None:
+        """Read the steps of a commit that were not read, until another commit is wanted."""
         follows = self._follows(commit)
         with self._lock:
             if not follows:
                 self._begin(commit)
             self._reading = commit
             self._lock.notify_all()
-        return commit
-
-    def _read(self, commit: Commit) -> None:
-        """Read the steps of a commit that were not read, until another commit is wanted."""
         with self._lake.lake(commit) as lake:
             for _, ids, columns in lake.reader.scan(COLUMNS, self.next, commit.recorded):
                 reward = columns["reward"].reshape(len(ids), -1).sum(axis=1).astype("f8")
@@ -216,11 +204,9 @@ class EpisodeIndex:
 
     def _take(self, rows: Array) -> None:
         """Add pieces of episodes, sorted by stream; the first of each stream continues its open episode."""
-        _, heads = np.unique(rows["stream"], return_index=True)
-        for mine in np.split(rows, heads[1:]):
+        for mine in np.split(rows, np.flatnonzero(np.diff(rows["stream"])) + 1):
             stream, steps = int(mine["stream"][0]), int(mine["steps"].sum())
-            before = self._open.pop(stream, None)
-            if before is not None:
+            if (before := self._open.pop(stream, None)) is not None:
                 mine["first"][0] = before["first"]
                 mine["steps"][0] += before["steps"]
                 mine["total"][0] += before["total"]
@@ -243,9 +229,8 @@ def _pieces(ids: Array, stream: Array, reward: Array, terminated: Array, truncat
     order = np.argsort(stream, kind="stable")
     stream, reward, ids = stream[order], reward[order], ids[order]
     end = np.where(terminated[order], TERMINATED, np.where(truncated[order], TRUNCATED, OPEN)).astype("u1")
-    last = (end != OPEN) | np.append(stream[1:] != stream[:-1], True)
-    stops = np.flatnonzero(last) + 1
-    starts = np.concatenate([[0], stops[:-1]])
+    stops = np.flatnonzero((end != OPEN) | np.append(stream[1:] != stream[:-1], True)) + 1
+    starts = np.append(0, stops[:-1])
     rows = np.empty(len(starts), ROW)
     rows["stream"], rows["first"], rows["last"] = stream[starts], ids[starts], ids[stops - 1]
     rows["steps"], rows["total"] = stops - starts, np.add.reduceat(reward, starts)

@@ -30,14 +30,14 @@ MOST_NUMBERS = 4096
 class Kind:
     """How an observation is shown."""
 
-    name: Literal["frames", "picture", "channels", "window", "vector"]
+    kind: Literal["frames", "picture", "channels", "window", "vector"]
     height: int = 0
     width: int = 0
     depth: int = 1
     """pictures in a stack, or channels of a board"""
     axis: Literal[0, -1] = 0
     """axis of the pictures in a stack"""
-    colours: bool = False
+    rgb: bool = False
     """whether each picture of a stack has three slices: red, green and blue"""
     columns: int = 1
     """instruments of a window"""
@@ -61,15 +61,14 @@ def kind_of(field: Field, rows_axis: int | None, row_size: int = 1) -> Kind:
     if len(shape) == 3:
         a, b, c = shape
         if max(a, b) <= BOARD and c <= 16:
-            return Kind("channels", a, b, c, -1)
+            return Kind("channels", a, b, c)
         if c == 3 and rows_axis is None and dtype == np.uint8:
             return Kind("picture", a, b)
+        rgb = rows_axis is not None and row_size == 3
         if a <= 16 and min(b, c) > 4 and rows_axis != -1:
-            colours = rows_axis == 0 and row_size == 3
-            return Kind("frames", b, c, a // 3 if colours else a, 0, colours)
+            return Kind("frames", b, c, a // 3 if rgb else a, 0, rgb)
         if c <= 16:
-            colours = rows_axis == -1 and row_size == 3
-            return Kind("frames", a, b, c // 3 if colours else c, -1, colours)
+            return Kind("frames", a, b, c // 3 if rgb else c, -1, rgb)
     if len(shape) == 2 and min(shape) > 4:
         return Kind("picture", *shape)
     return Kind("vector")
@@ -77,9 +76,8 @@ def kind_of(field: Field, rows_axis: int | None, row_size: int = 1) -> Kind:
 
 def kinds(lake: Lake) -> list[tuple[str, Field, Kind]]:
     """Each observation of a step: its path, its field, and how it is shown."""
-    fields: list[tuple[str, Field]] = list(leaves(lake.spec.obs, "obs"))
-    found: list[tuple[str, Field, Kind]] = []
-    for (path, field), rows in zip(fields, lake.reader.layouts(), strict=True):
+    found = []
+    for (path, field), rows in zip(leaves(lake.spec.obs, "obs"), lake.reader.layouts(), strict=True):
         axis = None if rows is None else rows.axis
         size = 1 if rows is None or axis is None else field.shape[axis] // rows.length
         found.append((path, field, kind_of(field, axis, size)))

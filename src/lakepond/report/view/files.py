@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from lakepond.errors import LakeError, LakepondError
-from lakepond.lake.elsewhere import Segments, known, places
+from lakepond.lake.elsewhere import known
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import File, Manifest, Segment
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.read.lake import Lake
 from lakepond.lake.read.verify import QUEUED, THREADS, Check, checks
+from lakepond.report.commits import uploads
 from lakepond.runs.status import UPLOAD
 from lakepond.untrusted import read_json
 
@@ -29,7 +30,7 @@ def describe_files(catalog: Catalog, kind: str, offset: int, most: int) -> tuple
     # the newest of the first leaf at the end
     waiting = [(leaf, entry) for leaf in reversed(lists) for entry in catalog.live_files(leaf)]
     of = sum(entry.files for _, entry in waiting)
-    found: list[File] = []
+    found: list[dict[str, Any]] = []
     while waiting and len(found) < most:
         leaf, entry = waiting.pop()
         if entry.files <= offset:
@@ -37,57 +38,28 @@ def describe_files(catalog: Catalog, kind: str, offset: int, most: int) -> tuple
         elif isinstance(entry, Manifest):
             waiting += [(leaf, each) for each in catalog.read(entry, leaf)]
         else:
-            found.append(entry)
-    return [_describe_file(catalog, file) for file in found], of
+            found.append(_describe_file(catalog, entry))
+    return found, of
 
 
 def _describe_file(catalog: Catalog, file: File) -> dict[str, Any]:
     shared = {"file": file.name, "first": file.first, "bytes": file.bytes}
     if isinstance(file, Segment):
-        needs = {
-            each.name
-            for leaf, ranges in enumerate(file.needs)
-            for start, stop in ranges
-            for each in catalog.rows(leaf, start, stop)
-        }
+        ranges = [(leaf, *each) for leaf, needed in enumerate(file.needs) for each in needed]
+        needs = {rows.name for leaf, start, stop in ranges for rows in catalog.rows(leaf, start, stop)}
         return shared | {"steps": file.steps.steps, "needs": len(needs)}
-    plain = file.shard.rows * file.shard.row_bytes
-    return shared | {
-        "leaf": file.leaf,
-        "rows": file.shard.rows,
-        "bytes_plain": plain,
-        "codec": file.shard.codec,
-    }
+    shard = file.shard
+    return shared | {"leaf": file.leaf, "rows": shard.rows, "bytes_plain": shard.rows * shard.row_bytes}
 
 
-def describe_uploads(lake: Path, writer: str, commit: Commit | None) -> dict[str, Any]:
-    """For each destination: how much of a commit is there, and how much of that is not on this disk.
-
-    Read from the lists that `push` writes beside a lake (`lake/elsewhere.py`).
-    """
-    listed, found, segments = places(lake), [], Segments(lake, writer)
-    files = dict(Catalog(commit, segments).files()) if commit is not None and listed else {}
-    for file, url, names in listed:
-        there = files.keys() & names
-        only_there = [name for name in there if segments.local(name) is None]
-        found.append(
-            {
-                "place": url,
-                "files": len(there),
-                "files_of": len(files),
-                "bytes": sum(files[name] for name in there),
-                "bytes_of": sum(files.values()),
-                "only_there": len(only_there),
-                "only_there_bytes": sum(files[name] for name in only_there),
-                "ever": len(names),
-                "changed": file.stat().st_mtime,
-            }
-        )
-    try:
-        noted = read_json(lake.resolve().parent / UPLOAD)
-        last = {"place": noted["url"], "time": noted["time"], "error": noted["last_error"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        last = None
+def describe_uploads(lake: Path | None, writer: str, commit: Commit | None) -> dict[str, Any]:
+    """Where the files of a commit are, and the result of the last push of the run around the lake."""
+    last, found = None, []
+    if lake is not None:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            noted = read_json(lake.resolve().parent / UPLOAD)
+            last = {"place": noted["url"], "time": noted["time"], "error": noted["last_error"]}
+        found = [] if commit is None else uploads(lake, commit, writer)
     return {"commit": None if commit is None else commit.number, "places": found, "last_push": last}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -14,10 +13,13 @@ from lakepond.flow.following.chains import Chains
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.read.lake import Lake
+from lakepond.report.commits import summarise
 from lakepond.types import Spec
 
 OPEN_COMMITS = 3
 """commits that are kept open"""
+MOST_PROBLEMS = 50
+"""damaged commits, after which the whole lake is taken for damaged"""
 SUMMARIES = 20_000
 """summaries of commits that are cached"""
 
@@ -29,7 +31,7 @@ class OpenedLake:
         self.chains, self.writer = chains, writer
         self.spec: Spec = chains.spec
         self._lock = threading.RLock()
-        self._open: OrderedDict[int, Lake] = OrderedDict()
+        self._open: dict[int, Lake] = {}
         self._intact: Commit | None = None
         self._problems: list[dict[str, Any]] = []
         self._seen: list[int] = []
@@ -56,14 +58,13 @@ class OpenedLake:
             try:
                 commit = self.chains.commit(self.writer, number)
                 self.chains.check(self.writer, commit)
+                return commit, problems
             except CloudError:  # nothing is known of it
                 raise
             except (LakeError, OSError) as error:
                 problems.append({"number": number, "error": str(error)})
-                if len(problems) >= 50:  # enough to see that the whole lake is damaged
-                    break
-                continue
-            return commit, problems
+            if len(problems) >= MOST_PROBLEMS:
+                break
         return None, problems
 
     def commit(self, number: int | None) -> Commit:
@@ -93,11 +94,10 @@ class OpenedLake:
         with self._lock:
             commit = self.commit(number)
             lake = self._open.pop(commit.number, None)
-            if lake is None:
-                if len(self._open) >= OPEN_COMMITS:
-                    self._open.popitem(last=False)[1].close()
-                lake = self.lake(commit)
-            self._open[commit.number] = lake
+            lake = self.lake(commit) if lake is None else lake
+            self._open[commit.number] = lake  # the one that was used last is the last
+            if len(self._open) > OPEN_COMMITS:
+                self._open.pop(next(iter(self._open))).close()
             yield lake
 
     def summary(self, number: int) -> dict[str, Any]:
@@ -114,23 +114,3 @@ class OpenedLake:
         with self._lock:
             while self._open:
                 self._open.popitem()[1].close()
-
-
-def summarise(commit: Commit, spec: Spec) -> dict[str, Any]:
-    """The counts and sizes of a commit."""
-    steps = commit.recorded - commit.oldest
-    return {
-        "number": commit.number,
-        "parent": commit.parent,
-        "time": commit.time,
-        "note": commit.note,
-        "oldest": commit.oldest,
-        "recorded": commit.recorded,
-        "steps": steps,
-        "segments": sum(entry.files for entry in commit.segments),
-        "rows": sum(entry.count for listed in commit.rows for entry in listed),
-        "bytes": commit.totals.bytes,
-        "bytes_plain": steps * spec.step_nbytes,
-        "bytes_written": commit.bytes_written,
-        "seconds": commit.seconds,
-    }

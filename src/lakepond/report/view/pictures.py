@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,64 +21,55 @@ STRIP_FRAMES = 32
 STRIP_PIXELS = 4_000_000
 """most pixels of a strip"""
 BACKGROUND = (20, 24, 31)
-CHANNELS = np.array(  # Okabe and Ito's, which colour-blind people can distinguish; then the same, paler
-    [
-        (86, 180, 233),
-        (230, 159, 0),
-        (0, 158, 115),
-        (204, 121, 167),
-        (240, 228, 66),
-        (213, 94, 0),
-        (0, 114, 178),
-    ],
-    np.uint8,
-)
+CHANNELS = ("56b4e9", "e69f00", "009e73", "cc79a7", "f0e442", "d55e00", "0072b2")
+"""Okabe and Ito's colours, which colour-blind people can distinguish; then the same, paler"""
 
 Pixels = NDArray[np.uint8]
 
 
 def strip(values: Array, kind: Kind, whole_stack: bool) -> Pixels:
     """The observations of some steps as (height, width) or (height, width, 3) pixels, one below the other."""
-    if kind.name == "channels":
+    if kind.kind == "channels":
         pictures = _board(values)
-    elif kind.name == "frames":
+    elif kind.kind == "frames":
         frames = values if kind.axis == 0 else np.moveaxis(values, -1, 1)
-        if kind.colours:
+        if kind.rgb:
             frames = np.moveaxis(frames.reshape(len(values), -1, 3, *frames.shape[2:]), 2, -1)
-        if whole_stack:
-            side = len(values), kind.height, kind.depth * kind.width
-            pictures = np.moveaxis(frames, 1, 2).reshape(*side, *frames.shape[4:])
-        else:
-            pictures = frames[:, -1]
+        pictures = np.concatenate(np.moveaxis(frames, 1, 0), axis=2) if whole_stack else frames[:, -1]
     else:
         pictures = values[:, -1] if values.ndim == 5 else values
-    pictures = _as_bytes(pictures)
-    return pictures.reshape(-1, *pictures.shape[2:])
+    return _as_bytes(np.concatenate(pictures))
+
+
+def describe_kind(kind: Kind) -> dict[str, Any]:
+    """How an observation is shown, with the number of steps in a strip and the colours of channels."""
+    strips = {
+        "strip": frames_per_strip(kind, whole_stack=False),
+        "strip_of_stacks": frames_per_strip(kind, whole_stack=True),
+    }
+    colours = _colours(kind.depth if kind.kind == "channels" else 0)
+    return {**asdict(kind), **strips, "colours": ["#" + bytes(colour).hex() for colour in colours]}
 
 
 def frames_per_strip(kind: Kind, whole_stack: bool) -> int:
-    """How many steps a strip shows."""
-    size = kind.height * kind.width * (kind.depth if whole_stack and kind.name == "frames" else 1)
+    """How many steps a strip shows; 0 of an observation that is not a picture."""
+    if not kind.width:
+        return 0
+    size = kind.height * kind.width * (kind.depth if whole_stack and kind.kind == "frames" else 1)
     return max(1, min(STRIP_FRAMES, STRIP_PIXELS // size))
 
 
-def channel_colours(count: int) -> list[str]:
-    """The colour of each channel of a board, for the legend."""
-    return ["#" + bytes(colour).hex() for colour in _colours(count)]
-
-
 def _colours(count: int) -> Pixels:
-    again = np.arange(count) // len(CHANNELS)
-    plain = CHANNELS[np.arange(count) % len(CHANNELS)]
-    paler = plain + (255.0 - plain) * np.minimum(0.85, 0.45 * again)[:, None]
-    return np.asarray(paler, np.uint8)
+    """The colours of the channels of a board."""
+    known = np.array([list(bytes.fromhex(colour)) for colour in CHANNELS], np.float64)
+    again, k = np.divmod(np.arange(count), len(known))
+    return np.asarray(known[k] + (255 - known[k]) * np.minimum(0.85, 0.45 * again)[:, None], np.uint8)
 
 
 def _board(values: Array) -> Pixels:
     """(n, H, W, C): each cell has the colour of its first channel that is set."""
     lit = np.nan_to_num(values.astype(np.float32)) > 0
-    first = lit.argmax(axis=-1)
-    pixels: Pixels = _colours(values.shape[-1])[first]
+    pixels: Pixels = _colours(values.shape[-1])[lit.argmax(axis=-1)]
     pixels[~lit.any(axis=-1)] = BACKGROUND
     return pixels
 

@@ -12,10 +12,12 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self, cast
 from urllib.parse import parse_qsl, urlsplit
@@ -53,6 +55,8 @@ ROUTES = (
     *("pictures", "observation", "prices", "step", "distribution", "sharing"),
 )
 """the methods of `WriterApi` that have an address"""
+LAKE_ROUTES = ("lake", "writers")
+"""those of `Api`"""
 MOST_FIELDS = 32
 """fields of a query"""
 REFUSED = "this name of the server is not known; start it with `lakepond view --allow-host NAME`."
@@ -69,21 +73,22 @@ class ViewServer:
 
         `lake`: a folder or a URL.
         """
-        self._access = Access([*allow_hosts, host, socket.gethostname()])
+        access = Access([*allow_hosts, host, socket.gethostname()])
         self.api = Api(lake)
         try:
-            self._http = _Http((host, port), _handler(self.api, _static(), self._access))
+            self._http = _Http((host, port), self.api, access)
         except OSError:
             self.api.close()
             raise
         self.port: int = self._http.server_address[1]
         named = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
         self.address = f"http://[{named}]:{self.port}/" if ":" in named else f"http://{named}:{self.port}/"
-        self.token = self._access.token
+        self.token = access.token
         self.url = f"{self.address}?{TOKEN}={self.token}"
         """opens the page"""
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._http.serve_forever, name="lakepond-view", daemon=True)
+        listen = partial(self._http.serve_forever, poll_interval=0.1)
+        self._thread = threading.Thread(target=listen, name="lakepond-view", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
@@ -113,9 +118,110 @@ class _Http(ThreadingHTTPServer):
     block_on_close = False  # an idle connection that a browser keeps open must not hold up the end
     request_queue_size = 64
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, address: tuple[str, int], api: Api, access: Access) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, handler)
+        self.api, self.access, self.pages = api, access, _static()
+        super().__init__(address, _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: _Http
+    protocol_version = default_request_version = "HTTP/1.1"
+    server_version, sys_version = f"lakepond/{__version__}", ""
+    timeout = 60
+    wbufsize = 1 << 16  # head and body in one packet: two would wait for each other's acknowledgement
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        """Answer a request that may be made."""
+        server = self.server
+        try:
+            address = urlsplit(self.path)
+            query = dict(parse_qsl(address.query, max_num_fields=MOST_FIELDS))
+        except ValueError:
+            sentence = f"the query is not valid, or has more than {MOST_FIELDS} fields."
+            return self._refuse(HTTPStatus.BAD_REQUEST, sentence)
+        if not server.access.accepts(self.headers, address.path):
+            return self._refuse(HTTPStatus.FORBIDDEN, REFUSED)
+        if not server.access.knows(self.headers, query, server.server_port):
+            return self._refuse(HTTPStatus.UNAUTHORIZED, LOCKED)
+        known = query.pop(TOKEN, None) is not None
+        folder, _, name = address.path.rpartition("/")
+        if address.path in server.pages:
+            cookie = {"Set-Cookie": server.access.cookie(server.server_port)} if known else {}
+            kind, content = server.pages[address.path]
+            return self._send(HTTPStatus.OK, kind, content, **cookie)
+        if folder == "/api" and name in (*LAKE_ROUTES, *ROUTES):
+            return self._answer(name, query)
+        return self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address.")
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        """Refuse a method that changes something; a body that may follow is not read."""
+        sentence = "only GET and HEAD are answered."
+        self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, sentence, Allow="GET, HEAD", Connection="close")
+
+    do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is not HTTP, or too long, with the same headers as any other answer."""
+        self._refuse(HTTPStatus(code), HTTPStatus(code).phrase, Connection="close")
+
+    def _answer(self, name: str, query: dict[str, str]) -> None:
+        try:
+            api = self.server.api
+            answer = getattr(api if name in LAKE_ROUTES else api.of(query), name)(query)
+            if isinstance(answer, Iterator):
+                self._stream(answer)
+            elif isinstance(answer, bytes):
+                self._send(HTTPStatus.OK, "image/png", answer)
+            else:
+                self._send(HTTPStatus.OK, "application/json", _json(answer))
+        except (ConnectionError, TimeoutError):
+            self.close_connection = True  # the page was closed
+        except errors.LakepondError as error:
+            self._refuse(_status(error), str(error))
+        except OSError as error:
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"the lake cannot be read: {error}")
+        except Exception as error:
+            log.exception("the answer to %s failed", urlsplit(self.path).path)
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"internal error: {error!r}")
+
+    def _stream(self, lines: Iterator[dict[str, Any]]) -> None:
+        """Lines of JSON as they come; the connection ends with the last one."""
+        first = next(lines)  # raises what is wrong with the query before anything is sent
+        self._head(HTTPStatus.OK, "application/x-ndjson", Connection="close")
+        if self.command == "HEAD":
+            cast(Generator[Any], lines).close()
+            return
+        for line in chain([first], lines):
+            self.wfile.write(_json(line) + b"\n")
+            self.wfile.flush()
+
+    def _refuse(self, status: HTTPStatus, sentence: str, **headers: str) -> None:
+        self._send(status, "application/json", _json({"error": sentence}), **headers)
+
+    def _send(self, status: HTTPStatus, kind: str, content: bytes, **headers: str) -> None:
+        self._head(status, kind, **{"Content-Length": str(len(content)), **headers})
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _head(self, status: HTTPStatus, kind: str, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, **HEADERS, **headers}.items():
+            self.send_header(name, value)  # `Connection: close` also ends this connection
+        self.end_headers()
+
+    def log_request(self, code: Any = "-", size: Any = "-") -> None:
+        """Log the path without its query."""
+        path = urlsplit(getattr(self, "path", "")).path  # none if the request line is not valid
+        log.debug("view: %s %s %s", self.command, path, code)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing else: messages quote the request line."""
 
 
 def _static() -> dict[str, tuple[str, bytes]]:
@@ -130,129 +236,6 @@ def _static() -> dict[str, tuple[str, bytes]]:
     found["/"] = found.pop("/static/index.html")
     found["/favicon.ico"] = found["/static/icon.svg"]
     return found
-
-
-def _handler(api: Api, pages: dict[str, tuple[str, bytes]], access: Access) -> type[BaseHTTPRequestHandler]:
-    def route(name: str) -> Callable[[dict[str, str]], Any]:
-        return lambda query: getattr(api.of(query), name)(query)
-
-    routes = {f"/api/{name}": route(name) for name in ROUTES}
-    routes |= {"/api/lake": api.about, "/api/writers": api.writers}
-
-    class Handler(BaseHTTPRequestHandler):
-        """One connection."""
-
-        protocol_version = default_request_version = "HTTP/1.1"
-        server_version, sys_version = f"lakepond/{__version__}", ""
-        timeout = 60
-        wbufsize = 1 << 16  # head and body in one packet: two would wait for each other's acknowledgement
-        disable_nagle_algorithm = True
-
-        def setup(self) -> None:
-            """Open the connection."""
-            super().setup()
-            self._extra: dict[str, str] = {}  # headers of the next answer only
-
-        def do_GET(self) -> None:
-            """Answer a request that may be made."""
-            port = cast(_Http, self.server).server_port
-            try:
-                address = urlsplit(self.path)
-                query = dict(parse_qsl(address.query, max_num_fields=MOST_FIELDS))
-            except ValueError:
-                error = f"the query is not valid, or has more than {MOST_FIELDS} fields."
-                self._send_json(HTTPStatus.BAD_REQUEST, {"error": error})
-                return
-            if not access.accepts(self.headers, address.path):
-                self._send_json(HTTPStatus.FORBIDDEN, {"error": REFUSED})
-            elif not access.knows(self.headers, query, port):
-                self._send_json(HTTPStatus.UNAUTHORIZED, {"error": LOCKED})
-            elif address.path in pages:
-                if TOKEN in query:
-                    self._extra = {"Set-Cookie": access.cookie(port)}
-                self._send(HTTPStatus.OK, *pages[address.path])
-            elif address.path in routes:
-                query.pop(TOKEN, None)
-                self._answer(routes[address.path], query)
-            else:
-                self._send_json(HTTPStatus.NOT_FOUND, {"error": "there is nothing at this address."})
-
-        do_HEAD = do_GET
-
-        def _refuse(self) -> None:
-            """Answer a method that changes something; a body that may follow is not read."""
-            self.close_connection = True
-            self._extra = {"Allow": "GET, HEAD", "Connection": "close"}
-            self._send_json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are answered."})
-
-        do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
-
-        def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-            """Refuse what is not HTTP, or too long, with the same headers as any other answer."""
-            self.close_connection = True
-            self._extra = {"Connection": "close"}
-            self._send_json(HTTPStatus(code), {"error": HTTPStatus(code).phrase})
-
-        def _answer(self, route: Callable[[dict[str, str]], Any], query: dict[str, str]) -> None:
-            try:
-                answer = route(query)
-                if isinstance(answer, Iterator):
-                    self._stream(answer)
-                elif isinstance(answer, bytes):
-                    self._send(HTTPStatus.OK, "image/png", answer)
-                else:
-                    self._send_json(HTTPStatus.OK, answer)
-            except (ConnectionError, TimeoutError):
-                self.close_connection = True  # the page was closed
-            except errors.LakepondError as error:
-                self._send_json(_status(error), {"error": str(error)})
-            except OSError as error:
-                self._send_json(
-                    HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"the lake cannot be read: {error}"}
-                )
-            except Exception as error:
-                log.exception("the answer to %s failed", urlsplit(self.path).path)
-                self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"internal error: {error!r}"})
-
-        def _stream(self, lines: Iterator[dict[str, Any]]) -> None:
-            """Lines of JSON as they come; the connection ends with the last one."""
-            first = next(lines)  # raises what is wrong with the query before anything is sent
-            self.close_connection = True
-            self._extra = {"Connection": "close"}
-            self._head(HTTPStatus.OK, "application/x-ndjson")
-            if self.command == "HEAD":
-                cast(Generator[Any], lines).close()
-                return
-            self.wfile.write(_json(first) + b"\n")
-            for line in lines:
-                self.wfile.write(_json(line) + b"\n")
-                self.wfile.flush()
-
-        def _send_json(self, status: HTTPStatus, answer: Any) -> None:
-            self._send(status, "application/json", _json(answer))
-
-        def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
-            self._extra = {"Content-Length": str(len(content)), **self._extra}
-            self._head(status, kind)
-            if self.command != "HEAD":
-                self.wfile.write(content)
-
-        def _head(self, status: HTTPStatus, kind: str) -> None:
-            self.send_response(status)
-            for name, value in {"Content-Type": kind, **HEADERS, **self._extra}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self._extra = {}
-
-        def log_request(self, code: Any = "-", size: Any = "-") -> None:
-            """Log the path without its query."""
-            path = urlsplit(getattr(self, "path", "")).path  # none if the request line is not valid
-            log.debug("view: %s %s %s", self.command, path, code)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing else: messages quote the request line."""
-
-    return Handler
 
 
 def _status(error: errors.LakepondError) -> HTTPStatus:

@@ -27,6 +27,8 @@ from lakepond.runs.metrics import is_number
 from lakepond.types import Array, Field, leaves
 from lakepond.untrusted import read_json
 
+FILES = ("config.json", "market.json")
+"""of a run: its rules, and its instruments, dates and prices"""
 POSITION = "obs['position']"
 HELD, TRADES_TODAY = 0, 3
 """what of an instrument's position is read"""
@@ -46,7 +48,7 @@ class MarketRun(NamedTuple):
     rules: Rules
     symbols: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
-    close: tuple[tuple[float | None, ...], ...] = ()
+    close: tuple[list[float | None], ...] = ()
     """closing prices by instrument and day; none in runs of earlier versions"""
 
     def date(self, day: int) -> str | None:
@@ -56,23 +58,24 @@ class MarketRun(NamedTuple):
 
 def read_market_run(folder: Path) -> MarketRun | None:
     """The rules from `config.json`, the rest from `market.json`; None if there are no rules."""
+    config, market = (folder / name for name in FILES)
     try:
-        found = read_json(folder / "config.json")["config"]["rules"]
+        found = read_json(config)["config"]["rules"]
         rules = Rules(**{field.name: found[field.name] for field in fields(Rules) if field.name in found})
     except (OSError, ValueError, KeyError, TypeError, MarketDataError):
         return None
     try:
-        found = read_json(folder / "market.json")
+        found = read_json(market)
         symbols, dates = tuple(map(str, found["symbols"])), tuple(map(str, found["dates"]))
         np.array(dates, "datetime64[D]")  # ValueError unless they are dates
     except (OSError, ValueError, KeyError, TypeError):  # an earlier version wrote none
         return MarketRun(rules)
-    close = found.get("close")
-    known = close if isinstance(close, list) and len(close) == len(symbols) else []
-    if not all(isinstance(one, list) and len(one) == len(dates) for one in known):
-        known = []
-    prices = [tuple(price if is_number(price) else None for price in one) for one in known]
-    return MarketRun(rules, symbols, dates, tuple(prices))
+    try:
+        close = tuple([price if is_number(price) else None for price in one] for one in found["close"])
+    except (KeyError, TypeError):
+        close = ()
+    known = len(close) == len(symbols) and all(len(one) == len(dates) for one in close)
+    return MarketRun(rules, symbols, dates, close if known else ())
 
 
 def describe_prices(lake: Lake, ids: Array, run: MarketRun, column: int) -> dict[str, Any] | None:
@@ -88,15 +91,14 @@ def describe_prices(lake: Lake, ids: Array, run: MarketRun, column: int) -> dict
     return {
         "column": column,
         "dates": list(run.dates[start:stop]),
-        "close": list(run.close[column][start:stop]),
+        "close": run.close[column][start:stop],
         "days": (days - start).tolist(),
     }
 
 
 def describe_trades(lake: Lake, ids: Array, run: MarketRun) -> list[dict[str, Any]] | None:
     """The trades of an episode; None if its steps do not contain the holdings."""
-    observed = dict(leaves(lake.spec.obs, "obs"))
-    action = lake.spec.action
+    observed, action = dict(leaves(lake.spec.obs, "obs")), lake.spec.action
     if not is_market(lake) or not isinstance(action, Field) or POSITION not in observed:
         return None
     if observed[POSITION].shape != (action.shape[0], 1 + TRADES_TODAY):  # of another market than ours
@@ -108,9 +110,9 @@ def describe_trades(lake: Lake, ids: Array, run: MarketRun) -> list[dict[str, An
     ]
     known = [name for name in ("day", "next_day") if name in lake.spec.extras]
     columns = read_columns(lake, ids, ["action", "reward", "terminated", "truncated", *known])
-    seen = np.concatenate(pieces)
+    held, traded = np.moveaxis(np.concatenate(pieces), -1, 0)
     ended = bool(columns["terminated"][-1] or columns["truncated"][-1])
-    trades = find_trades(columns["action"], columns["reward"], seen[:, :, 0], seen[:, :, 1], ended, run.rules)
+    trades = find_trades(columns["action"], columns["reward"], held, traded, ended, run.rules)
     for trade in trades:
         column, exit_at = trade["column"], trade["exit_at"]
         trade["symbol"] = run.symbols[column] if column < len(run.symbols) else None

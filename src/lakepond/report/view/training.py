@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lakepond.errors import LakepondError
 from lakepond.report.captions import caption
-from lakepond.report.chart import as_json
+from lakepond.report.chart import Chart, as_json
 from lakepond.report.facts import key_figures
 from lakepond.report.figures import figures
 from lakepond.report.gathered import RunFolder, find_resets, take
@@ -51,23 +50,15 @@ class Training:
             if version == now:
                 return state
             found.resets = find_resets(found)
-            drawn = figures([replace(found, growth=[])])
+            drawn = figures([found])
             groups = [
-                {
-                    "key": group,
-                    "title": title,
-                    "charts": [{**as_json(one), "caption": caption(one)} for one in drawn[group]],
-                }
+                {"key": group, "title": title, "charts": list(map(_describe, drawn[group]))}
                 for group, title in SECTIONS
                 if group in drawn
             ]
-            return {
-                **state,
-                "logged": found.last_time,
-                "facts": key_figures(found),
-                "problems": found.problems,
-                "groups": groups,
-            }
+            facts = key_figures(found)
+            more = {"logged": found.last_time, "facts": facts, "problems": found.problems, "groups": groups}
+            return state | more
 
     def _follows(self) -> bool:
         """Whether the log still has the last line that was read: a resumed run may have cut it."""
@@ -91,3 +82,7 @@ class Training:
                     found.problems.append(f"a line of {METRICS} is not valid: {one_line(error)}.")
                     return
                 self._at, self._last = self._at + len(line), line
+
+
+def _describe(chart: Chart) -> dict[str, Any]:
+    return {**as_json(chart), "caption": caption(chart)}
