@@ -31,7 +31,9 @@ def test_a_killed_driver_and_a_killed_agent_end_as_one_process_does(connected, t
             workers = [each for each in connected.workers() if "_Worker" in each.name()]
             loaded = [each.path for worker in workers for each in worker.memory_maps()]
             assert any("/jaxlib/" in path for path in loaded)
-            assert not any("/pandas/" in path for path in loaded)  # of the pictures of gymnax: seconds to import
+            assert not any(
+                "/pandas/" in path for path in loaded
+            )  # of the pictures of gymnax: seconds to import
         finally:
             driver.kill()
     assert not (run / "checkpoints" / "00000006").exists()
