@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,14 +14,17 @@ import pytest
 from cloud.servers import Seaweed
 from faults.nodes import Nodes
 
-LONGEST = ["test_erl_on_ray", "test_mixture_on_ray", "test_collectors", "test_compare_on_ray"]
-"""files that come first, so that two test processes end together"""
+CONNECTION = ExitStack()
+"""to the cluster, while a file needs one"""
+FIRST = ["test_erl_on_ray", "test_mixture_on_ray", "test_collectors", "test_compare_on_ray"]
+FIRST += ["test_ray_guide", "test_workers"]
+"""files that come first: the longest, so that two test processes end together; these share a connection"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Ray starts processes with a fork, of which JAX warns if an earlier test of the process imported it."""
     places = [place for place, item in enumerate(items) if item.path.parent == Path(__file__).parent]
-    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    ranks = {name: rank for rank, name in enumerate(FIRST)}
     ordered = sorted((items[place] for place in places), key=lambda item: ranks.get(item.path.stem, 9))
     for place, item in zip(places, ordered, strict=True):
         items[place] = item
@@ -73,9 +76,22 @@ def cluster(variables: Callable[[], AbstractContextManager[None]]) -> Iterator[N
 
 
 @pytest.fixture(scope="module")
-def connected(cluster: Nodes) -> Iterator[Nodes]:
-    """The cluster, with one connection for all tests of a file: joining it takes seconds."""
+def connected(cluster: Nodes) -> Nodes:
+    """The cluster, with the connection that all files share which need one: joining it takes seconds."""
     from lakepond.distributed import ray_cluster
 
-    with ray_cluster.connect(cluster.address, workers=1):
-        yield cluster
+    if not ray_cluster.import_ray().is_initialized():
+        CONNECTION.enter_context(ray_cluster.connect(cluster.address, workers=1))
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def disconnected() -> None:
+    """No connection yet, for tests that make one."""
+    CONNECTION.close()
+
+
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Leave the cluster after the last test of this folder: others know nothing of Ray."""
+    if nextitem is None or nextitem.path.parent != Path(__file__).parent:
+        CONNECTION.close()

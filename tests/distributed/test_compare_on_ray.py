@@ -115,10 +115,10 @@ def test_a_run_that_fails_is_tried_again_and_named_after_the_others_are_done(
     printed: list[str] = []
     named = r"1 of the runs failed 3 times, Breakout single seed 0 with: .*config"
     with pytest.raises(ClusterError, match=named):
-        compare_workers.run(CONFIG, folder, connected.address, workers=2, tell=printed.append)
+        compare_workers.run(CONFIG, folder, connected.address, workers=1, tell=printed.append)
     assert sum("Breakout single seed 0 failed" in line for line in printed) == 3
     shutil.rmtree(folder / RUNS[0])
-    assert compare_workers.run(CONFIG, folder, connected.address, workers=2) == 0
+    assert compare_workers.run(CONFIG, folder, connected.address, workers=1) == 0
     assert results(folder) == results(undisturbed)
     assert not list(folder.glob("*/*/*/checkpoints"))
     monkeypatch.setattr(ray_cluster, "connect", None)  # nothing is left to do

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 
 import pytest
 from worlds import wait_until
@@ -19,68 +19,10 @@ from lakepond.cli import main
 from lakepond.cloud.store import Store
 from lakepond.lake.read.lake import Lake
 from lakepond.runs import copies
+from lakepond.trainers import erl
 
 GENERATIONS, STEPS = 5, 8 * 15
 SIZES = {"generations": GENERATIONS, "children": 4, "capacity": 400}  # 8 agents: 4 tasks of two
-TESTS = Path(__file__).parents[1]
-TWO_WORKERS = """
-import os, signal, sys, threading, warnings
-import psutil
-sys.path.insert(0, {tests!r})
-from faults import training
-from lakepond.cli import main
-from lakepond import distributed
-from lakepond.distributed import ray_cluster
-from lakepond.distributed.workers import Workers
-from lakepond.errors import SpecError
-from lakepond.trainers import erl
-
-class Counts:
-    def __init__(self, name):
-        self.done = 0
-    def square(self, number):
-        self.done += 1
-        if number < 0:
-            raise SpecError(f"{{number}} is negative")
-        return number * number
-    def die_once(self, file, number):
-        try:
-            os.close(os.open(file, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return number
-        os.kill(os.getpid(), signal.SIGKILL)
-    def die(self):
-        os.kill(os.getpid(), signal.SIGKILL)
-    def gpus(self):
-        return os.environ.get("CUDA_VISIBLE_DEVICES")
-    def close(self):
-        pass
-
-distributed.workers.MOST_WORKERS_LOST = 2
-with ray_cluster.connect("local", workers=2) as cluster:
-    with Workers(cluster, Counts) as workers:
-        assert workers.map("square", [(i,) for i in range(20)]) == [i * i for i in range(20)]
-        assert workers.map("die_once", [({folder!r} + "/died", i) for i in range(6)]) == list(range(6))
-        assert workers.map("gpus", [()] * 2) == ["", ""]
-        task_kills_workers = dict(workers.each("die", [()]))[0]
-        assert "2 workers died with this task" in str(task_kills_workers), task_kills_workers
-        try:
-            workers.map("square", [(3,), (-1,)])
-        except SpecError as error:
-            assert "-1 is negative" in str(error)
-        else:
-            raise AssertionError("no error")
-
-    def kill_a_worker(metrics):  # while it plays the next generation
-        if metrics["generation"] == 2:
-            actors = [each for each in psutil.Process().children(recursive=True) if "_Worker" in each.name()]
-            assert len(actors) == 2, actors
-            threading.Timer(0.02, actors[0].kill).start()
-
-    train = erl.train
-    erl.train = lambda *args, **options: train(*args, **options | {{"on_generation": kill_a_worker}})
-    sys.exit(main({words!r}))
-"""
 
 
 def interrupted(*_, **__) -> None:
@@ -113,25 +55,31 @@ def undisturbed(tmp_path_factory) -> Path:
     return folder
 
 
-def test_two_workers_one_of_them_killed_end_as_one_process_does(undisturbed, tmp_path, capsys):
-    command = words(tmp_path / "run", "--ray", "local", "--workers", "2")
-    code = TWO_WORKERS.format(tests=str(TESTS), folder=str(tmp_path), words=command)
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=training.environment(), check=False
+def test_two_workers_one_of_them_killed_end_as_one_process_does(
+    undisturbed, connected, tmp_path, capsys, caplog, monkeypatch
+):
+    def kill_a_worker(metrics):  # while it plays the next generation
+        if metrics["generation"] == 2:
+            actors = [each for each in connected.workers() if "_Worker" in each.name()]
+            assert len(actors) == 2, actors
+            Timer(0.02, actors[0].kill).start()
+
+    run, train = tmp_path / "run", erl.train
+    monkeypatch.setattr(
+        erl, "train", lambda *args, **how: train(*args, **how | {"on_generation": kill_a_worker})
     )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    assert "worker-0 does not answer" in done.stderr or "worker-1 does not answer" in done.stderr
-    assert (
-        training.differences(training.fingerprint(tmp_path / "run"), training.fingerprint(undisturbed)) == []
-    )
-    with Lake.open(tmp_path / "run" / "lake") as lake:
+    assert main(words(run, "--ray", connected.address, "--workers", "2")) == 0
+    assert "does not answer" in caplog.text
+    assert training.differences(training.fingerprint(run), training.fingerprint(undisturbed)) == []
+    with Lake.open(run / "lake") as lake:
         assert lake.commit.recorded == GENERATIONS * STEPS  # nothing lost, nothing twice
-    assert not (tmp_path / "run" / "workers").exists()
-    assert main(["status", str(tmp_path / "run")]) == 0
+    assert not (run / "workers").exists()
+    capsys.readouterr()
+    assert main(["status", str(run)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     # Ray may start a worker more than once, and may not be done with it at the end
     alive = r"[12] of 2 alive; restarted \d times?"
-    assert re.search(rf"workers {alive}; lag .*; [\d.]+ samples per insert", shown), (shown, done.stderr)
+    assert re.search(rf"workers {alive}; lag .*; [\d.]+ samples per insert", shown), (shown, caplog.text)
 
 
 def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_alone(
@@ -140,12 +88,12 @@ def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_
     url, bucket = seaweed.url("erl"), Store(seaweed.cloud("erl"))
     cloud, here, before = ["--cloud", url], tmp_path / "here", worker_folders()
     starting.join()
-    on_cluster = ["--ray", cluster.address, "--workers", "4", *cloud]
+    on_cluster = ["--ray", "auto", "--workers", "4", *cloud]
     process = subprocess.Popen(
         [sys.executable, "-m", "lakepond", *words(here, *on_cluster)],
         stderr=subprocess.PIPE,
         text=True,
-        env=training.environment(),
+        env=training.environment() | {"RAY_ADDRESS": cluster.address},
     )
 
     def wait_for(condition: Callable[[], object]) -> None:

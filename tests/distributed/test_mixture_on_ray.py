@@ -28,6 +28,12 @@ def test_a_killed_driver_and_a_killed_agent_end_as_one_process_does(connected, t
                 assert driver.poll() is None, driver.stderr.read()[-3_000:]
                 assert time.monotonic() < until
                 time.sleep(0.02)
+            workers = [each for each in connected.workers() if "_Worker" in each.name()]
+            loaded = [each.path for worker in workers for each in worker.memory_maps()]
+            assert any("/jaxlib/" in path for path in loaded)
+            assert not any(
+                "/pandas/" in path for path in loaded
+            )  # of the pictures of gymnax: seconds to import
         finally:
             driver.kill()
     assert not (run / "checkpoints" / "00000006").exists()

@@ -24,6 +24,7 @@ from lakepond.distributed.collector import CollectorStatus
 from lakepond.errors import ClusterError, ConfigError, RayMissing
 from lakepond.trainers.worker_chains import check_shared
 
+pytestmark = pytest.mark.usefixtures("disconnected")
 PROGRAM = """
 import ctypes, fcntl, os, socket, struct, sys, time
 if ctypes.CDLL(None).unshare(0x40000000) == 0:  # CLONE_NEWNET: without a network, which root may
@@ -41,6 +42,10 @@ with ray_cluster.connect("local", workers=2) as cluster:
             return os.getpid()
     actors = [Busy.options(**cluster.options(), max_concurrency=2).remote() for _ in range(2)]
     found = ray.get([actor.where.remote() for actor in actors])
+    try:
+        ray_cluster.connect(workers=2, gpus_per_worker=0.5).__enter__()
+    except ray_cluster.ClusterError as error:
+        print(error, flush=True)
     [actor.work.remote() for actor in actors]
     print(len(set(found)), flush=True)
     sys.stdin.read()
@@ -53,6 +58,8 @@ def test_a_local_ray_starts_without_a_network_and_ends_with_its_program_that_is_
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as program:
         try:
+            no_gpu = "has too few resources for 2 workers: they need 1 GPUs (0 of 0 free)"
+            assert no_gpu in program.stdout.readline()
             assert program.stdout.readline() == "2\n"
             with worlds.nothing_left_of_ray(program.pid) as started:
                 assert len(started) > 6  # Ray's own, 2 workers and their children
@@ -203,16 +210,6 @@ def test_a_node_without_free_memory():
     )
     with pytest.raises(ClusterError, match=r"node 10\.0\.0\.7 .* has too little free memory to start"):
         ray_cluster._check_lakepond(ray, [{"NodeID": "ab" * 28, "NodeManagerAddress": "10.0.0.7"}])
-
-
-def test_a_node_that_cannot_use_the_bucket_is_named(cluster, seaweed, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_cluster, "REACH_SECONDS", 0.2)
-    refused = r"node 127\.0\.0\.1 of the Ray cluster cannot use s3://bucket/run: .*; give it the access"
-    with ray_cluster.connect(cluster.address, workers=1, bucket=tmp_path.as_uri()):
-        with pytest.raises(ClusterError, match=refused):  # the S3 server does not run in this file
-            ray_cluster.connect(workers=1, bucket=seaweed.url("run")).__enter__()
-        with pytest.raises(ClusterError, match=refused):
-            collectors.Collectors(None, None, 1, seaweed.url("run"))
 
 
 def test_a_connection_of_the_program_is_used_and_stays(cluster, monkeypatch):

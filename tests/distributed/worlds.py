@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ import psutil
 
 import lakepond as lp
 from faults.nodes import Nodes
+from lakepond.errors import SpecError
 
 EPISODE = 50
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}
@@ -84,6 +86,37 @@ class TooFew(Constant):
 
     def __call__(self, obs):
         return np.zeros(0, np.int64)
+
+
+class Counts:
+    """What workers of `Workers` do in tests."""
+
+    def __init__(self, name: str) -> None:
+        """Nothing depends on the name."""
+
+    def square(self, number: int) -> int:
+        if number < 0:
+            raise SpecError(f"{number} is negative")
+        return number * number
+
+    def die_once(self, file: Path, number: int) -> int:
+        """Dies (-9) if it is the first to make the file."""
+        try:
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return number
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("it has survived")
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def gpus(self) -> str | None:
+        """Those that JAX and PyTorch see in this process."""
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    def close(self) -> None:
+        """There is nothing to release."""
 
 
 def nothing() -> None:

@@ -16,6 +16,7 @@ gets the tasks of its agent as long as it lives; any other worker starts new epi
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -64,9 +65,9 @@ class MixtureWorker:
             spec = arena.spec_of(self._mixture.pond.obs)
             self._chain = WorkerChain(place, name, spec, 2 * config.pond, config.min_free)
 
-    def train(self, agent: PQNState, number: int, updates: int) -> Trained:
-        """Train agent `number` for some updates."""
-        state: PQNState = jax.tree.map(jnp.asarray, agent)
+    def train(self, agent: bytes, number: int, updates: int) -> Trained:
+        """Train agent `number`, which is pickled, for some updates."""
+        state: PQNState = jax.tree.map(jnp.asarray, pickle.loads(agent))
         state, started = self._with_environments(state, number)
         sums = PQNMetrics.zero()
         start = 0 if self._chain is None else self._chain.replay.recorded
@@ -117,7 +118,7 @@ class MixtureOnWorkers(OnWorkers):
 
     def __init__(self, cluster: Cluster, made: MixtureAlgorithm, folder: Path) -> None:
         """Start the workers; `folder`: of the run."""
-        self._mixture, self._put = made, cluster.ray.put
+        self._mixture, self._put, self._pickle = made, cluster.ray.put, cluster.ray.cloudpickle.dumps
         self._lake = WorkersLake(folder, made.config.push_to)
         nans = jax.config.jax_debug_nans  # type: ignore[attr-defined]
         self._workers = Workers(cluster, partial(MixtureWorker, made.config, self._lake.place, nans))
@@ -127,7 +128,9 @@ class MixtureOnWorkers(OnWorkers):
     ) -> tuple[PQNState, PondState | None, PQNMetrics]:
         """As `mixture.train_agents`: the agents and the Pond after some updates, and the sums of metrics."""
         held = jax.device_get(agents)
-        tasks = [(self._put(fleet.pick(held, i)), i, updates) for i in range(self._mixture.config.agents)]
+        # Ray would unpickle it before the worker has made its games, and import all of gymnax for its classes
+        pickled = [self._pickle(fleet.pick(held, i)) for i in range(self._mixture.config.agents)]
+        tasks = [(self._put(agent), i, updates) for i, agent in enumerate(pickled)]
         done: list[Trained] = self._workers.map("train", tasks)
         if pond is not None:
             if any(each.started is not None for each in done):
