@@ -1,9 +1,9 @@
-"""The command line: `lakepond <command>`, one file per command.
+"""The command line: `lakepond <command>`.
 
 A command is a small frozen dataclass with a `run()`; its fields are its options, its docstring is its help
-and ends with an example. To add one, write it in a file of its own and name it in `commands.py`. A command is
-imported when it is called, so `lakepond --help` imports none and `lakepond verify` no trainer. Heavy modules
-(NumPy, JAX, the library) are imported inside `run`.
+and ends with an example. To add one, write it in a module, with commands that are like it, and name it in
+`commands.py`. A command is imported when it is called, so `lakepond --help` imports none and
+`lakepond verify` no trainer. Heavy modules (NumPy, JAX, the library) are imported inside `run`.
 
     data to stdout, messages to stderr; with --json one JSON document on stdout and nothing else
 
