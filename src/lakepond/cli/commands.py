@@ -29,7 +29,9 @@ class Entry(NamedTuple):
         return found[1]
 
 
-PLAN, LOOK, KEEP, MOVE, TRAIN, SHELL = ("before a run", "inspect", "maintain", "move", "train", "shell")
+GROUPS = ("before a run", "train", "inspect", "maintain", "move", "shell")
+"""headings in `lakepond --help`"""
+PLAN, TRAIN, LOOK, KEEP, MOVE, SHELL = GROUPS
 
 COMMANDS = {
     "plan": Entry(PLAN, "plan:PlanRun"),
