@@ -65,7 +65,7 @@ class Ls:
                 (
                     each["path"],
                     each["trainer"] or "lake",
-                    formats.count(each["steps"]),
+                    formats.number(each["steps"]),
                     formats.size(each["bytes_on_disk"]),
                     formats.ratio(each["ratio"]),
                     each["problem"] or _ago(each["last_commit"]),
@@ -172,7 +172,7 @@ def _row(commit: dict[str, Any], named: bool) -> tuple[str, ...]:
     return (
         str(commit["number"]),
         commit["time"][:19].replace("T", " "),
-        formats.count(commit["steps"]),
+        formats.number(commit["steps"]),
         formats.size(commit["bytes_written"]),
         formats.size(commit["bytes_on_disk"]),
         _note(commit["note"]),

@@ -91,7 +91,7 @@ def _growth(plan: Plan, story: bool, since: int) -> RenderableType:
     for g in _milestones([g for g in plan.growth if g.steps >= since]):
         reported = [f"{reported_gb(plan.workload, g.generation):,.1f} GB"] if story else []
         sizes = formats.size(g.plain), _of(g.gzip), _of(g.lakepond)
-        rows.append((str(g.generation), formats.count(g.steps), *reported, *sizes))
+        rows.append((str(g.generation), formats.number(g.steps), *reported, *sizes))
     heads = ("gen", "steps", *(["reported"] if story else []), *HEADS)
     return words.NumberTable(f"The replay on disk{_at_worst()}", heads, rows)
 

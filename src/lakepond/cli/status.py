@@ -133,12 +133,12 @@ def _progress(status: RunStatus) -> str | Text:
     if status.trainer is None or status.done is None:
         return ""
     if status.total is None:
-        return formats.count(status.done)
+        return formats.number(status.done)
     share = min(1.0, status.done / max(1, status.total))
     full = round(share * BAR)
     running = status.eta_seconds and status.state == "running"
     left = f", {formats.duration(status.eta_seconds)} left" if running else ""
-    text = f" {formats.count(status.done)} of {formats.count(status.total)}, {100 * share:.0f} %{left}"
+    text = f" {formats.number(status.done)} of {formats.number(status.total)}, {100 * share:.0f} %{left}"
     return words.styled(("━" * full, COLOURS[status.state]), ("━" * (BAR - full), "dim"), text)
 
 
@@ -147,7 +147,7 @@ def _rate(status: RunStatus) -> str:
         return ""
     unit = status.unit.removesuffix("s")
     if status.per_second >= 1:
-        return f"{formats.count(status.per_second)} {unit}s per second"
+        return f"{formats.number(round(status.per_second))} {unit}s per second"
     return f"{formats.duration(1 / status.per_second)} per {unit}"
 
 
@@ -167,7 +167,7 @@ def _disk(status: RunStatus) -> str:
 
 def _lake(lake: LakeStatus, now: float) -> list[tuple[str, str]]:
     held, plain = formats.size(lake.bytes_on_disk), formats.size(lake.bytes_plain)
-    kept, ratio = formats.count(lake.commits_kept), formats.ratio(lake.ratio)
+    kept, ratio = formats.number(lake.commits_kept), formats.ratio(lake.ratio)
     writers = [
         (
             "writer",
@@ -207,7 +207,7 @@ def _learner(each: LearnerStatus, now: float) -> str:
     ratio = each.sampled / each.inserted if each.inserted else 0.0
     waits = "; collectors wait for it" if each.ahead else ""
     return (
-        f"{formats.counted(each.inserted, 'step')} inserted, {formats.count(each.sampled)} sampled "
+        f"{formats.counted(each.inserted, 'step')} inserted, {formats.number(each.sampled)} sampled "
         f"({ratio:.3g} per insert), {formats.age(each.said, now)}{waits}"
     )
 

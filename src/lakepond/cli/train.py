@@ -185,7 +185,7 @@ def summary(result: dict[str, Any]) -> Iterator[RenderableType]:
     share = 100 * blocked / max(result["training_seconds"], 1e-9)
     yield words.facts(
         [
-            ("replay", f"{formats.count(result['steps'])} steps, {plain} uncompressed"),
+            ("replay", f"{formats.number(result['steps'])} steps, {plain} uncompressed"),
             ("in memory", held),
             ("on disk", f"{stored} in the lake, {result['commits']:,} commits"),
             ("blocked on saving", f"{formats.duration(blocked)}, {share:.2f} % of the time"),
