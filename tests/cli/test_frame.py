@@ -3,11 +3,13 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import lakepond
@@ -218,30 +220,28 @@ def test_an_interrupt_says_how_to_go_on(command, capsys):
     assert capsys.readouterr().err == "\nlakepond: stopped. Continue with `lakepond train --resume`.\n"
 
 
-def test_a_termination_stops_as_an_interrupt_does():
-    code = """
-import dataclasses, os, signal, sys
-from lakepond import cli
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Waits:
-    '''Wait.'''
-    def run(self):
+    """Wait, and be stopped."""
+
+    def run(self) -> None:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             signal.pause()
         finally:
-            print("closed", flush=True)
-    def interrupted(self):
+            sys.stdout.write("closed\n")
+
+    def interrupted(self) -> str:
         return "Resume it."
 
-cli.load = lambda name: Waits
-sys.exit(cli.main(["verify"]))
-"""
-    done = run(code)
-    assert done.returncode == 143
-    assert done.stdout == "closed\n"  # what was open was closed
-    assert done.stderr == "\nlakepond: stopped. Resume it.\n"
+
+def test_a_termination_stops_as_an_interrupt_does(command, capsys):
+    command(Waits)
+    assert main(["verify"]) == 143
+    assert capsys.readouterr() == (
+        "closed\n",
+        "\nlakepond: stopped. Resume it.\n",
+    )  # what was open was closed
 
 
 def test_a_stream_that_is_closed_is_silent(lake, tmp_path, capsys):
@@ -256,34 +256,23 @@ def test_a_stream_that_is_closed_is_silent(lake, tmp_path, capsys):
     assert (done.returncode, done.stdout) == (0, "")
 
 
-RECORDS = """
-import dataclasses, os, signal, sys
-import numpy as np
-import lakepond as lp
-from lakepond import cli
+def test_ctrl_c_in_the_middle_of_recording_leaves_a_whole_commit(command, tmp_path, capsys):
+    @dataclass(frozen=True)
+    class Records(Stops):
+        """Record, and be stopped."""
 
-@dataclasses.dataclass(frozen=True)
-class Records:
-    'Record.'
-    def run(self):
-        with lp.Replay.open(sys.argv[1], lp.Spec(lp.Field((4,), "int64")), capacity=100) as replay:
-            for t in range(1000):
-                step = dict(obs=np.full(4, t), action=0, reward=float(t), next_obs=np.full(4, t + 1))
-                replay.record(**step, terminated=False, truncated=False)
-                if t == 250:
-                    os.kill(os.getpid(), signal.SIGINT)
-    def interrupted(self):
-        return "Continue with --resume."
+        def run(self) -> None:
+            spec = lakepond.Spec(lakepond.Field((4,), "int64"))
+            with lakepond.Replay.open(tmp_path / "lake", spec, capacity=100) as replay:
+                for t in range(1000):
+                    step = {"obs": np.full(4, t), "reward": float(t), "next_obs": np.full(4, t + 1)}
+                    replay.record(**step, action=0, terminated=False, truncated=False)
+                    if t == 250:
+                        os.kill(os.getpid(), signal.SIGINT)
 
-cli.load = lambda name: Records
-sys.exit(cli.main(["verify"]))
-"""
-
-
-def test_ctrl_c_in_the_middle_of_recording_leaves_a_whole_commit(tmp_path):
-    done = run(RECORDS, str(tmp_path / "lake"))
-    assert done.returncode == 130, done.stderr
-    assert done.stderr == "\nlakepond: stopped. Continue with --resume.\n"
+    command(Records)
+    assert main(["verify"]) == 130
+    assert capsys.readouterr().err == "\nlakepond: stopped. Continue with `lakepond train --resume`.\n"
     with lakepond.Lake.open(tmp_path / "lake") as lake:
         lake.verify()
         assert lake.commit.recorded == 251  # all that was recorded

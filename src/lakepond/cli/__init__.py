@@ -47,7 +47,8 @@ EXTRAS = {
 DESCRIPTION = (
     "Replay buffers for reinforcement learning that store each distinct row once, in memory and on disk."
 )
-WITH_TINY_PRESET = (["compare"], *(["train", name] for name in ("single", "mixture", "live")))
+WITH_OLD_NAMES = ("compare", "train single", "train mixture", "train live")
+"""commands with options that had other names in the last release"""
 DEBUG_BEHIND = (
     "lakepond: --debug no longer selects a small preset: write --preset tiny for that, or put --debug before "
     "the command, `lakepond --debug COMMAND`, to see tracebacks."
@@ -80,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or bool(os.environ.get("LAKEPOND_DEBUG"))
     try:
-        if "--debug" in words[1:] and any(_starts(words, name) for name in WITH_TINY_PRESET):
+        if "--debug" in words[1:] and _with_old_names(words):
             print(DEBUG_BEHIND, file=sys.stderr)
             return USAGE
         code = _answer(_old_names(words), debug)
@@ -107,7 +108,7 @@ def program() -> NoReturn:
 def _old_names(words: list[str]) -> list[str]:
     """The words without `--debug`, and with the new names of options that were renamed in this release."""
     words = [word for word in words if word != "--debug"]
-    if not any(_starts(words, name) for name in WITH_TINY_PRESET):
+    if not _with_old_names(words):
         return words
     from lakepond.runs.settings import RENAMED
 
@@ -133,8 +134,8 @@ def _old_names(words: list[str]) -> list[str]:
     return found
 
 
-def _starts(words: list[str], name: list[str]) -> bool:
-    return words[: len(name)] == name
+def _with_old_names(words: list[str]) -> bool:
+    return " ".join(words[: 2 if words[:1] == ["train"] else 1]) in WITH_OLD_NAMES
 
 
 def _answer(words: list[str], debug: bool) -> int:
