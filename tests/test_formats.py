@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakepond.formats import age, count, counted, duration, number, percent, ranges, ratio, short, size, span
+from lakepond.formats import age, counted, duration, number, percent, ranges, ratio, short, size, span
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_numbers():
     assert [ratio(x) for x in (1.0, 99.96, 3_401.2, None)] == ["1.0x", "100x", "3,401x", "–"]
     assert [ratio(x) for x in (0.0, 0.0157, 0.094, 0.0999)] == ["0.0x", "0.016x", "0.094x", "0.1x"]
     assert [counted(x, "step") for x in (0, 1, 1_000)] == ["0 steps", "1 step", "1,000 steps"]
-    assert (count(50_000), count(None)) == ("50,000", "–")
+    assert (number(50_000), number(None)) == ("50,000", "–")
     assert (span(64.7e9, 78.4e9), span(1e6, 2e9), span(3, 3)) == ("64.7–78.4 GB", "1 MB–2 GB", "3 B")
     assert (age(0, 192), age(10, 0)) == ("3 min 12 s ago", "in the future")
 

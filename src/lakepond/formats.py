@@ -21,7 +21,7 @@ def size(count: float | None) -> str:
         return UNKNOWN
     units = ("B", "kB", "MB", "GB", "TB", "PB")
     power = 0
-    while abs(_rounded(count)) >= 1000 and power < len(units) - 1:
+    while abs(count) >= 999.5 and power < len(units) - 1:
         count /= 1000
         power += 1
     return f"{count:,.0f} B" if power == 0 else f"{_three(count)} {units[power]}"
@@ -36,14 +36,9 @@ def span(low: float, high: float) -> str:
     return f"{one.split()[0] if same_unit else one}–{other}"
 
 
-def count(value: float | None) -> str:
-    """A whole number with a comma between thousands: "50,000"."""
-    return UNKNOWN if value is None else f"{value:,.0f}"
-
-
 def counted(value: float, noun: str) -> str:
     """A whole number of things, the noun in the plural where it has to be: "1 file", "1,000 files"."""
-    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
+    return f"{number(value)} {noun}" if value == 1 else f"{number(value)} {noun}s"
 
 
 def number(value: float | None) -> str:
@@ -155,15 +150,6 @@ def json_numbers(values: Iterable[float], digits: int = 7) -> list[float | None]
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
 
 
-def _rounded(value: float) -> float:
-    """The value as three significant digits give it: 999.7 is 1000."""
-    return float(f"{value:.3g}") if abs(value) >= 100 else value
-
-
 def _three(value: float) -> str:
-    """Three significant digits without an exponent and without trailing zeros."""
-    if not value:
-        return "0"
-    digits = max(0, 2 - math.floor(math.log10(abs(float(f"{value:.3g}")))))
-    text = f"{value:,.{min(digits, 6)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    """Three significant digits without trailing zeros; from 1000 on all digits before the point."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"

@@ -1,6 +1,7 @@
 """Fixtures: small lakes and runs."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,10 @@ def record(replay: lp.Replay, start: int, stop: int) -> None:
         )
 
 
-def make_lake(path: Path) -> Path:
-    """Three commits of 50 steps each."""
+@pytest.fixture(scope="session")
+def made_lake(tmp_path_factory) -> Path:
+    """Three commits of 50 steps each; tests change copies."""
+    path = tmp_path_factory.mktemp("made") / "lake"
     with lp.Replay.open(path, SPEC, capacity=200) as replay:
         for commit in range(3):
             record(replay, 50 * commit, 50 * commit + 50)
@@ -39,8 +42,8 @@ def make_lake(path: Path) -> Path:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    return make_lake(tmp_path / "lake")
+def lake(made_lake, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made_lake, tmp_path / "lake"))
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,13 @@ class Config:
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., Path]:
+def make_run(made_lake, tmp_path: Path) -> Callable[..., Path]:
     """A run with a lake, some lines of metrics and no checkpoint; `done` of its 4 generations are logged."""
 
     def make(name: str = "run", done: int = 3) -> Path:
         folder = tmp_path / name
         with Run.create(folder, "erl", Config()) as run:
-            make_lake(run.lake_folder)
+            shutil.copytree(made_lake, run.lake_folder)
             for generation in range(1, done + 1):
                 run.log(generation, {"fitness_best": 2.5 * generation, "rss_bytes": 123_000_000})
         return folder

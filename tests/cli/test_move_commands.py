@@ -75,6 +75,8 @@ def test_a_run_goes_up_and_comes_back(make_run, tmp_path, json_of, capsys):
     assert json_of("push", run, url)["url"] == url
     assert json_of("pull", url, tmp_path / "back")["trainer"] == "erl"
     same(steps_of(tmp_path / "back" / "lake"), steps_of(run / "lake"))
+    assert (tmp_path / "back" / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
+    assert json_of("verify", tmp_path / "back")["intact"]
     assert not (tmp_path / "bucket" / "run" / "lock").exists()
     assert main(["pull", url, str(tmp_path / "again"), "--commit", "1"]) == 2
     assert "leave --commit out" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 
 import pytest
 
@@ -14,7 +15,7 @@ import lakepond
 from lakepond import machine
 from lakepond.cli import main
 from lakepond.cloud.place import Cloud
-from lakepond.runs import status
+from lakepond.runs import Run, status
 from lakepond.runs.copies import pull_run, push_run
 
 SOURCE = os.path.dirname(os.path.dirname(lakepond.__file__))
@@ -35,40 +36,44 @@ with Run.create(sys.argv[1], "erl", Config()) as run:
 """
 
 
+@dataclass(frozen=True)
+class Config:
+    generations: int = 4
+
+
 @pytest.fixture
 def training(tmp_path):
-    """A process that trains a run of 4 generations, and has done 2."""
-    folder = tmp_path / "training"
-    process = subprocess.Popen(
-        [sys.executable, "-c", TRAINS, str(folder)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": SOURCE},
-    )
-    try:
-        assert process.stdout.readline() == "training\n"
-        yield folder, process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    """A run of 4 generations that this process trains, and has done 2."""
+    with Run.create(tmp_path / "training", "erl", Config()) as run:
+        run.log(1, {"fitness_best": 1.0})
+        run.log(2, {"fitness_best": 2.0})
+        yield run
 
 
 def test_a_run_that_runs_is_told_with_its_process_and_stays_free_to_write(training, json_of):
-    folder, process = training
-    seen = json_of("status", folder)
-    assert (seen["state"], seen["pid"]) == ("running", process.pid)
+    seen = json_of("status", training.folder)
+    assert (seen["state"], seen["pid"]) == ("running", os.getpid())
     assert (seen["unit"], seen["done"], seen["total"]) == ("generation", 2, 4)
-    assert seen["rss_bytes"] == pytest.approx(machine.resident(process.pid), rel=0.2)
+    assert seen["rss_bytes"] == pytest.approx(machine.resident(), rel=0.2)
     assert seen["metrics"]["fitness_best"] == 2.0
     assert seen["lake"] is None
+    training.log(3, {"fitness_best": 3.0})
+    assert json_of("status", training.folder)["done"] == 3
 
 
-def test_a_run_whose_process_was_killed_has_stopped(training, json_of):
-    folder, process = training
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    seen = json_of("status", folder)
+def test_a_run_whose_process_was_killed_has_stopped(tmp_path, json_of):
+    command = [sys.executable, "-c", TRAINS, str(tmp_path / "run")]
+    env = os.environ | {"PYTHONPATH": SOURCE}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            assert process.stdout.readline() == "training\n"
+            assert machine.lock_holder(tmp_path / "run" / "lock") == process.pid
+            seen = json_of("status", tmp_path / "run")
+            assert (seen["state"], seen["pid"], seen["done"]) == ("running", process.pid, 2)
+        finally:
+            process.kill()
+            process.wait()
+    seen = json_of("status", tmp_path / "run")
     assert (seen["state"], seen["pid"], seen["done"]) == ("stopped", None, 2)
 
 
@@ -129,13 +134,6 @@ def test_a_run_in_a_bucket_is_told_as_the_one_here(make_run, tmp_path, json_of):
     assert there["disk_free_bytes"] is None
 
 
-def test_a_lake_in_a_bucket_has_a_status_too(lake, tmp_path, json_of):
-    url = f"file://{tmp_path}/bucket/lake"
-    lakepond.push(lake, url)
-    seen = json_of("status", url)
-    assert (seen["trainer"], seen["lake"]["steps"]) == (None, 150)
-
-
 def test_what_is_not_pushed_yet_is_the_backlog(make_run, tmp_path, json_of, capsys):
     folder = make_run(done=4)
     push_run(folder, Cloud(f"file://{tmp_path}/bucket/run"))
@@ -152,8 +150,12 @@ def test_what_is_not_pushed_yet_is_the_backlog(make_run, tmp_path, json_of, caps
 def test_a_push_that_failed_is_told_until_one_succeeds(make_run, tmp_path, json_of, capsys):
     folder = make_run(done=4)
     url = f"file://{tmp_path}/bucket/run"
-    other = make_run("other", done=4)
-    lakepond.push(other / "lake", f"{url}/lake")  # another lake is there already
+    with lakepond.Lake.open(folder / "lake") as lake:
+        spec = lake.spec
+    with lakepond.Replay.open(tmp_path / "other", spec, 10) as other:
+        for number in range(3):
+            other.commit({"number": number})
+    lakepond.push(tmp_path / "other", f"{url}/lake")  # another lake is there already
     told_by_push = push_run(folder, Cloud(url), timeout=20)
     assert not told_by_push.done
     upload = json_of("status", folder)["upload"]
@@ -162,16 +164,6 @@ def test_a_push_that_failed_is_told_until_one_succeeds(make_run, tmp_path, json_
     assert "another machine has published" in " ".join(capsys.readouterr().out.split())
     push_run(folder, Cloud(f"{url}-2"))
     assert json_of("status", folder)["upload"]["last_error"] is None
-
-
-def test_a_run_comes_back_from_a_bucket_whole(make_run, tmp_path, json_of):
-    folder = make_run(done=4)
-    url = f"file://{tmp_path}/bucket/run"
-    push_run(folder, Cloud(url))
-    run = pull_run(tmp_path / "back", Cloud(url))
-    assert run.trainer == "erl"
-    assert (tmp_path / "back" / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
-    assert json_of("verify", tmp_path / "back")["intact"]
 
 
 def test_a_push_and_a_pull_of_a_run_leave_no_thread(make_run, tmp_path):
@@ -191,29 +183,23 @@ def test_status_reads_no_segment(make_run, json_of):
     assert json_of("status", folder)["lake"]["steps"] == 150
 
 
-def test_watch_prints_a_line_at_each_look_until_the_run_ends(training, capfd):
-    folder, process = training
-    watch = subprocess.Popen(
-        [sys.executable, "-m", "lakepond", "watch", str(folder), "--every", "0.2", "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": SOURCE},
-    )
-    try:
-        assert json.loads(watch.stdout.readline())["state"] == "running"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        *_, last = watch.stdout.readlines()
-        assert json.loads(last)["state"] == "stopped"
-        assert watch.wait(30) == 0
-    finally:
-        watch.kill()
-        watch.wait()
-        watch.stdout.close()
+def test_watch_prints_a_line_at_each_look_until_the_run_ends(training, capsys, monkeypatch):
+    def sleep(seconds: float) -> None:
+        if seconds != 0.2:  # of another thread
+            return
+        looks.append(json.loads(capsys.readouterr().out))
+        if len(looks) == 2:
+            training.close()
+
+    looks: list[dict] = []
+    monkeypatch.setattr("lakepond.cli.status.time.sleep", sleep)
+    assert main(["watch", str(training.folder), "--every", "0.2", "--json"]) == 0
+    looks.append(json.loads(capsys.readouterr().out))
+    assert [seen["state"] for seen in looks] == ["running", "running", "stopped"]
 
 
 def test_watch_draws_live_on_a_terminal_and_leaves_with_ctrl_c(training):
-    folder, _ = training
+    folder = training.folder
     terminal, screen = os.openpty()
     size = {"PYTHONPATH": SOURCE, "COLUMNS": "100", "LINES": "40", "TERM": "xterm-256color"}
     watch = subprocess.Popen(  # not a fork: this process may hold JAX, which must not be forked
@@ -245,8 +231,7 @@ def test_watch_draws_live_on_a_terminal_and_leaves_with_ctrl_c(training):
 
 
 def test_who_holds_a_lock_is_told_without_taking_it(training, tmp_path):
-    folder, process = training
-    assert machine.lock_holder(folder / "lock") == process.pid
+    assert machine.lock_holder(training.folder / "lock") == os.getpid()
     assert machine.lock_holder(tmp_path / "none") is None
     (tmp_path / "free").touch()
     assert machine.lock_holder(tmp_path / "free") is None

@@ -23,16 +23,6 @@ def test_ls_finds_runs_and_lakes_below_a_folder(lake, make_run, tmp_path, json_o
     assert all(each["ratio"] > 1 and each["problem"] is None for each in found)
 
 
-def test_ls_prints_a_table_that_fits_a_narrow_terminal(lake, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for columns in ("60", "140"):
-        monkeypatch.setenv("COLUMNS", columns)
-        assert main(["ls"]) == 0
-        out = capsys.readouterr().out
-        assert "150" in out
-        assert max(map(len, out.splitlines())) <= int(columns)
-
-
 def test_ls_of_nothing_says_so_and_is_no_error(tmp_path, json_of, capsys):
     assert json_of("ls", tmp_path) == {"path": str(tmp_path), "found": []}
     assert main(["ls", str(tmp_path)]) == 0

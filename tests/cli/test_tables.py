@@ -85,7 +85,7 @@ def named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_ls_and_show_print_names_and_notes_as_they_are(columns, named, monkeypatch, capsys):
-    out = printed(["ls", named], columns, monkeypatch, capsys)
+    out = printed(["ls"], columns, monkeypatch, capsys)
     assert out.count("1,234") == len(NAMES)
     assert out.count(" kB") == len(NAMES)
     for name in NAMES[:2] if columns == "140" else []:

@@ -164,7 +164,7 @@ def test_watch_of_a_bucket_shows_its_writers_until_they_are_silent(bucket, capsy
             monkeypatch.setattr("lakepond.flow.following.lag.SILENT_SECONDS", -1.0)
             monkeypatch.setattr("lakepond.flow.following.lag.SILENT_INTERVALS", -1.0)
 
-    monkeypatch.setattr("lakepond.cli.watch.time.sleep", sleep)
+    monkeypatch.setattr("lakepond.cli.status.time.sleep", sleep)
     assert main(["watch", bucket]) == 0
     last = capsys.readouterr().out
     assert len(looks) == 2

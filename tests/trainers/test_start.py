@@ -13,7 +13,8 @@ from tiny_market import TINY
 
 import lakepond as lp
 from faults import training
-from lakepond.cli import main, overview, where
+from lakepond.cli import main, overview
+from lakepond.cli.training import check_free
 from lakepond.errors import CloudUnreachable, ConfigError, RunMismatch
 from lakepond.runs import Run, settings
 from lakepond.trainers import erl, live, mixture, single
@@ -185,10 +186,10 @@ def test_a_bucket_that_does_not_answer_at_the_start_is_a_warning_unless_it_is_re
         raise CloudUnreachable("no answer")
 
     monkeypatch.setattr("lakepond.runs.copies.is_run_in_cloud", no_answer)
-    where.check_free("gs://bucket/x", tmp_path, "--push-to", start_over=False)
+    check_free("gs://bucket/x", tmp_path, "--push-to", start_over=False)
     assert "cannot check whether gs://bucket/x contains another run: no answer" in caplog.text
     with pytest.raises(CloudUnreachable):
-        where.check_free("gs://bucket/x", tmp_path, "--cloud", start_over=False, required=True)
+        check_free("gs://bucket/x", tmp_path, "--cloud", start_over=False, required=True)
 
 
 def test_a_run_of_an_older_version_resumes_with_one_warning_of_what_is_unknown(run, capsys):

@@ -1,9 +1,9 @@
-"""The command line: `lakepond <command>`, one file per command.
+"""The command line: `lakepond <command>`.
 
 A command is a small frozen dataclass with a `run()`; its fields are its options, its docstring is its help
-and ends with an example. To add one, write it in a file of its own and name it in `commands.py`. A command is
-imported when it is called, so `lakepond --help` imports none and `lakepond verify` no trainer. Heavy modules
-(NumPy, JAX, the library) are imported inside `run`.
+and ends with an example. To add one, write it in a module, with commands that are like it, and name it in
+`commands.py`. A command is imported when it is called, so `lakepond --help` imports none and
+`lakepond verify` no trainer. Heavy modules (NumPy, JAX, the library) are imported inside `run`.
 
     data to stdout, messages to stderr; with --json one JSON document on stdout and nothing else
 
@@ -27,22 +27,28 @@ from textwrap import wrap
 from typing import Any, NoReturn, Protocol, cast
 
 from lakepond._version import __version__
-from lakepond.cli.commands import COMMANDS, KEEP, LOOK, MOVE, PLAN, SHELL, SUBCOMMANDS, TRAIN, Entry, runnable
+from lakepond.cli.commands import COMMANDS, GROUPS, SUBCOMMANDS, Entry, runnable
 from lakepond.cli.words import printable
 from lakepond.errors import CloudCorrupt, ConfigError, LakeCorrupt, LakepondError, RunCorrupt, SpecError
 from lakepond.stopping import Terminated, terminate_as_interrupt
 
 DONE, NO, USAGE, DAMAGED, BUSY, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 130, 141
 
-EXTRAS = {"obstore": "cloud", "jax": "train", "optax": "train", "safetensors": "train", "matplotlib": "train"}
-EXTRAS |= {"gymnax": "minatar", "gymnasium": "atari", "ale_py": "atari", "wandb": "wandb"}
-EXTRAS |= {"tensorboardX": "tensorboard"}
-"""the extra that installs a library which is not part of the core"""
+EXTRAS = {
+    "cloud": ("obstore",),
+    "train": ("jax", "optax", "safetensors", "matplotlib"),
+    "minatar": ("gymnax",),
+    "atari": ("gymnasium", "ale_py"),
+    "wandb": ("wandb",),
+    "tensorboard": ("tensorboardX",),
+}
+"""the modules that an extra installs"""
 
 DESCRIPTION = (
     "Replay buffers for reinforcement learning that store each distinct row once, in memory and on disk."
 )
-WITH_TINY_PRESET = (["compare"], *(["train", name] for name in ("single", "mixture", "live")))
+WITH_OLD_NAMES = ("compare", "train single", "train mixture", "train live")
+"""commands with options that had other names in the last release"""
 DEBUG_BEHIND = (
     "lakepond: --debug no longer selects a small preset: write --preset tiny for that, or put --debug before "
     "the command, `lakepond --debug COMMAND`, to see tracebacks."
@@ -51,6 +57,7 @@ MORE = (
     "`lakepond COMMAND --help` shows the options of a command and an example. `lakepond --debug COMMAND` "
     "shows tracebacks and more log messages. `lakepond --version` prints the version."
 )
+GROUP_MORE = "`lakepond {name} SUBCOMMAND --help` shows the options of a subcommand."
 GROUP_EXAMPLES = {"train": "train erl --preset demo", "data": "data fetch pse"}
 EXAMPLES = (
     "lakepond plan --preset eigen2",
@@ -74,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or bool(os.environ.get("LAKEPOND_DEBUG"))
     try:
-        if "--debug" in words[1:] and any(_starts(words, name) for name in WITH_TINY_PRESET):
+        if "--debug" in words[1:] and _with_old_names(words):
             print(DEBUG_BEHIND, file=sys.stderr)
             return USAGE
         code = _answer(_old_names(words), debug)
@@ -101,7 +108,7 @@ def program() -> NoReturn:
 def _old_names(words: list[str]) -> list[str]:
     """The words without `--debug`, and with the new names of options that were renamed in this release."""
     words = [word for word in words if word != "--debug"]
-    if not any(_starts(words, name) for name in WITH_TINY_PRESET):
+    if not _with_old_names(words):
         return words
     from lakepond.runs.settings import RENAMED
 
@@ -127,30 +134,28 @@ def _old_names(words: list[str]) -> list[str]:
     return found
 
 
-def _starts(words: list[str], name: list[str]) -> bool:
-    return words[: len(name)] == name
+def _with_old_names(words: list[str]) -> bool:
+    return " ".join(words[: 2 if words[:1] == ["train"] else 1]) in WITH_OLD_NAMES
 
 
 def _answer(words: list[str], debug: bool) -> int:
     if words in (["--version"], ["-V"]):
         print(f"lakepond {__version__}")
         return DONE
-    if words in (["--help"], ["-h"], ["help"]):
-        print(overview())
+    group, known = "", COMMANDS
+    if words and words[0] in SUBCOMMANDS:
+        group, *words = words
+        known = SUBCOMMANDS[group]
+    if words in (["--help"], ["-h"]) or (words == ["help"] and not group):
+        print(overview(group))
         return DONE
-    if not words or words[0] not in COMMANDS:
-        print(overview() if not words else _unknown("", words[0], COMMANDS), file=sys.stderr)
+    if not words or words[0] not in known:
+        print(_unknown(group, words[0], known) if words else overview(group), file=sys.stderr)
         return USAGE
-    name, options = words[0], words[1:]
-    if name in SUBCOMMANDS:
-        if options in (["--help"], ["-h"]):
-            print(group_overview(name))
-            return DONE
-        if not options or options[0] not in SUBCOMMANDS[name]:
-            known = SUBCOMMANDS[name]
-            print(_unknown(name, options[0], known) if options else group_overview(name), file=sys.stderr)
-            return USAGE
-        name, options = f"{name} {options[0]}", options[1:]
+    return _run(f"{group} {words[0]}".strip(), words[1:], debug)
+
+
+def _run(name: str, options: list[str], debug: bool) -> int:
     command: Command | None = None
     try:
         with _log_to_stderr(debug), terminate_as_interrupt():
@@ -183,8 +188,10 @@ def _sentence(error: Exception, program: str) -> str | None:
     if isinstance(error, MemoryError):
         return f"{program} needs more memory than this machine has; see `lakepond plan`."
     if isinstance(error, ModuleNotFoundError):
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
-        return extra and f"{program} needs {error.name}: pip install 'lakepond[{extra}]'."
+        module = (error.name or "").partition(".")[0]
+        for extra, modules in EXTRAS.items():
+            if module in modules:
+                return f"{program} needs {error.name}: pip install 'lakepond[{extra}]'."
     return None
 
 
@@ -208,24 +215,19 @@ def load(name: str) -> type[Any]:
     return cast(type[Any], getattr(import_module(f"lakepond.cli.{module}"), kind))
 
 
-def overview() -> str:
-    """What `lakepond --help` prints: every command with its summary, by group."""
+def overview(name: str = "") -> str:
+    """What `lakepond --help` prints, every command by group; or what `lakepond train --help` does."""
     width = min(100, shutil.get_terminal_size().columns)
+    if name:
+        lines = [f"usage: lakepond {name} SUBCOMMAND ...", "", *wrap(COMMANDS[name].summary, width), ""]
+        lines += [*_listed(SUBCOMMANDS[name], width), "", f"Example: lakepond {GROUP_EXAMPLES[name]}", ""]
+        return "\n".join([*lines, *wrap(GROUP_MORE.format(name=name), width)])
     lines = ["usage: lakepond [--debug] COMMAND ...", "", *wrap(DESCRIPTION, width)]
-    for group in (PLAN, TRAIN, LOOK, KEEP, MOVE, SHELL):
+    for group in GROUPS:
         named = {name: entry for name, entry in COMMANDS.items() if entry.group == group}
         lines += ["", f"{group}:", *_listed(named, width)]
     lines += ["", *(f"Example: {example}" for example in EXAMPLES), ""]
     return "\n".join([*lines, *wrap(MORE, width)])
-
-
-def group_overview(name: str) -> str:
-    """What `lakepond train --help` prints: its subcommands with their summaries."""
-    width = min(100, shutil.get_terminal_size().columns)
-    lines = [f"usage: lakepond {name} SUBCOMMAND ...", "", *wrap(COMMANDS[name].summary, width), ""]
-    lines += [*_listed(SUBCOMMANDS[name], width), "", f"Example: lakepond {GROUP_EXAMPLES[name]}", ""]
-    more = f"`lakepond {name} SUBCOMMAND --help` shows the options of a subcommand."
-    return "\n".join([*lines, *wrap(more, width)])
 
 
 def _listed(named: Mapping[str, Entry], width: int) -> list[str]:

@@ -29,29 +29,31 @@ class Entry(NamedTuple):
         return found[1]
 
 
-PLAN, LOOK, KEEP, MOVE, TRAIN, SHELL = ("before a run", "inspect", "maintain", "move", "train", "shell")
+GROUPS = ("before a run", "train", "inspect", "maintain", "move", "shell")
+"""headings in `lakepond --help`"""
+PLAN, TRAIN, LOOK, KEEP, MOVE, SHELL = GROUPS
 
 COMMANDS = {
     "plan": Entry(PLAN, "plan:PlanRun"),
     "doctor": Entry(PLAN, "doctor:Doctor"),
     "status": Entry(LOOK, "status:Status"),
-    "watch": Entry(LOOK, "watch:Watch"),
-    "ls": Entry(LOOK, "ls:Ls"),
-    "show": Entry(LOOK, "show:Show"),
-    "view": Entry(LOOK, "view:ViewLake"),
-    "report": Entry(LOOK, "report:Report"),
-    "verify": Entry(KEEP, "verify:Verify"),
-    "repair": Entry(KEEP, "repair:Repair"),
-    "compact": Entry(KEEP, "compact:Compact"),
-    "push": Entry(MOVE, "push:Push"),
-    "pull": Entry(MOVE, "pull:Pull"),
-    "gc": Entry(MOVE, "gc:Gc"),
-    "import": Entry(MOVE, "import_:Import"),
-    "export": Entry(MOVE, "export:Export"),
+    "watch": Entry(LOOK, "status:Watch"),
+    "ls": Entry(LOOK, "contents:Ls"),
+    "show": Entry(LOOK, "contents:Show"),
+    "view": Entry(LOOK, "pages:ViewLake"),
+    "report": Entry(LOOK, "pages:Report"),
+    "verify": Entry(KEEP, "maintain:Verify"),
+    "repair": Entry(KEEP, "maintain:Repair"),
+    "compact": Entry(KEEP, "maintain:Compact"),
+    "push": Entry(MOVE, "copies:Push"),
+    "pull": Entry(MOVE, "copies:Pull"),
+    "gc": Entry(MOVE, "copies:Gc"),
+    "import": Entry(MOVE, "exchange:Import"),
+    "export": Entry(MOVE, "exchange:Export"),
     "train": Entry(TRAIN, "", "Train agents: erl on a market; single, mixture and live on games."),
     "evaluate": Entry(TRAIN, "evaluate:Evaluate"),
     "compare": Entry(TRAIN, "compare:Compare"),
-    "play": Entry(TRAIN, "play:Play"),
+    "play": Entry(TRAIN, "evaluate:Play"),
     "collect": Entry(TRAIN, "collect:Collect"),
     "completion": Entry(SHELL, "completion:Completion"),
     "data": Entry(PLAN, "", "Download, generate, show or check market prices."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,7 +11,8 @@ from tyro.conf import arg
 
 from lakepond.cli import words
 from lakepond.cli.options import Flag, Json, at_least, optional
-from lakepond.cli.settings import GpuShare, Log, Ray, options_of, with_options
+from lakepond.cli.settings import options_of, with_options
+from lakepond.cli.training import GpuShare, Log, Ray, Workers
 from lakepond.trainers.compare import PRESETS, CompareConfig
 
 Options: Any = options_of(CompareConfig, PRESETS, {"": " ".join(CompareConfig.__dataclass_fields__)})
@@ -44,7 +46,7 @@ class Compare:
     """do not train; report the runs that are finished"""
     ray: Ray = None
     """do the runs on workers of a Ray cluster: started on this machine, the one here, or that one"""
-    workers: Annotated[int, arg(metavar="INT")] = 2
+    workers: Workers = 2
     """Ray workers, each of which does one run at a time on one CPU"""
     gpus_per_worker: GpuShare = 0.0
     """share of a GPU that each Ray worker gets; without one it uses its CPU"""
@@ -56,8 +58,6 @@ class Compare:
     settings: Annotated[Options, arg(name="")] = NOTHING_GIVEN
 
     def run(self) -> None:
-        from contextlib import nullcontext
-
         import jax
 
         from lakepond.errors import ConfigError
@@ -71,8 +71,7 @@ class Compare:
         if self.cloud is not None and self.ray is None and not self.only_report:
             raise ConfigError("--cloud needs --ray: lakepond compare --ray local --cloud URL.")
         if not self.only_report:
-            checks = jax.debug_nans(True) if self.preset == "tiny" else nullcontext()
-            with checks:
+            with jax.debug_nans(True) if self.preset == "tiny" else nullcontext():
                 left = self._train(config)
             if left:
                 words.talk(f"Other processes are training {left} runs.")

@@ -185,4 +185,4 @@ def _plain(name: str, value: object) -> str:
         return formats.percent(100 * value)
     if name == "bytes" and isinstance(value, int):
         return formats.size(value)
-    return formats.count(value) if isinstance(value, int) else str(value)
+    return formats.number(value) if isinstance(value, int) else str(value)

@@ -30,7 +30,7 @@ class Doctor:
 
     def run(self) -> int:
         from lakepond.doctor import examine
-        from lakepond.doctor.warm_up import warm_up
+        from lakepond.doctor.software import warm_up
 
         out, found = words.console(), []
         checks = chain(examine(self.path, self.cloud), (warm_up() for _ in range(self.warm_up)))

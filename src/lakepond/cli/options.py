@@ -12,7 +12,7 @@ import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from lakepond.errors import SpecError
@@ -21,6 +21,8 @@ Flag = Annotated[bool, arg(help_behavior_hint="")]
 """true if given; `--help` shows no default"""
 Json = Annotated[bool, arg(help="print JSON instead of text", help_behavior_hint="")]
 """option --json"""
+Place = Annotated[Positional[str], arg(metavar="PATH|URL")]
+"""the first argument of commands that read a lake or a run, also in a bucket"""
 KINDS = {
     int: ("INT", "an integer"),
     float: ("FLOAT", "a number"),
@@ -32,6 +34,12 @@ KINDS = {
 def optional(metavar: str, default: str) -> Any:
     """The form of an option that is None unless given; `default` says in `--help` what applies then."""
     return arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
+
+
+Newest = Annotated[int | None, optional("N", "the newest")]
+"""option --commit"""
+KeepAll = Annotated[int | None, optional("N", "keep all")]
+"""options --keep-last and --keep-every"""
 
 
 def at_least(least: float, **options: float | None) -> None:

@@ -13,7 +13,7 @@ from lakepond.cli.options import Json, at_least, optional
 from lakepond.errors import SpecError
 
 if TYPE_CHECKING:
-    from lakepond.plan.measured import LakeSize, RunSize
+    from lakepond.plan.measured import LakeSize
     from lakepond.plan.needs import Measured
     from lakepond.plan.workload import Workload
 
@@ -81,60 +81,44 @@ class PlanRun:
         from lakepond.cli import plan_tables
         from lakepond.lake.write.disk_guard import parse_bytes
         from lakepond.machine import free_disk, memory
-        from lakepond.plan.measured import beside, written
+        from lakepond.plan.measured import written
         from lakepond.plan.needs import judge, make_plan
 
-        so_far: LakeSize | None = None
-        run: RunSize | None = None
-        if self.measured is not None:
-            so_far = written(where.lake_folder(self.measured))
-            run = beside(self.measured, so_far) if where.is_run(self.measured) else None
-        plan = make_plan(self._workload(so_far, run), self._measured(so_far, run))
+        lake = None if self.measured is None else written(where.lake_folder(self.measured))
+        workload, measured = self._workload(lake)
+        plan = make_plan(workload, measured)
         disk = free_disk(self.measured or self.path) if self.disk is None else parse_bytes(self.disk)
         verdict = judge(
             plan.store(self.store),
             disk=disk,
             memory=memory().available if self.ram is None else parse_bytes(self.ram),
             new=self.disk is not None,
-            used=run.here if run else so_far.bytes if so_far else 0,
+            used=0 if measured is None else measured.used,
         )
         if self.json:
-            words.print_json(plan_tables.as_json(plan, verdict, self.store, so_far, disk))
+            words.print_json(plan_tables.as_json(plan, verdict, self.store, lake, disk))
             return DONE if verdict.fits else NO
         out = words.console()
-        for each in plan_tables.tables(plan, so_far, disk, story=self.preset == "eigen2"):
+        for each in plan_tables.tables(plan, lake, disk, story=self.preset == "eigen2"):
             out.print(each)
         machine = "This machine" if self.disk is None and self.ram is None else "That machine"
-        if verdict.fits:
-            text = f"{machine} is large enough for this run, stored as {self.store}."
-            out.print(words.styled((text, "bold green")))
-        else:
-            text = f"{machine} is too small for this run, stored as {self.store}:"
-            out.print(words.styled((text, "bold red"), f" {'; '.join(verdict.why)}."))
+        size, style = ("large enough", "bold green") if verdict.fits else ("too small", "bold red")
+        why = "." if verdict.fits else f": {'; '.join(verdict.why)}."
+        out.print(words.styled((f"{machine} is {size} for this run, stored as {self.store}", style), why))
         return DONE if verdict.fits else NO
 
-    def _measured(self, so_far: LakeSize | None, run: RunSize | None) -> Measured | None:
-        from lakepond.plan.needs import Measured
-
-        if so_far is None:
-            return None
-        if run is None:
-            return Measured(so_far.size, so_far.rows, (), None, 0)
-        if self.population is not None or self.agent_size is not None:
-            return Measured(so_far.size, so_far.rows, None, run.process)
-        return Measured(so_far.size, so_far.rows, run.parts(), run.process, run.checkpoint)
-
-    def _workload(self, so_far: LakeSize | None, run: RunSize | None) -> Workload:
+    def _workload(self, lake: LakeSize | None) -> tuple[Workload, Measured | None]:
+        """The workload, with the options in place of its values, and what was measured of it."""
         from lakepond.lake.write.disk_guard import parse_bytes
-        from lakepond.plan.measured import play
+        from lakepond.plan.measured import of_lake, of_run, play
         from lakepond.plan.workload import PRESETS, Workload, parse_field, shares_for
         from lakepond.types import Spec
 
-        given = [name for name in ("preset", "obs", "env", "measured") if getattr(self, name) is not None]
-        if len(given) != 1:
+        if sum(given is not None for given in (self.preset, self.obs, self.env, self.measured)) != 1:
             raise SpecError(
                 "give one of --preset, --obs, --env and --from; `lakepond plan --help` has examples."
             )
+        measured = None
         if self.preset is not None:
             workload = PRESETS[self.preset]
         elif self.obs is not None:
@@ -143,18 +127,17 @@ class PlanRun:
         elif self.env is not None:
             if self.play:
                 words.talk(f"Playing {self.play:,} random steps of {self.env} ...")
-            seen = play(self.env, self.play)
-            workload = Workload(
-                seen.spec, 10_000, 100, rows=seen.rows, new_rows=seen.new_rows, shares=seen.shares
-            )
+            workload = replace(play(self.env, self.play), per_generation=10_000, generations=100)
         else:
-            assert so_far is not None
-            done = max(1, round(so_far.steps / so_far.per_commit))
-            twice = Workload(so_far.spec, so_far.per_commit, 2 * done, shares=shares_for(so_far.spec))
-            workload = twice if run is None else run.workload  # a lake without a run: to twice its size
+            assert lake is not None
+            assert self.measured is not None
+            is_run = where.is_run(self.measured)
+            workload, measured = of_run(self.measured, lake) if is_run else of_lake(lake)
+            if is_run and (self.population is not None or self.agent_size is not None):
+                measured = replace(measured, parts=None, checkpoint=None)
         changed: dict[str, Any] = {
-            name: getattr(self, name) for name in OPTIONS if getattr(self, name) is not None
+            name: value for name in OPTIONS if (value := getattr(self, name)) is not None
         }
         if self.agent_size is not None:
             changed["agent_bytes"] = parse_bytes(self.agent_size)
-        return replace(workload, **changed)
+        return replace(workload, **changed), measured

@@ -9,7 +9,6 @@ import ast
 import dataclasses
 import inspect
 import itertools
-import shlex
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -19,18 +18,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from tyro.conf import arg
 
-from lakepond.cli.options import optional
-from lakepond.errors import ConfigError, RunMismatch
-
 Config = TypeVar("Config")
-Ray = Annotated[str | None, optional("local|auto|HOST:PORT", "none")]
-"""option --ray: where Ray runs"""
-GpuShare = Annotated[float, arg(metavar="FLOAT")]
-Log = Annotated[tuple[Literal["tensorboard", "wandb"], ...], optional("tensorboard|wandb ...", "none")]
 _hints: Callable[..., dict[str, Any]] = cache(typing.get_type_hints)
 """cached: that takes most of the time of `--help`"""
-NOWHERE = "none"
-"""value of --push-to: do not push"""
 NAMES = {int: "INT", float: "FLOAT", str: "TEXT", bool: "True|False", Path: "PATH"}
 
 
@@ -58,48 +48,6 @@ def with_options(config: Config, options: Any) -> Config:
     every = {name: value for part in vars(options).values() for name, value in vars(part).items()}
     changed: Config = _replaced(config, {name: value for name, value in every.items() if value is not None})
     return changed
-
-
-def to_train(
-    preset: Config, options: Any, trainer: str, out: Path | None, *, resume: bool, cloud: str | None = None
-) -> Config:
-    """The settings of a preset, or of the run in `out` to resume, with the given options in their place.
-
-    cloud: where to push the run after every generation. A destination that only the config.json of the run
-    contains, and neither this nor --push-to, is refused, because somebody else may have written it.
-    """
-    base: Any = preset
-    if resume:
-        if out is None:
-            raise ConfigError(f"--resume needs --out: lakepond train {trainer} --resume --out runs/NAME.")
-        base = _of_run(type(preset), out, trainer, cloud or given(options, "push_to"))
-    config = with_options(base, options)
-    if cloud is not None:
-        config = dataclasses.replace(config, push_to=cloud, push_every=1)
-    if config.push_to == NOWHERE:
-        config = dataclasses.replace(config, push_to=None)
-    return typing.cast(Config, config)
-
-
-def _of_run(kind: type[Config], folder: Path, trainer: str, push_to: str | None) -> Any:
-    from lakepond.runs import Run, settings
-    from lakepond.runs.resume import Resume
-
-    Resume(required=True).find(folder)
-    there = Run.open(folder)
-    if there.trainer != trainer:
-        raise RunMismatch(
-            f"{folder} is a run of the trainer {there.trainer!r}, not {trainer!r}; choose another folder."
-        )
-    named = there.config.get("push_to")
-    if named is not None and push_to is None:
-        place = shlex.quote("".join(letter for letter in str(named) if letter.isprintable()))
-        raise ConfigError(
-            f"the settings in {folder} push this run to {place}; confirm that with --push-to {place}, or "
-            f"resume without pushing with --push-to {NOWHERE}."
-        )
-    config: Any = settings.from_json(kind, there.config, trainer, folder, warn=False)  # training warns
-    return dataclasses.replace(config, push_to=None)
 
 
 def given(options: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`lakepond status`: the state of a run on one screen."""
+"""`lakepond status` and `lakepond watch`: the state of a run on one screen, once or until it ends."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
-
-from tyro.conf import Positional, arg
+from typing import TYPE_CHECKING, Any
 
 from lakepond import formats
-from lakepond.cli import where, words
-from lakepond.cli.options import Json
+from lakepond.cli import DONE, where, words
+from lakepond.cli.options import Flag, Json, Place, at_least
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,12 +33,55 @@ class Status:
     Example: lakepond status gs://my-bucket/runs/demo --json
     """
 
-    path: Annotated[Positional[str], arg(metavar="PATH|URL")]
+    path: Place
     """a run, a lake, or the URL of a copy in a bucket"""
     json: Json = False
 
     def run(self) -> None:
         show(looking_at(self.path)(), as_json=self.json)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Show the state of a run, updated until it ends or you press Ctrl-C.
+
+    Of a lake in a bucket it shows every writer, until none of them makes commits any more.
+
+    Example: lakepond watch runs/demo
+
+    Example: lakepond watch gs://my-bucket/demo
+
+    Example: lakepond watch runs/demo --every 60 --json >> watch.jsonl
+    """
+
+    path: Place
+    """a run, a lake, or the URL of a copy in a bucket"""
+    every: float = 2.0
+    """seconds between two updates, at least 0.1"""
+    stay: Flag = False
+    """continue after the run has ended, because it may be resumed"""
+    json: Flag = False
+    """print one line of JSON per update"""
+
+    def run(self) -> int:
+        at_least(0.1, every=self.every)
+        try:
+            look = looking_at(self.path)
+            if self.json or not words.console().is_terminal:
+                return self._repeat(look, lambda status: show(status, as_json=self.json))
+            from rich.live import Live
+
+            with Live(console=words.console(), auto_refresh=False, vertical_overflow="visible") as live:
+                return self._repeat(look, lambda status: live.update(picture(status), refresh=True))
+        except KeyboardInterrupt:
+            return DONE
+
+    def _repeat(self, look: Callable[[], RunStatus], show: Callable[[RunStatus], None]) -> int:
+        while True:
+            show(status := look())
+            if status.state != "running" and not self.stay:
+                return DONE
+            time.sleep(self.every)
 
 
 def looking_at(path: str) -> Callable[[], RunStatus]:
@@ -64,69 +105,69 @@ def show(status: RunStatus, *, as_json: bool) -> None:
 
 
 def picture(status: RunStatus) -> RenderableType:
-    """A status for people."""
+    """A status for people; what is not known is left out."""
     now = time.time()
     written = "being written" if status.state == "running" else "not being written"
     state = (status.state if status.trainer else written, COLOURS[status.state])
     pid = f", process {status.pid}" if status.pid else ""
     head = words.styled((str(status.path), "bold"), f"  {status.trainer or 'lake'}, ", state, pid)
-    rows: list[tuple[str | Text, str | Text]] = [("", head)]
-    if status.done is not None and status.trainer is not None:
-        rows.append((status.unit, _progress(status)))
-    if status.per_second is not None and status.state != "finished":
-        rows.append(("rate", _rate(status)))
-    if status.logged is not None:
-        rows.append(("last log", formats.age(status.logged, now)))
-    rows += _machine(status)
-    if status.lake is not None:
-        rows += _lake(status.lake, now)
-    if workers := _workers(status.metrics):
-        rows.append(("workers", workers))
-    if status.checkpoint is not None:
-        rows.append(("checkpoint", str(status.checkpoint)))
-    if status.upload is not None:
-        rows.append(("upload", _upload(status)))
-    if metrics := _metrics(status):
-        rows.append(("log", metrics))
-    rows += [(words.styled(("problem", "red")), text) for text in status.problems]
-    return words.facts(rows)
+    rows: list[tuple[str | Text, str | Text]] = [
+        ("", head),
+        (status.unit, _progress(status)),
+        ("rate", _rate(status)),
+        ("last log", "" if status.logged is None else formats.age(status.logged, now)),
+        ("memory", "" if status.rss_bytes is None else formats.size(status.rss_bytes)),
+        ("device", _device(status)),
+        ("disk", _disk(status)),
+        *([] if status.lake is None else _lake(status.lake, now)),
+        ("workers", _workers(status.metrics)),
+        ("checkpoint", "" if status.checkpoint is None else str(status.checkpoint)),
+        ("upload", _upload(status)),
+        ("log", _metrics(status)),
+        *((words.styled(("problem", "red")), text) for text in status.problems),
+    ]
+    return words.facts([(name, value) for name, value in rows if value])
 
 
 def _progress(status: RunStatus) -> str | Text:
+    if status.trainer is None or status.done is None:
+        return ""
     if status.total is None:
-        return formats.count(status.done)
-    share = min(1.0, (status.done or 0) / max(1, status.total))
+        return formats.number(status.done)
+    share = min(1.0, status.done / max(1, status.total))
     full = round(share * BAR)
     running = status.eta_seconds and status.state == "running"
     left = f", {formats.duration(status.eta_seconds)} left" if running else ""
-    text = f" {formats.count(status.done)} of {formats.count(status.total)}, {100 * share:.0f} %{left}"
+    text = f" {formats.number(status.done)} of {formats.number(status.total)}, {100 * share:.0f} %{left}"
     return words.styled(("━" * full, COLOURS[status.state]), ("━" * (BAR - full), "dim"), text)
 
 
 def _rate(status: RunStatus) -> str:
-    assert status.per_second is not None
+    if status.per_second is None or status.state == "finished":
+        return ""
+    unit = status.unit.removesuffix("s")
     if status.per_second >= 1:
-        return f"{formats.count(status.per_second)} {status.unit.removesuffix('s')}s per second"
-    return f"{formats.duration(1 / status.per_second)} per {status.unit.removesuffix('s')}"
+        return f"{formats.number(round(status.per_second))} {unit}s per second"
+    return f"{formats.duration(1 / status.per_second)} per {unit}"
 
 
-def _machine(status: RunStatus) -> list[tuple[str, str]]:
-    rows = []
-    if status.rss_bytes is not None:
-        rows.append(("memory", formats.size(status.rss_bytes)))
-    if status.device_bytes is not None:
-        used, limit = formats.size(status.device_bytes), formats.size(status.device_limit_bytes)
-        rows.append(("device", f"{used} of {limit}"))
-    if status.disk_free_bytes is not None:
-        full = status.disk_full_seconds
-        until = f", full in {formats.duration(full)} at this rate" if full is not None else ""
-        rows.append(("disk", f"{formats.size(status.disk_free_bytes)} free{until}"))
-    return rows
+def _device(status: RunStatus) -> str:
+    if status.device_bytes is None:
+        return ""
+    return f"{formats.size(status.device_bytes)} of {formats.size(status.device_limit_bytes)}"
+
+
+def _disk(status: RunStatus) -> str:
+    if status.disk_free_bytes is None:
+        return ""
+    full = status.disk_full_seconds
+    until = "" if full is None else f", full in {formats.duration(full)} at this rate"
+    return f"{formats.size(status.disk_free_bytes)} free{until}"
 
 
 def _lake(lake: LakeStatus, now: float) -> list[tuple[str, str]]:
     held, plain = formats.size(lake.bytes_on_disk), formats.size(lake.bytes_plain)
-    kept, ratio = formats.count(lake.commits_kept), formats.ratio(lake.ratio)
+    kept, ratio = formats.number(lake.commits_kept), formats.ratio(lake.ratio)
     writers = [
         (
             "writer",
@@ -166,7 +207,7 @@ def _learner(each: LearnerStatus, now: float) -> str:
     ratio = each.sampled / each.inserted if each.inserted else 0.0
     waits = "; collectors wait for it" if each.ahead else ""
     return (
-        f"{formats.counted(each.inserted, 'step')} inserted, {formats.count(each.sampled)} sampled "
+        f"{formats.counted(each.inserted, 'step')} inserted, {formats.number(each.sampled)} sampled "
         f"({ratio:.3g} per insert), {formats.age(each.said, now)}{waits}"
     )
 
@@ -174,21 +215,23 @@ def _learner(each: LearnerStatus, now: float) -> str:
 def _workers(metrics: dict[str, Any]) -> str:
     """The Ray workers of a run, when it logged last; empty if it had none."""
     names = ("workers", "workers_alive", "worker_restarts", "workers_lag_seconds", "samples_per_insert")
-    known = {name: value for name in names if isinstance(value := metrics.get(name), int | float)}
-    if not known.keys() >= set(names[:3]):
+    count, alive, restarts, lag, ratio = (
+        value if isinstance(value := metrics.get(name), int | float) else None for name in names
+    )
+    if count is None or alive is None or restarts is None:
         return ""
-    count, alive, restarts = (int(known[name]) for name in names[:3])
-    parts = [f"{alive} of {count} alive", f"restarted {formats.counted(restarts, 'time')}"]
-    if "workers_lag_seconds" in known:
-        parts.append(f"lag {formats.duration(known['workers_lag_seconds'])}")
-    if "samples_per_insert" in known:
-        parts.append(f"{known['samples_per_insert']:.3g} samples per insert")
+    parts = [f"{alive:.0f} of {count:.0f} alive", f"restarted {formats.counted(restarts, 'time')}"]
+    if lag is not None:
+        parts.append(f"lag {formats.duration(lag)}")
+    if ratio is not None:
+        parts.append(f"{ratio:.3g} samples per insert")
     return "; ".join(parts)
 
 
-def _upload(status: RunStatus) -> Text:
-    assert status.upload is not None
+def _upload(status: RunStatus) -> str | Text:
     upload = status.upload
+    if upload is None:
+        return ""
     text = f"complete at {upload.url}"
     if upload.pending:
         files = formats.counted(upload.pending, "file")

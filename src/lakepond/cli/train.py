@@ -9,14 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from tyro.conf import arg
 
 from lakepond import formats
-from lakepond.cli import where, words
-from lakepond.cli.options import Flag, Json, at_least, optional
-from lakepond.cli.settings import GpuShare, Log, Ray, options_of, to_train
+from lakepond.cli import words
+from lakepond.cli.options import at_least, optional
+from lakepond.cli.settings import options_of
+from lakepond.cli.training import GpuShare, Ray, Training, Workers, after_interrupt, check_free, next_run
 from lakepond.envs.market_rules import Rules
 from lakepond.trainers.erl import PRESETS, Config
 
@@ -40,7 +41,7 @@ NOTHING_GIVEN = ErlOptions()
 
 
 @dataclass(frozen=True)
-class TrainErl:
+class TrainErl(Training):
     """Evolve and train a population of agents on a market; a run can be resumed at any time.
 
     Example: lakepond train erl --preset demo
@@ -52,21 +53,14 @@ class TrainErl:
     Example: lakepond train erl --preset eigen2 --ray auto --workers 8 --cloud gs://bucket/eigen2
     """
 
+    trainer: ClassVar[str] = "erl"
     preset: Literal["demo", "eigen2", "gpu"] = "demo"
     """demo: about a minute; eigen2: 16 agents, windows of 504 days x 108 instruments; gpu: larger networks"""
     out: Annotated[Path | None, optional("PATH", "the next runs/erl-<preset>-<n>")] = None
     """folder of the run; a run in it is continued from its newest intact checkpoint"""
-    resume: Flag = False
-    """there must be a run in --out: continue it with its settings, which need not be given again"""
-    resume_from: Annotated[int | None, optional("GENERATION", "the newest")] = None
-    """continue from this checkpoint of --out; later checkpoints are renamed to *.dropped"""
-    start_over: Flag = False
-    """move the contents of --out to a folder old-<time> in it and start a new run; nothing is deleted"""
-    log: Log = ()
-    """also log to these; wandb stays offline without an API key"""
     ray: Ray = None
     """play the population on workers of a Ray cluster: started on this machine, the one here, or that one"""
-    workers: Annotated[int, arg(metavar="INT")] = 2
+    workers: Workers = 2
     """Ray workers; the result does not depend on their number"""
     gpus_per_worker: GpuShare = 0.0
     """share of a GPU that each Ray worker gets; without one it uses its CPU"""
@@ -74,54 +68,50 @@ class TrainErl:
     """push the run there after every generation; with --resume, fetch it from there if --out is empty"""
     evaluate: Literal["validation", "nothing"] = "validation"
     """days on which the champion is compared with buy-and-hold and random agents at the end"""
-    json: Json = False
     settings: Annotated[ErlOptions, arg(name="")] = NOTHING_GIVEN
 
     def run(self) -> None:
         from lakepond.trainers import erl, programs
 
-        at_least(0, resume_from=self.resume_from)
+        arguments, folder = self.arguments(), self.folder
         at_least(1, workers=self.workers)
         at_least(0, gpus_per_worker=self.gpus_per_worker)
         programs.prepare_jax()
-        folder, resume = self.folder, self.resume or self.resume_from is not None
-        if resume and self.out is not None:
+        if self.resumes and self.out is not None:
             _fetch(folder, self.cloud)
-        preset = PRESETS[self.preset]
-        config = to_train(preset, self.settings, "erl", self.out, resume=resume, cloud=self.cloud)
+        config = self.configured(self.cloud)
         required = self.cloud is not None
         option = "--cloud" if required else "--push-to"
-        where.check_free(config.push_to, folder, option, start_over=self.start_over, required=required)
+        check_free(config.push_to, folder, option, start_over=self.start_over, required=required)
         if not self.json:
             prices = f" with the prices of {config.panel}" if config.panel is not None else ""
             words.talk(f"Training in {folder}{prices}; compiling takes a while in the first generation.")
         width = words.console().width
+
+        def show(metrics: dict[str, Any]) -> None:
+            if not self.json:
+                words.talk(_line(metrics, config.generations, width))
+
         began = time.perf_counter()
         last = erl.train(
             config,
             folder,
-            resume=self.resume,
-            resume_from=self.resume_from,
-            start_over=self.start_over,
+            **arguments,
             ray=self.ray,
             workers=self.workers,
             gpus_per_worker=self.gpus_per_worker,
-            loggers=self.log,
-            on_generation=lambda metrics: (
-                None if self.json else words.talk(_line(metrics, config.generations, width))
-            ),
+            on_generation=show,
         )
         seconds = time.perf_counter() - began
         _print_result(folder, last, seconds, self.evaluate, as_json=self.json)
 
     def interrupted(self) -> str:
-        resume = f"lakepond train erl --resume --out {self.folder}"
-        return where.nothing_saved(self.folder) or f"Everything up to the last checkpoint is saved: {resume}"
+        return after_interrupt(self.folder, f": lakepond train erl --resume --out {self.folder}")
 
     @cached_property
     def folder(self) -> Path:
         """The folder of the run."""
-        return self.out or where.next_run(f"erl-{self.preset}")
+        return self.out or next_run(f"erl-{self.preset}")
 
 
 def _fetch(folder: Path, url: str | None) -> None:
@@ -195,7 +185,7 @@ def summary(result: dict[str, Any]) -> Iterator[RenderableType]:
     share = 100 * blocked / max(result["training_seconds"], 1e-9)
     yield words.facts(
         [
-            ("replay", f"{formats.count(result['steps'])} steps, {plain} uncompressed"),
+            ("replay", f"{formats.number(result['steps'])} steps, {plain} uncompressed"),
             ("in memory", held),
             ("on disk", f"{stored} in the lake, {result['commits']:,} commits"),
             ("blocked on saving", f"{formats.duration(blocked)}, {share:.2f} % of the time"),

@@ -11,14 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from tyro.conf import arg
 
-from lakepond.cli import where, words
-from lakepond.cli.options import Flag, Json, at_least, optional
-from lakepond.cli.settings import GpuShare, Log, Ray, options_of, to_train
+from lakepond.cli import words
+from lakepond.cli.options import at_least, optional
+from lakepond.cli.settings import options_of
+from lakepond.cli.training import GpuShare, Ray, Training, after_interrupt, check_free, next_run
 from lakepond.errors import ConfigError
 from lakepond.trainers import live, mixture, single
-
-Preset = Literal["minatar", "published", "atari", "tiny"]
-Out = Annotated[Path | None, optional("PATH", "the next runs/<trainer>-<game>-<n>")]
 
 HEADINGS = {
     "": "game suite frame_stack env_steps reset_every evaluate_every seed network hidden dtype agents "
@@ -42,50 +40,29 @@ NO_SINGLE, NO_MIXTURE, NO_LIVE = SingleOptions(), MixtureOptions(), LiveOptions(
 
 
 @dataclass(frozen=True)
-class _Game:
+class _Game(Training):
     """The options that the trainers of games have in common."""
 
-    trainer: ClassVar[str]
-    preset: Preset = "minatar"
+    preset: Literal["minatar", "published", "atari", "tiny"] = "minatar"
     """minatar: minutes; published: the authors' network, 10M steps; atari; tiny: seconds, checks for NaN"""
-    out: Out = None
+    out: Annotated[Path | None, optional("PATH", "the next runs/<trainer>-<game>-<n>")] = None
     """folder of the run; a run in it is continued from its newest intact checkpoint"""
-    resume: Flag = False
-    """there must be a run in --out: continue it with its settings, which need not be given again"""
-    resume_from: Annotated[int | None, optional("CHECKPOINT", "the newest")] = None
-    """continue from this checkpoint of --out; later checkpoints are renamed to *.dropped"""
-    start_over: Flag = False
-    """move the contents of --out to a folder old-<time> in it and start a new run; nothing is deleted"""
-    log: Log = ()
-    """also log to these; wandb stays offline without an API key"""
-    json: Json = False
-    settings: Any = None
 
     def run(self) -> None:
         import jax
 
         from lakepond.trainers import programs
 
-        at_least(0, resume_from=self.resume_from)
-        placement = self.placement()
+        arguments = self.arguments()
         for folder, config in self.runs().items():
-            where.check_free(config.push_to, folder, "--push-to", start_over=self.start_over)
+            check_free(config.push_to, folder, "--push-to", start_over=self.start_over)
         programs.prepare_jax()
         if not self.json:
             words.talk(f"Training in {self.folder}; compiling takes a while at first.")
         began = time.perf_counter()
-        checks = jax.debug_nans(True) if self.preset == "tiny" else nullcontext()
-        with checks:
-            result = TRAINERS[self.trainer].run(
-                self.config,
-                self.folder,
-                resume=self.resume,
-                resume_from=self.resume_from,
-                start_over=self.start_over,
-                **placement,
-                loggers=self.log,
-                tell=(lambda _: None) if self.json else words.talk,
-            )
+        with jax.debug_nans(True) if self.preset == "tiny" else nullcontext():
+            tell = (lambda _: None) if self.json else words.talk
+            result = TRAINERS[self.trainer].run(self.config, self.folder, **arguments, tell=tell)
         if self.json:
             seconds = time.perf_counter() - began
             words.print_json({"folder": str(self.folder), "seconds": seconds, **result})
@@ -101,37 +78,24 @@ class _Game:
         """The metrics whose evaluations are shown, by what to call them."""
         return {"evaluation": result}
 
-    def placement(self) -> dict[str, Any]:
-        """Where the trainer runs, if it has a choice."""
-        return {}
-
     def runs(self) -> dict[Path, Any]:
         """The settings of each run, by its folder."""
         return {self.folder: self.config}
 
     def interrupted(self) -> str:
         same = "the same command" if self.out else f"the same command with --out {self.folder}"
-        return where.nothing_saved(self.first_run) or (
-            f"Everything up to the last checkpoint is saved; {same} resumes the run."
-        )
+        return after_interrupt(next(iter(self.runs())), f"; {same} resumes the run.")
 
     @cached_property
     def config(self) -> Any:
         """The settings of the preset, or of the run to resume, with those that were given."""
-        preset = TRAINERS[self.trainer].PRESETS[self.preset]
-        resume = self.resume or self.resume_from is not None
-        return to_train(preset, self.settings, self.trainer, self.out, resume=resume)
-
-    @property
-    def first_run(self) -> Path:
-        """The folder of the run, or of the first of several."""
-        return self.folder
+        return self.configured()
 
     @cached_property
     def folder(self) -> Path:
         """The folder of the run, or of several."""
         game = "".join(each if each.isalnum() or each in "-_" else "-" for each in self.config.game.lower())
-        return self.out or where.next_run(f"{self.trainer}-{game}")
+        return self.out or next_run(f"{self.trainer}-{game}")
 
 
 @dataclass(frozen=True)
@@ -148,15 +112,15 @@ class TrainSingle(_Game):
     """train this many agents in one program, from --seed on, each as a run in OUT/seed-<number>"""
     settings: Annotated[SingleOptions, arg(name="")] = NO_SINGLE
 
-    def placement(self) -> dict[str, Any]:
-        """In one folder, or in one for each seed."""
+    def arguments(self) -> dict[str, Any]:
+        """Those of all trainers, and the number of seeds."""
         at_least(1, seeds=self.seeds)
-        if self.seeds is not None and (self.resume or self.resume_from is not None):
+        if self.seeds is not None and self.resumes:
             raise ConfigError(
                 "--seeds resumes its runs without --resume; to resume one of them, name its folder: "
                 f"lakepond train single --resume --out {self.out or 'OUT'}/seed-<number>."
             )
-        return {"seeds": self.seeds}
+        return super().arguments() | {"seeds": self.seeds}
 
     def scored(self, result: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """The metrics of the run, or of each seed."""
@@ -168,11 +132,6 @@ class TrainSingle(_Game):
             return super().runs()
         found: dict[Path, Any] = single.of_seeds(self.config, self.folder, self.seeds)
         return found
-
-    @property
-    def first_run(self) -> Path:
-        """The folder of the run, or of the first seed."""
-        return self.folder if self.seeds is None else self.folder / f"seed-{self.config.seed}"
 
 
 @dataclass(frozen=True)
@@ -191,10 +150,10 @@ class TrainMixture(_Game):
     """with --ray, share of a GPU that each agent gets; without one it uses a CPU"""
     settings: Annotated[MixtureOptions, arg(name="")] = NO_MIXTURE
 
-    def placement(self) -> dict[str, Any]:
-        """On Ray or in this process."""
+    def arguments(self) -> dict[str, Any]:
+        """Those of all trainers, and where the agents run."""
         at_least(0, gpus_per_agent=self.gpus_per_agent)
-        return {"ray": self.ray, "gpus_per_agent": self.gpus_per_agent}
+        return super().arguments() | {"ray": self.ray, "gpus_per_agent": self.gpus_per_agent}
 
 
 @dataclass(frozen=True)

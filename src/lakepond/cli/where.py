@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakepond.errors import CloudUnreachable, ConfigError, LakeNotFound, SpecError
+from lakepond.errors import CloudUnreachable, LakeNotFound, SpecError
 
 if TYPE_CHECKING:
     from lakepond.cloud.place import Cloud
     from lakepond.flow.following.chains import Chains
     from lakepond.lake.format.commits import Commit
 
-log = logging.getLogger("lakepond")
 LAKE, RUN = "lake.json", "config.json"
 
 
@@ -145,45 +143,3 @@ def check_bucket(place: Cloud) -> None:
 
     with suppress(CloudUnreachable, Unlistable):
         Store(place).list("leases")  # the folder with the fewest objects
-
-
-def check_free(
-    url: str | None, folder: Path, option: str, *, start_over: bool, required: bool = False
-) -> None:
-    """Refuse to push a new run to where another one is, before it is trained; a resumed run is not new.
-
-    folder: of the run. option: the one that gave the URL. start_over: the run in `folder` is replaced.
-    A server that does not answer is a warning, or an error if the bucket is `required`.
-    """
-    if url is None or ((folder / RUN).exists() and not start_over):
-        return
-    from lakepond.cloud.place import Cloud
-    from lakepond.runs.copies import is_run_in_cloud
-
-    try:
-        occupied = is_run_in_cloud(Cloud.of(url))
-    except CloudUnreachable as error:
-        if required:
-            raise
-        log.warning("cannot check whether %s contains another run: %s", url, error)
-        return
-    if occupied:
-        first = "" if option == "--cloud" else f"`lakepond pull {url} FOLDER` and "  # which fetches it
-        raise ConfigError(
-            f"{url} contains another run; {first}resume it (--resume), or give another URL ({option})."
-        )
-
-
-def next_run(name: str) -> Path:
-    """The first folder runs/NAME-1, runs/NAME-2, ... that does not exist."""
-    number = 1
-    while (folder := Path("runs") / f"{name}-{number}").exists():
-        number += 1
-    return folder
-
-
-def nothing_saved(folder: Path) -> str | None:
-    """The message after an interrupt if a run has no checkpoint to resume from; None if it has one."""
-    if (folder / "checkpoints").exists():
-        return None
-    return f"Nothing was saved in {folder} yet; start the run again."

@@ -22,7 +22,7 @@ from lakepond.adapters.progress import bar
 from lakepond.formats import json_ready
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.text import Text
 
     Cell = str | Text
@@ -118,38 +118,30 @@ class NumberTable:
         from rich import box, table
 
         cells = [[_cell(value) for value in row] for row in self.rows]
-        widths = self._widths(cells, options.max_width)
         if self.title:
             yield styled((self.title, "bold"))
-        if widths is None:
+        if self._least_width(cells) > options.max_width:
             for row in cells:
                 yield facts(zip(self.columns, row, strict=True))
                 yield ""
             return
         made = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0))
-        for i, (column, width) in enumerate(zip(self.columns, widths, strict=True)):
-            number = i not in self.text
-            side: JustifyMethod = "right" if number else "left"
-            made.add_column(column, justify=side, overflow="fold", no_wrap=number, width=width)
+        for i, column in enumerate(self.columns):
+            is_text = i in self.text  # Rich makes only such columns narrower
+            made.add_column(
+                column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text
+            )
         for row in cells:
             made.add_row(*row)
         yield made
 
-    def _widths(self, cells: Sequence[Sequence[Text]], most: int) -> list[int] | None:
-        """The width of each column; None if the numbers do not fit."""
-        wide = [
-            max(line.cell_len for cell in map(_cell, column) for line in (cell.split() or [cell]))
-            for column in zip(self.columns, *cells, strict=True)
-        ]
-        need = [min(w, TEXT_WIDTH) if i in self.text else w for i, w in enumerate(wide)]
-        left = most - sum(need) - GAP * len(need)
-        if left < 0:
-            return None
-        for i in sorted(self.text, key=lambda i: wide[i]):
-            more = min(left, wide[i] - need[i])
-            need[i] += more
-            left -= more
-        return need
+    def _least_width(self, cells: Sequence[Sequence[Text]]) -> int:
+        """The width of the table if its text wraps."""
+        width = 0
+        for i, column in enumerate(zip(self.columns, *cells, strict=True)):
+            widest = max(line.cell_len for cell in map(_cell, column) for line in (cell.split() or [cell]))
+            width += GAP + (min(widest, TEXT_WIDTH) if i in self.text else widest)
+        return width
 
 
 def facts(rows: Iterable[tuple[Cell, Cell]]) -> RenderableType:

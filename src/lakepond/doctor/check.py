@@ -16,3 +16,10 @@ class Finding:
     verdict: Verdict
     result: str
     next_step: str | None = None
+
+
+def judged(name: str, result: str, step: str, *, fail: bool = False, warn: bool = False) -> Finding:
+    """A finding that fails, warns or passes; `step` says what to do unless it passes."""
+    if fail or warn:
+        return Finding(name, "fail" if fail else "warn", result, step)
+    return Finding(name, "pass", result)

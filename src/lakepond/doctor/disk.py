@@ -6,7 +6,6 @@ import fcntl
 import os
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from lakepond import machine
-from lakepond.doctor.check import Finding
+from lakepond.doctor.check import Finding, judged
 from lakepond.formats import duration, size
 
 GB = 10**9
@@ -46,28 +45,24 @@ def free(path: Path) -> Finding:
     left = machine.free_disk(path)
     result = f"{size(left)} free at {path.absolute()}"
     step = "free some space, or see `lakepond plan` for how much a run needs."
-    if left < FREE_FAIL:
-        return Finding("disk", "fail", result, step)
-    return Finding("disk", "warn", result, step) if left < FREE_WARN else Finding("disk", "pass", result)
+    return judged("disk", result, step, fail=left < FREE_FAIL, warn=left < FREE_WARN)
 
 
 def memory() -> Finding:
     """Main memory."""
     has = machine.memory()
     result = f"{size(has.available)} of {size(has.total)} available"
-    if has.available < MEMORY_WARN:
-        step = "stop other programs, or see `lakepond plan` for how much a run needs."
-        return Finding("memory", "warn", result, step)
-    return Finding("memory", "pass", result)
+    step = "stop other programs, or see `lakepond plan` for how much a run needs."
+    return judged("memory", result, step, warn=has.available < MEMORY_WARN)
 
 
 def open_files() -> Finding:
     """The limit of open files."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    many = "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,}"
-    if limit != resource.RLIM_INFINITY and limit < FILES_WARN:
-        return Finding("open files", "warn", many, f"ulimit -n {4 * FILES_WARN}")
-    return Finding("open files", "pass", many)
+    unlimited = limit == resource.RLIM_INFINITY
+    result = "no limit" if unlimited else f"{limit:,}"
+    step = f"ulimit -n {4 * FILES_WARN}"
+    return judged("open files", result, step, warn=not unlimited and limit < FILES_WARN)
 
 
 def sync_and_lock(path: Path) -> Iterator[Finding]:
@@ -98,38 +93,37 @@ def sync(folder: Path) -> Finding:
         step = "this file system cannot make a commit durable; choose another with --path."
         return Finding("sync", "fail", f"{kind}: {error.strerror}", step)
     result = f"{kind}: a synced write takes {duration(time.perf_counter() - began)}"
-    if kind in FORGETFUL:
-        step = "this file system is in memory and lost when the machine restarts; choose a disk with --path."
-        return Finding("sync", "warn", result, step)
-    return Finding("sync", "pass", result)
+    step = "this file system is in memory and lost when the machine restarts; choose a disk with --path."
+    return judged("sync", result, step, warn=kind in FORGETFUL)
 
 
 def lock(folder: Path) -> Finding:
     """A lock that another process holds is refused, and is released when that process ends."""
-    file = folder / "lock"
-    file.touch()
     step = "two writers could damage a lake here; choose a local disk with --path."
-    with subprocess.Popen(
-        [sys.executable, "-c", TRY_LOCK, str(file)], stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout is not None
-        try:
-            if other.stdout.readline() != "held\n":
-                return Finding("locks", "fail", "this file system does not support locks", step)
-            with file.open() as mine:
-                if _takes(mine.fileno()):
-                    return Finding("locks", "fail", "a lock was granted to two processes at once", step)
-                other.send_signal(signal.SIGKILL)
-                other.wait()
-                if not _takes(mine.fileno()):
-                    return Finding("locks", "fail", "a lock outlived the process that held it", step)
-        finally:
-            other.kill()
+    if wrong := _wrong_with_locks(folder / "lock"):
+        return Finding("locks", "fail", wrong, step)
     kind = machine.file_system(folder)
     if kind.startswith(machine.SHARED):
         result = f"work on this machine; {kind} may not support them between machines"
         return Finding("locks", "warn", result, step)
     return Finding("locks", "pass", "work, and are released when their process ends")
+
+
+def _wrong_with_locks(file: Path) -> str | None:
+    file.touch()
+    command = [sys.executable, "-c", TRY_LOCK, str(file)]
+    with file.open() as mine, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        try:
+            if other.stdout.readline() != "held\n":
+                return "this file system does not support locks"
+            if _takes(mine.fileno()):
+                return "a lock was granted to two processes at once"
+            other.kill()
+            other.wait()
+            return None if _takes(mine.fileno()) else "a lock outlived the process that held it"
+        finally:
+            other.kill()
 
 
 def _takes(descriptor: int) -> bool:
@@ -156,5 +150,5 @@ def clock(path: Path) -> Finding:
         with suppress(OSError):
             probe.unlink(missing_ok=True)
     if abs(skew) > SKEW_WARN:
-        return Finding("clock", "warn", f"{result}; the file system's clock differs by {skew:+,.0f} s", step)
-    return Finding("clock", "pass", result)
+        result += f"; the file system's clock differs by {skew:+,.0f} s"
+    return judged("clock", result, step, warn=abs(skew) > SKEW_WARN)

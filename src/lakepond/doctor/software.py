@@ -1,16 +1,19 @@
-"""Checks of Python, the libraries, and the device that JAX uses."""
+"""Checks of Python, the libraries, and the device that JAX uses; and compiling ahead of time."""
 
 from __future__ import annotations
 
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from lakepond._version import __version__
-from lakepond.doctor.check import Finding
+from lakepond.doctor.check import Finding, judged
+from lakepond.formats import duration
 
 CORE = ("numpy", "numba", "pyarrow", "xxhash", "zstandard", "tyro", "rich")
 EXTRAS = {
@@ -25,39 +28,32 @@ def python() -> Finding:
     """Python and the system."""
     system = f"{platform.system()} {platform.machine()}"
     result = f"Python {platform.python_version()} on {system}, lakepond {__version__}"
-    if platform.system() != "Linux":
-        step = "lakepond runs on Linux only; use a Linux machine or container."
-        return Finding("python", "fail", result, step)
-    return Finding("python", "pass", result)
+    step = "lakepond runs on Linux only; use a Linux machine or container."
+    return judged("python", result, step, fail=platform.system() != "Linux")
 
 
 def core() -> Finding:
     """The libraries that lakepond requires."""
-    there, missing = _versions(CORE)
-    if missing:
-        step = "pip install --upgrade lakepond"
-        return Finding("libraries", "fail", f"missing: {', '.join(missing)}", step)
-    return Finding("libraries", "pass", there)
+    result, complete = _versions(CORE)
+    return judged("libraries", result, "pip install --upgrade lakepond", fail=not complete)
 
 
 def extras() -> Iterator[Finding]:
     """The libraries of each extra."""
     for extra, names in EXTRAS.items():
-        there, missing = _versions(names)
-        if missing:
-            yield Finding(extra, "warn", f"missing: {', '.join(missing)}", f"pip install 'lakepond[{extra}]'")
-        else:
-            yield Finding(extra, "pass", there)
+        result, complete = _versions(names)
+        yield judged(extra, result, f"pip install 'lakepond[{extra}]'", warn=not complete)
 
 
-def _versions(names: tuple[str, ...]) -> tuple[str, list[str]]:
+def _versions(names: tuple[str, ...]) -> tuple[str, bool]:
+    """The versions of some libraries and True, or the names of those that are missing and False."""
     there, missing = [], []
     for name in names:
         try:
             there.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             missing.append(name)
-    return ", ".join(there), missing
+    return (f"missing: {', '.join(missing)}", False) if missing else (", ".join(there), True)
 
 
 def accelerator() -> Finding:
@@ -81,3 +77,33 @@ def accelerator() -> Finding:
         step = "fine for small runs; use a machine with a GPU for large ones."
         return Finding("accelerator", "warn", "none; JAX uses the CPU", step)
     return Finding("accelerator", "pass", f"{count} x {name}")
+
+
+def warm_up() -> Finding:
+    """Record, sample and evict small frames, so that all compiled functions run once."""
+    import numpy as np
+
+    from lakepond.replay import Replay
+    from lakepond.types import Field, RowSource, Spec, WindowRef
+
+    began = time.perf_counter()
+    step: dict[str, Any] = {"action": 0, "reward": 0.0, "terminated": False, "truncated": False}
+    frames = np.arange(80 * 8 * 8, dtype=np.float32).reshape(80, 8, 8)
+    source = RowSource(frames)
+    replay = Replay(Spec(obs=Field((4, 8, 8), "float32")), 32, alpha=0.6)
+    for t in range(4, 70):
+        windows: Any = (frames[t - 4 : t], frames[t - 3 : t + 1])
+        if t % 2:
+            windows = (WindowRef(source, t), WindowRef(source, t + 1))
+        replay.record(obs=windows[0], next_obs=windows[1], **step)
+    batch = replay.sample(8, n_step=3, gamma=0.99)
+    replay.update_priorities(batch.step_id, np.ones(8))
+    replay.clear()
+    for dtype in ("uint8", "float32", "float64"):
+        for shape in ((84, 84), (4, 84, 84)):
+            pixels = Replay(Spec(obs=Field(shape, dtype)), 4)
+            obs = np.zeros(shape, dtype)
+            pixels.record(obs=obs, next_obs=obs, **step)
+            pixels.sample(1)
+    took = duration(time.perf_counter() - began)
+    return Finding("compiled", "pass", f"in {took}; later starts load it from disk")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakepond import formats
 from lakepond.errors import SpecError, TooFewSteps
-from lakepond.plan.needs import DiskPart, step_bytes
+from lakepond.plan.needs import Measured, exact_parts, step_bytes
 from lakepond.plan.workload import Range, RowAxis, Shares, Workload, shares_for
 from lakepond.types import Field, Spec, leaves
 
@@ -129,81 +129,54 @@ class LakeSize:
         return share * self.row_bytes + more
 
 
-@dataclass(frozen=True)
-class RunSize:
-    """What a run keeps besides its lake, and how much memory it takes; in bytes."""
-
-    checkpoint: int
-    """the newest checkpoint"""
-    kept: int
-    """checkpoints that are kept when the run ends"""
-    log: float
-    """the metrics when the run ends"""
-    other: int
-    """reports, evaluations and the like"""
-    min_free: int
-    """space that the run leaves free"""
-    process: float | None
-    """main memory of the trainer without its replay; None: not logged"""
-    here: int
-    """what is on the disk now, with the lake"""
-    workload: Workload
-    """the run to its end, by its settings"""
-
-    def parts(self) -> tuple[DiskPart, ...]:
-        """What is on the disk besides the lake when the run ends."""
-        saved = f"checkpoints, {self.kept} x {formats.size(self.checkpoint)}"
-        sizes = {
-            saved: self.kept * self.checkpoint,
-            "metrics": self.log,
-            "other files of the run": self.other,
-            "to be left free (min_free)": self.min_free,
-        }
-        return tuple(DiskPart(name, (size, size)) for name, size in sizes.items() if size)
+def of_lake(lake: LakeSize) -> tuple[Workload, Measured]:
+    """The workload that makes a lake without a run twice as large, and what is measured of it."""
+    known = Measured(lake.size, lake.rows, parts=(), checkpoint=0, used=lake.bytes)
+    done = max(1, round(lake.steps / lake.per_commit))
+    return Workload(lake.spec, lake.per_commit, 2 * done, shares=shares_for(lake.spec)), known
 
 
-def beside(folder: Path, so_far: LakeSize) -> RunSize:
-    """Measure a run's folder, and read its settings; `RunNotFound` if it is not a run."""
+def of_run(folder: Path, lake: LakeSize) -> tuple[Workload, Measured]:
+    """The workload of a whole run by its settings, and what is measured of it; raises `RunNotFound`."""
     from lakepond.lake.write.disk_guard import parse_bytes
     from lakepond.runs import Run, status
+    from lakepond.runs.run import METRICS
 
     run, seen = Run.open(folder), status.look(folder)
     config = run.config
-    saves = max(1, round(so_far.steps / so_far.per_commit))
     longer = max(1.0, seen.total / seen.done) if seen.total and seen.done else 1.0
-    generations = math.ceil(saves * longer)
+    generations = math.ceil(max(1, round(lake.steps / lake.per_commit)) * longer)
     known, keep_every = run.checkpoints(), _whole(config, "keep_every")
-    newest = _bytes_below(folder / "checkpoints" / f"{known[-1]:08d}") if known else 0
-    kept = max(len(known), _whole(config, "keep_last") or 1)
+    kept = _whole(config, "keep_last") or 1
     if keep_every:
-        kept = max(kept, (_whole(config, "keep_last") or 1) + (seen.total or generations) // keep_every)
-    log, lake = _bytes_below(folder / "metrics.jsonl"), _bytes_below(folder / "lake")
-    other = _bytes_below(folder) - lake - log - _bytes_below(folder / "checkpoints")
-    held = min(so_far.steps, _whole(config, "capacity") or so_far.steps)
+        kept += (seen.total or generations) // keep_every
+    kept = max(kept, len(known))
+    checkpoints = folder / "checkpoints"
+    newest = _bytes_below(checkpoints / f"{known[-1]:08d}") if known else 0
+    log = (folder / METRICS).stat().st_size if (folder / METRICS).exists() else 0
+    used, min_free = _bytes_below(folder), config.get("min_free")
+    parts = {
+        f"checkpoints, {kept} x {formats.size(newest)}": kept * newest,
+        "metrics": log * longer,
+        "other files of the run": used - log - _bytes_below(folder / "lake") - _bytes_below(checkpoints),
+        "to be left free (min_free)": parse_bytes(min_free) if isinstance(min_free, str | int) else 0,
+    }
     agents = [config[name] for name in ("elites", "children", "mutants") if _whole(config, name) is not None]
     work = Workload(
-        so_far.spec,
-        so_far.per_commit,
+        lake.spec,
+        lake.per_commit,
         generations,
         capacity=_whole(config, "capacity"),
         population=sum(agents) or _whole(config, "population") or _whole(config, "agents") or 1,
         batch_size=_whole(config, "batch_size") or 1,
         upload_every=_whole(config, "push_every") or 1,
-        shares=shares_for(so_far.spec),
+        shares=shares_for(lake.spec),
     )
     process = None
     if seen.rss_bytes is not None:
-        process = max(0.0, seen.rss_bytes - so_far.rows(held) - held * step_bytes(work))
-    return RunSize(
-        checkpoint=newest,
-        kept=kept if newest else 0,
-        log=log * longer,
-        other=other,
-        min_free=parse_bytes(config["min_free"]) if isinstance(config.get("min_free"), str | int) else 0,
-        process=process,
-        here=_bytes_below(folder),
-        workload=work,
-    )
+        held = work.held(lake.steps)
+        process = max(0.0, seen.rss_bytes - lake.rows(held) - held * step_bytes(work))
+    return work, Measured(lake.size, lake.rows, exact_parts(parts), process, newest, used)
 
 
 def _whole(config: dict[str, Any], name: str) -> int | None:
@@ -212,9 +185,7 @@ def _whole(config: dict[str, Any], name: str) -> int | None:
 
 
 def _bytes_below(path: Path) -> int:
-    """The bytes of a file, or of all files below a folder; 0 if it does not exist."""
-    if path.is_file():
-        return path.stat().st_size
+    """The bytes of all files below a folder; 0 if it does not exist."""
     sizes = 0
     for folder, _, files in os.walk(path):
         for name in files:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakepond.formats import size
@@ -89,7 +89,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Measured:
-    """What is known of a run besides its workload; None: not measured, so it is assumed."""
+    """What is known of a run or a lake besides its workload; None: not measured, so it is assumed."""
 
     lake: Callable[[int], Range]
     """the lake's size on disk after a number of steps"""
@@ -101,6 +101,8 @@ class Measured:
     """main memory of the trainer without its replay"""
     checkpoint: int | None = None
     """bytes of one checkpoint"""
+    used: int = 0
+    """bytes that are on the disk now"""
 
 
 def make_plan(workload: Workload, measured: Measured | None = None) -> Plan:
@@ -108,7 +110,6 @@ def make_plan(workload: Workload, measured: Measured | None = None) -> Plan:
     known = measured or Measured(lambda steps: estimate(workload, steps), workload.row_bytes)
     growth = tuple(_growth(workload, g, known.lake) for g in range(1, workload.generations + 1))
     parts = _parts(workload, known)
-    last = growth[-1]
     if known.checkpoint is None:
         checkpoint = (workload.population + 1) * workload.agent_bytes
         learner = (workload.population + LEARNER_AGENTS) * workload.agent_bytes
@@ -117,40 +118,40 @@ def make_plan(workload: Workload, measured: Measured | None = None) -> Plan:
     learner += 2 * sum(f.nbytes for f in workload.observed()) * workload.batch_size
     agents = (float(workload.generations * checkpoint),) * 2
     process = PROCESS_BYTES if known.process is None else known.process
-    was, meant = zip(
-        *(uploads([g.gzip[i] for g in growth], workload.upload_every) for i in (0, 1)), strict=True
-    )
-    plain_meant = uploads([g.plain for g in growth], workload.upload_every)[1]
 
     def store(replay: Range, memory: float, device: float, upload: Range) -> StorageTotals:
         return StorageTotals(
             replay=replay,
-            disk=_sum(replay, *(part.bytes for part in parts)),
-            run=_sum(replay, *(part.bytes for part in parts if not part.installed)),
+            disk=total(replay, *(part.bytes for part in parts)),
+            run=total(replay, *(part.bytes for part in parts if not part.installed)),
             memory=memory + process,
             device=device + learner,
-            upload=_sum(upload, agents),
+            upload=total(upload, agents),
         )
 
+    plain, every = [g.plain for g in growth], workload.upload_every
+    (folder_low, low), (folder_high, high) = (uploads([g.gzip[i] for g in growth], every) for i in (0, 1))
     held = workload.held(workload.steps)
+    rows = known.rows(held)
     twice = 2.0 * held * workload.spec.step_nbytes  # saving makes a second copy
     return Plan(
-        workload=workload,
-        growth=growth,
-        parts=parts,
-        plain=store((last.plain, last.plain), twice, 0.0, (plain_meant, plain_meant)),
-        gzip=store(last.gzip, twice, 0.0, (meant[0], meant[1])),
+        workload,
+        growth,
+        parts,
+        plain=store((plain[-1],) * 2, twice, 0.0, (uploads(plain, every)[1],) * 2),
+        gzip=store(growth[-1].gzip, twice, 0.0, (low, high)),
         lakepond=store(
-            last.lakepond,
-            known.rows(held) + step_bytes(workload) * held,
-            known.rows(held) + workload.column_bytes * held,
-            last.lakepond,
+            growth[-1].lakepond,
+            rows + step_bytes(workload) * held,
+            rows + workload.column_bytes * held,
+            growth[-1].lakepond,
         ),
-        upload_of_folder=_sum((was[0], was[1]), agents),
+        upload_of_folder=total((folder_low, folder_high), agents),
     )
 
 
-def _sum(*ranges: Range) -> Range:
+def total(*ranges: Range) -> Range:
+    """The sum of some ranges."""
     return sum(low for low, _ in ranges), sum(high for _, high in ranges)
 
 
@@ -193,7 +194,7 @@ def reported_gb(workload: Workload, generation: int) -> float:
 
 def step_bytes(workload: Workload) -> int:
     """Bytes of a step in main memory besides its rows."""
-    return workload.column_bytes + POND_STEP_BYTES + POND_LEAF_BYTES * workload.row_leaves
+    return workload.column_bytes + POND_STEP_BYTES + POND_LEAF_BYTES * len(workload.deduplicated())
 
 
 def judge(store: StorageTotals, *, disk: float, memory: float, new: bool, used: float = 0) -> Verdict:
@@ -215,8 +216,8 @@ def judge(store: StorageTotals, *, disk: float, memory: float, new: bool, used: 
 def _growth(workload: Workload, generation: int, on_disk: Callable[[int], Range]) -> Growth:
     steps = workload.per_generation * generation
     plain = float(workload.held(steps) * workload.spec.step_nbytes)
-    gzip = workload.shares.gzip
-    return Growth(generation, steps, plain, (plain * gzip[0], plain * gzip[1]), on_disk(steps))
+    low, high = workload.shares.gzip
+    return Growth(generation, steps, plain, (plain * low, plain * high), on_disk(steps))
 
 
 def _parts(workload: Workload, known: Measured) -> tuple[DiskPart, ...]:
@@ -230,5 +231,9 @@ def _parts(workload: Workload, known: Measured) -> tuple[DiskPart, ...]:
         f"best agent, {size(agent)}": agent,
         f"older checkpoints, {older}": older * (population + 1) * agent,
     }
-    found = {name: (count, count) for name, count in exact.items() if count} | OTHER
-    return (*installed, *(DiskPart(name, sizes) for name, sizes in found.items()))
+    return (*installed, *exact_parts(exact), *(DiskPart(name, sizes) for name, sizes in OTHER.items()))
+
+
+def exact_parts(sizes: Mapping[str, float]) -> tuple[DiskPart, ...]:
+    """Parts whose sizes are known, without those of size 0."""
+    return tuple(DiskPart(name, (count, count)) for name, count in sizes.items() if count)

@@ -10,7 +10,7 @@ The size of a replay that stores each distinct row once follows from the number 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -49,6 +49,9 @@ IMAGES = Shares(
     (0.005, 0.10), (0.003, 0.10), (0.1, 1.0), "as measured on Atari games; noisier images compress less"
 )
 
+COUNTS = ("per_generation", "generations", "episode", "population", "batch_size", "upload_every")
+OPTIONAL_COUNTS = ("capacity", "pool")
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -77,17 +80,14 @@ class Workload:
     upload_every: int = 5
     """generations between two uploads of the replay"""
     checkpoints_kept: int = 3
-    shares: Shares = field(default=FLOATS)
+    shares: Shares = FLOATS
 
     def __post_init__(self) -> None:
-        for name in ("per_generation", "generations", "episode", "population", "batch_size", "upload_every"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{_flag(name)} must be at least 1, but is {getattr(self, name):,}.")
-        for name in ("capacity", "pool"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise SpecError(
-                    f"{_flag(name)} must be at least 1, or left out, but is {getattr(self, name):,}."
-                )
+        for name in (*COUNTS, *OPTIONAL_COUNTS):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                least = "at least 1, or left out" if name in OPTIONAL_COUNTS else "at least 1"
+                raise SpecError(f"--{name.replace('_', '-')} must be {least}, but is {value:,}.")
 
     @property
     def steps(self) -> int:
@@ -102,24 +102,17 @@ class Workload:
         actions = sum(leaf.nbytes for _, leaf in leaves(spec.action))
         return int(fixed + actions + sum(2 * f.nbytes if is_small(f) else 16 for f in self.observed()))
 
-    @property
-    def row_leaves(self) -> int:
-        """Number of arrays of an observation that are stored as rows."""
-        return sum(not is_small(f) for f in self.observed())
-
     def held(self, steps: int) -> int:
         """How many of `steps` recorded steps are in memory."""
         return steps if self.capacity is None else min(steps, self.capacity)
 
     def row_bytes(self, steps: int) -> float:
         """Bytes of the distinct rows of `steps` steps, uncompressed."""
-        return sum(
-            self._rows(f, steps) * f.nbytes / self.length(f) for f in self.observed() if not is_small(f)
-        )
+        return sum(self._rows(f, steps) * f.nbytes / self.length(f) for f in self.deduplicated())
 
     def distinct_rows(self, steps: int) -> int:
         """Number of distinct rows of `steps` steps."""
-        return round(sum(self._rows(f, steps) for f in self.observed() if not is_small(f)))
+        return round(sum(self._rows(f, steps) for f in self.deduplicated()))
 
     def _rows(self, field: Field, steps: int) -> float:
         episodes = math.ceil(steps / self.episode)
@@ -135,6 +128,10 @@ class Workload:
     def observed(self) -> list[Field]:
         """The arrays of an observation."""
         return [leaf for _, leaf in leaves(self.spec.obs)]
+
+    def deduplicated(self) -> list[Field]:
+        """The arrays of an observation that are stored as rows."""
+        return [leaf for leaf in self.observed() if not is_small(leaf)]
 
 
 EIGEN2 = Workload(
@@ -184,7 +181,3 @@ def parse_field(text: str) -> Field:
     except ValueError:
         raise SpecError(f"{text!r} is not a valid shape; write it like 504,108,9:float32.") from None
     return Field(sides, dtype or "float32")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

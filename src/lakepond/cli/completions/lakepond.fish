@@ -117,11 +117,6 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l resume-from -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l start-over
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l log -x -a 'tensorboard wandb'
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l ray -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l workers -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l gpus-per-worker -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l cloud -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l evaluate -x -a 'validation nothing'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l json
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l generations -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l seed -r
@@ -181,6 +176,11 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l delisted-after -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l delisting-loss -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l credit -x -a 'entry exit'
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l ray -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l workers -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l gpus-per-worker -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l cloud -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l evaluate -x -a 'validation nothing'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l help
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l preset -x -a 'minatar published atari tiny'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l out -r

@@ -1,4 +1,4 @@
-"""`lakepond view`: a web page that shows a lake and the training run around it."""
+"""`lakepond report` and `lakepond view`: runs and lakes as web pages, in a file or served."""
 
 from __future__ import annotations
 
@@ -13,9 +13,43 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from lakepond.cli import where, words
-from lakepond.cli.options import Flag, between, optional
+from lakepond.cli.options import Flag, Place, between, optional
+from lakepond.errors import ConfigError
 
 PORT = 8917
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write an HTML page about a run, or several side by side: curves, trades, lake, time, memory.
+
+    Example: lakepond report runs/demo
+
+    Example: lakepond report runs/a runs/b --out compared.html --figures figures
+    """
+
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...", help_behavior_hint="")]
+    """folders of runs; finished, running or stopped"""
+    out: Annotated[Path | None, optional("FILE", "RUN/report.html; report.html for several")] = None
+    """file to write; it needs no other file and no network"""
+    figures: Annotated[Path | None, optional("FOLDER", "none")] = None
+    """folder to write each figure to, as SVG and PNG"""
+    json: Flag = False
+    """print the names of the written files as JSON"""
+
+    def run(self) -> None:
+        from lakepond.report.page import write_report
+
+        if not self.runs:
+            raise ConfigError("report needs at least one run; `lakepond ls` lists the runs below a folder.")
+        out = self.out or (self.runs[0] / "report.html" if len(self.runs) == 1 else Path("report.html"))
+        written = write_report(self.runs, out, pictures=self.figures)
+        if self.json:
+            words.print_json({"page": written[0], "figures": written[1:]})
+            return
+        print(written[0])
+        if len(written) > 1:
+            words.talk(f"{len(written) - 1} figures are in {self.figures}.")
 
 
 @dataclass(frozen=True)
@@ -27,7 +61,7 @@ class ViewLake:
     Example: lakepond view gs://my-bucket/demo
     """
 
-    path: Annotated[Positional[str], arg(metavar="PATH|URL")]
+    path: Place
     """a run or a lake, here or in a bucket; it is only read, and may be in use by a training"""
     port: Annotated[int | None, optional("N", f"{PORT}, or any free one")] = None
     """port to listen on; 0 takes any free one"""
