@@ -165,18 +165,19 @@ class RunSize:
 def beside(folder: Path, so_far: LakeSize) -> RunSize:
     """Measure a run's folder, and read its settings; `RunNotFound` if it is not a run."""
     from lakepond.lake.write.disk_guard import parse_bytes
-    from lakepond.runs import Run, status
+    from lakepond.runs import Run, settings, status
 
     run, seen = Run.open(folder), status.look(folder)
-    config = run.config
+    config = settings.renamed(run.config, run.trainer)
     saves = max(1, round(so_far.steps / so_far.per_commit))
     longer = max(1.0, seen.total / seen.done) if seen.total and seen.done else 1.0
     generations = math.ceil(saves * longer)
     known, keep_every = run.checkpoints(), _whole(config, "keep_every")
     newest = _bytes_below(folder / "checkpoints" / f"{known[-1]:08d}") if known else 0
-    kept = max(len(known), _whole(config, "keep_last") or 1)
+    newest_kept = _whole(config, "keep_checkpoints") or 1
+    kept = max(len(known), newest_kept)
     if keep_every:
-        kept = max(kept, (_whole(config, "keep_last") or 1) + (seen.total or generations) // keep_every)
+        kept = max(kept, newest_kept + (seen.total or generations) // keep_every)
     log, lake = _bytes_below(folder / "metrics.jsonl"), _bytes_below(folder / "lake")
     other = _bytes_below(folder) - lake - log - _bytes_below(folder / "checkpoints")
     held = min(so_far.steps, _whole(config, "capacity") or so_far.steps)

@@ -36,6 +36,7 @@ COLOURS = {  # of the arms, in the order in which they are shown
     "apart": "#8d99ae",
     "clone-best": "#c9ada7",
     "single-resets": "#4ea5d9",
+    "single-epochs-4": "#b08968",
     "single-epochs": "#7a5230",
 }
 
