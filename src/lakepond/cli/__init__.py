@@ -43,6 +43,7 @@ DESCRIPTION = (
     "Replay buffers for reinforcement learning that store each distinct row once, in memory and on disk."
 )
 WITH_TINY_PRESET = (["compare"], *(["train", name] for name in ("single", "mixture", "live")))
+WITH_OLD_NAMES = (*WITH_TINY_PRESET, ["train", "erl"])
 DEBUG_BEHIND = (
     "lakepond: --debug no longer selects a small preset: write --preset tiny for that, or put --debug before "
     "the command, `lakepond --debug COMMAND`, to see tracebacks."
@@ -101,7 +102,7 @@ def program() -> NoReturn:
 def _old_names(words: list[str]) -> list[str]:
     """The words without `--debug`, and with the new names of options that were renamed in this release."""
     words = [word for word in words if word != "--debug"]
-    if not any(_starts(words, name) for name in WITH_TINY_PRESET):
+    if not any(_starts(words, name) for name in WITH_OLD_NAMES):
         return words
     from lakepond.runs.settings import RENAMED
 
