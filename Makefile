@@ -52,10 +52,21 @@ bench: .venv-bench/.installed  ## speed beside other libraries, in a venv of its
 	.venv-bench/bin/python -m benchmarks $(ARGS)
 
 # The long ones. Each goes on where it was stopped; their pages under docs/results name the command and the machine.
+# The designs of docs/results/mixture.md; RATE, the learning rate, is what its tuning gives.
+MIXTURE = --games Breakout Freeway SpaceInvaders Asterix --first-seed 100 --hidden 256 128 --learning-rate $(RATE)
 results: $(VENV)/.installed-test  ## the long experiments of docs/results; resumable
 	$(BIN)/lakepond train erl --preset eigen2 --out runs/eigen2 $(if $(wildcard runs/eigen2/config.json),--resume)
 	$(BIN)/python -m benchmarks.market_study --folder runs/market --page docs/results/erl.md
-	$(BIN)/lakepond compare --folder runs/mixture --report docs/results/mixture.md
+	for rate in 0.00025 0.0005 0.001; do $(BIN)/lakepond compare --folder runs/tuning-$$rate --learning-rate $$rate --games Breakout Freeway \
+	  --env-steps 1000000 --first-seed 90 --seeds 1 --hidden 256 128 --arms single-epochs single-lake mixture mixture-acts || exit; done
+ifdef RATE
+	$(BIN)/lakepond compare --folder runs/mixture-5m --report docs/results/mixture.md $(MIXTURE) --env-steps 5000000 --seeds 5 \
+	  --arms single-epochs single-lake mixture mixture-acts
+	$(BIN)/lakepond compare --folder runs/mixture-controls $(MIXTURE) --env-steps 1000000 --seeds 3 \
+	  --arms single single-epochs-4 clone-best apart single-resets live
+else
+	@echo "Choose the learning rate as docs/results/mixture.md says, and continue: make results RATE=0.0005"
+endif
 
 # Every fault drill at length, about 40 minutes; started again it skips what is done. Writes docs/results/faults.md.
 soak: $(VENV)/.installed-test $(VENV)/.tools  ## every fault drill at length; ARGS='--only signals' runs a part

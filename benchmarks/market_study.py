@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trainers"))
 from tiny_market import TINY
 
 SEEDS = 8
-BASE = replace(erl.PRESETS["demo"], keep_last=1, keep_every=0)
+BASE = replace(erl.PRESETS["demo"], keep_checkpoints=1, keep_every=0)
 ARMS: dict[str, Callable[[erl.Config], dict[str, Any]]] = {
     "erl": lambda _: {},
     "no-gradient": lambda _: {"gradient_steps": 0},
@@ -68,7 +68,7 @@ class Study:
 
 
 QUICK = Study(
-    replace(TINY, generations=2, learn_from=90, keep_last=1, keep_every=0),
+    replace(TINY, generations=2, learn_from=90, keep_checkpoints=1, keep_every=0),
     markets=("synthetic",),
     seeds=1,
     random_agents=5,

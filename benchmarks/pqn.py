@@ -111,7 +111,7 @@ def ours(game: str, updates: int, agents: int) -> Callable[[int], Any]:
     """A run of ours with some agents, compiled."""
     env = MinAtar(game, sticky=0.0)
     network = networks.make("cnn", env.obs, env.actions)
-    epsilon = Epsilon(frames=updates * 4096 // 10)
+    epsilon = Epsilon(env_steps=updates * 4096 // 10)
     pqn = PQN(env, network, epsilon, PQNSettings(), updates)
 
     def train(keys: jax.Array) -> Any:

@@ -92,7 +92,7 @@ def ours(game: str, seed: int, frames: int) -> Iterator[Point]:
     """A run of ours."""
     env = MinAtar(game, sticky=0.0)
     network = networks.make("cnn", env.obs, env.actions)
-    pqn = PQN(env, network, Epsilon(frames=SCHEDULE // 10), PQNSettings(), SCHEDULE // 4096)
+    pqn = PQN(env, network, Epsilon(env_steps=SCHEDULE // 10), PQNSettings(), SCHEDULE // 4096)
     state = pqn.init(jax.random.PRNGKey(seed))
     for start in range(0, frames // 4096, LINE):
         count = min(LINE, frames // 4096 - start)

@@ -23,8 +23,7 @@ settings.load_profile(os.environ.get("LAKEPOND_HYPOTHESIS", "default"))
 CACHE = Path(__file__).parents[1] / ".cache" / "jax-tests"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-# XLA compiles a trainer in a tenth of the time so; its programs are slower, and all tests together need a third
-# less. The drills of `make soak` train with XLA's defaults.
+# with these, XLA compiles a trainer in a tenth of the time, to slower programs; `make soak` trains without them
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0")
 
 # processes that tests start find `reference` and `faults`, too

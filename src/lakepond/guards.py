@@ -15,7 +15,7 @@ used up, and returns numbers for the metrics. What happens at the limit is a set
     stop_saving   `saving` is False until there is space again; training continues
     stop          `stopping` is True: end after this generation, all of it saved
 
-The limit is reached before the disk is full. When nothing can be written, `trainers/saving.py` decides.
+The limit is reached before the disk is full. When nothing can be written, `trainers/loop.py` decides.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def test_agents_have_offsets_of_their_own_within_bounds():
     ("settings", "message"),
     [
         ({"start": 1.5}, "both must be in"),
-        ({"frames": 0}, "at least 1"),
+        ({"env_steps": 0}, "at least 1"),
         ({"kind": "exponential", "end": 0.0}, "above 0"),
     ],
 )

@@ -16,16 +16,15 @@ from lakepond.agents.epsilon import Epsilon
 from lakepond.agents.pqn import PQN, PQNSettings
 from lakepond.envs.atari import Atari
 from lakepond.envs.gymnasium import Gymnasium
-from lakepond.envs.minatar import MinAtar
 from lakepond.lake.read.lake import Lake
-from lakepond.trainers import mixture
+from lakepond.trainers import live, mixture
 
 SETTINGS = PQNSettings(envs=4, rollout=6, epochs=1, minibatches=2)
 
 
 def make_pqn(env, **how):
     network = networks.make("mlp", env.obs, env.actions, hidden=(8,))
-    return PQN(env, network, Epsilon(frames=10), SETTINGS, 4, **how)
+    return PQN(env, network, Epsilon(env_steps=10), SETTINGS, 4, **how)
 
 
 @pytest.fixture
@@ -49,8 +48,7 @@ def assert_close(one, other):
         assert np.asarray(a) == pytest.approx(np.asarray(b), abs=1e-4)
 
 
-GAMES = {
-    "minatar": lambda: MinAtar("Breakout"),
+GAMES = {  # MinAtar: whole runs in tests/trainers/test_games.py
     "atari": lambda: Atari("breakout", size=42),
     "gymnasium": lambda: Gymnasium("CartPole-v1"),
 }
@@ -71,16 +69,10 @@ import sys
 sys.path.insert(0, {tests!r})
 import jax
 import numpy as np
-from test_fleet import MinAtar, assert_close, fleet, make_pqn, trained
+from test_fleet import MinAtar, assert_close, make_pqn
 
 assert jax.device_count() == 4
 env = MinAtar("Breakout")
-divided = trained(env, agents=4)
-count, jax.device_count = jax.device_count, lambda: 1
-jax.clear_caches()
-assert_close(divided, trained(env, agents=4))
-jax.device_count = count
-
 states = []
 for spread in (False, True):
     pqn = make_pqn(env, spread=spread)
@@ -94,7 +86,7 @@ assert_close(*jax.tree.map(np.asarray, states))
 """
 
 
-def test_on_four_devices_agents_and_environments_are_divided_with_the_same_numbers():
+def test_on_four_devices_environments_are_divided_with_the_same_numbers():
     code = FOUR_DEVICES.format(tests=str(Path(__file__).parent))
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
@@ -109,31 +101,32 @@ def test_on_four_devices_agents_and_environments_are_divided_with_the_same_numbe
     assert done.stdout.split() == ["1", "4"]
 
 
-def test_a_mixture_trains_on_atari_as_on_an_accelerator(accelerated, tmp_path):
-    config = replace(
-        mixture.PRESETS["tiny"],
-        suite="atari",
-        agents=2,
-        env_steps=96,
-        reset_every=48,
-        evaluate_every=48,
-        hidden=(7,),
-        pqn=PQNSettings(envs=2, rollout=6, epochs=1, minibatches=1),
-        pond=24,
-        big_pond=96,
-        big_batch=16,
-        evaluation_episodes=2,
-        evaluation_steps=20,
-        evaluation_greedy=False,
-        min_free="0",
-    )
-    metrics = mixture.run(config, tmp_path / "run")
+TINY = {
+    "suite": "atari",
+    "agents": 2,
+    "evaluate_every": 48,
+    "hidden": (7,),
+    "pqn": PQNSettings(envs=2, rollout=6, epochs=1, minibatches=1),
+    "big_pond": 96,
+    "big_batch": 16,
+    "evaluation_episodes": 2,
+    "evaluation_steps": 20,
+    "evaluation_greedy": False,
+    "min_free": "0",
+}
+MIXTURE = replace(mixture.PRESETS["tiny"], env_steps=96, reset_every=48, pond=24, **TINY)
+LIVE = replace(live.PRESETS["tiny"], env_steps=72, big_envs=2, big_replay_ratio=1.0, **TINY)
+
+
+@pytest.mark.parametrize(("trainer", "config", "lanes"), [(mixture, MIXTURE, 4), (live, LIVE, 6)])
+def test_agents_train_on_atari_as_on_an_accelerator(accelerated, tmp_path, trainer, config, lanes):
+    metrics = trainer.run(config, tmp_path / "run")
     assert np.isfinite(metrics["loss"])
     with Lake.open(tmp_path / "run" / "lake") as lake:
         lake.verify()
-        assert len(lake) == 96
-        for stream in range(4):  # of two agents with two environments each
+        assert len(lake) == config.env_steps
+        for stream in range(lanes):  # of two agents with two environments each, and of the big agent
             one = lake.steps(lake.query(stream=stream))
             assert (one.next_obs[:-1] == one.obs[1:]).all()
-        starts = [lake.steps(lake.query(stream=stream)[:1]).obs for stream in range(4)]
+        starts = [lake.steps(lake.query(stream=stream)[:1]).obs for stream in range(lanes)]
         assert len({obs.tobytes() for obs in starts}) > 1  # other seeds, other numbers of no-ops

@@ -62,11 +62,17 @@ def test_the_nature_network_takes_stacks_of_frames():
     assert values.shape == (2, 6)
 
 
-@pytest.mark.parametrize("kind", ["mlp", "cnn"])
-def test_products_in_bfloat16_give_about_the_same_values_and_float32_parameters(kind):
-    exact, rounded = (networks.make(kind, BOARD, 3, hidden=(8,), dtype=d) for d in ("float32", "bfloat16"))
+STACK = Field((4, 36, 36), "uint8", rows=0)
+
+
+@pytest.mark.parametrize(("kind", "field"), [("mlp", BOARD), ("cnn", BOARD), ("nature", STACK)])
+def test_products_in_bfloat16_give_about_the_same_values_and_float32_parameters(kind, field, monkeypatch):
+    exact, rounded = (networks.make(kind, field, 3, hidden=(8,), dtype=d) for d in ("float32", "bfloat16"))
     params = exact.init(jax.random.PRNGKey(0))
-    obs = jax.random.bernoulli(jax.random.PRNGKey(1), 0.3, (64, *BOARD.shape)).astype(jnp.uint8)
+    obs = jax.random.bernoulli(jax.random.PRNGKey(1), 0.3, (64, *field.shape)).astype(jnp.uint8)
+    if kind == "nature":  # with the convolution of accelerators, gradient included
+        obs = 255 * obs[:8]
+        monkeypatch.setattr(fleet, "accelerated", lambda: True)
     values, other = (np.asarray(jax.jit(network.apply)(params, obs)) for network in (exact, rounded))
     assert other.dtype == np.float32
     assert other == pytest.approx(values, abs=0.05)

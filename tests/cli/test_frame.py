@@ -184,6 +184,13 @@ def test_debug_keeps_the_traceback(words, environment, command, monkeypatch):
             "compare --big-replay-ratio 2",
             "--big-samples is now called --big-replay",
         ),
+        ("compare --portions 2", "compare --reset-parts 2", "--portions is now called --reset-parts"),
+        (
+            "train erl --keep-last 5",
+            "train erl --keep-checkpoints 5",
+            "--keep-last is now called --keep-checkpoints",
+        ),
+        ("train single --keep-last 5", "train single --keep-last 5", ""),
         ("--debug compare", "compare", ""),
         ("train single --game debug", "train single --game debug", ""),
         ("train erl --debug", "train erl", ""),

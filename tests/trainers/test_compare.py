@@ -41,16 +41,18 @@ def test_every_arm_has_the_same_frames_and_its_own_difference(tmp_path):
     assert found["single-newest"] == dataclasses.replace(found["single-lake"], replay_newest=4 * 24_576 // 5)
     assert found["single-rewarded"] == dataclasses.replace(found["single-lake"], replay_rewarded=0.5)
     acts = found["mixture-acts"]
-    assert acts.big_steps == acts.agents_steps == found["single"].pqn.frames // 2
+    assert acts.big_steps == acts.agents_steps == found["single"].pqn.update_steps // 2
     per_step = acts.pqn.epochs / 2 + acts.big_pqn.epochs / 2
     assert per_step == found["single-epochs"].pqn.epochs
+    four = dataclasses.replace(found["single"].pqn, epochs=4)
+    assert found["single-epochs-4"] == dataclasses.replace(found["single"], pqn=four)
     assert found["clone-best"] == dataclasses.replace(found["mixture"], big_replay_ratio=0.0)
     assert found["single-resets"].agents == 1
     assert found["single-resets"].pqn == found["single"].pqn
     assert found["mixture-last"].big_last == found["mixture-last"].big_replay_ratio == 8.0
     assert found["mixture-last"].pqn.epochs == found["single-epochs"].pqn.epochs == 8
     mixed = found["mixture"]
-    assert mixed.agents * mixed.pqn.frames == found["single"].pqn.frames
+    assert mixed.agents * mixed.pqn.update_steps == found["single"].pqn.update_steps
     resets = sum(mixed.big_replay_ratio * mixed.reset_every * i for i in (1, 2, 3))  # of the Lake so far
     samples = mixed.env_steps * mixed.pqn.epochs + resets
     assert found["single-epochs"].env_steps * found["single-epochs"].pqn.epochs == samples
@@ -230,7 +232,10 @@ def test_a_folder_is_one_comparison(tmp_path):
     compare.settle(CompareConfig(), tmp_path)
     compare.settle(CompareConfig(seeds=9, arms=("single",)), tmp_path)  # these may change
     file = tmp_path / "settings.json"
-    older = json.loads(file.read_text().replace('"env_steps"', '"frames"'))  # as earlier versions wrote it
+    # as earlier versions wrote it
+    older = json.loads(
+        file.read_text().replace('"env_steps"', '"frames"').replace('"reset_parts"', '"portions"')
+    )
     del older["first_seed"], older["learning_rate"]
     file.write_text(json.dumps(older))
     compare.settle(CompareConfig(), tmp_path)
@@ -238,6 +243,8 @@ def test_a_folder_is_one_comparison(tmp_path):
         ConfigError, match=r"comparison with env_steps=524288, not 1000000; choose another folder"
     ):
         compare.settle(CompareConfig(env_steps=1_000_000), tmp_path)
+    with pytest.raises(ConfigError, match=r"comparison with reset_parts=4, not 2"):
+        compare.settle(CompareConfig(reset_parts=2), tmp_path)
 
 
 def test_settings_and_results_that_are_not_finite_are_strict_json(tmp_path, monkeypatch):
@@ -262,5 +269,5 @@ def test_settings_and_results_that_are_not_finite_are_strict_json(tmp_path, monk
 def test_what_cannot_be_is_told(tmp_path):
     with pytest.raises(ConfigError, match="there is no arm"):
         compare.jobs(CompareConfig(arms=("double",)), tmp_path)
-    with pytest.raises(ConfigError, match="too few for 4 portions"):
+    with pytest.raises(ConfigError, match="too few for 4 parts between resets"):
         compare.arm_settings(CompareConfig(env_steps=100), job("single", tmp_path))

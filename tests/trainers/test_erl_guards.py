@@ -36,7 +36,7 @@ def test_it_warns_and_goes_on(disk, tmp_path, caplog):
 
 
 def test_it_stops_saving_until_there_is_space_again(disk, tmp_path):
-    erl.train(replace(CONFIG, at_floor="stop_saving", keep_last=9), tmp_path / "run")
+    erl.train(replace(CONFIG, at_floor="stop_saving", keep_checkpoints=9), tmp_path / "run")
     assert len(list(Run.open(tmp_path / "run").history())) == 5
     # generation 2 was saved before it was looked at; 3 and 4 began while there was no space
     assert checkpoints(tmp_path / "run") == [0, 1, 2, 5]

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -33,7 +34,7 @@ from lakepond.lake.read.lake import Lake
 from lakepond.report.video import save_gif
 from lakepond.runs import Run
 from lakepond.runs.copies import pull_run
-from lakepond.trainers import arena, erl, live, mixture, saving, single
+from lakepond.trainers import arena, erl, live, loop, mixture, single
 from lakepond.trainers.play import play
 
 SINGLE = replace(
@@ -138,6 +139,21 @@ def assert_same(one, other):
     assert final(one)[0] == final(other)[0]
 
 
+def assert_close_so_far(one, other):
+    """A run that was stopped has the numbers of the other until then; it may evaluate otherwise."""
+    (_, lines), (_, others) = final(one), final(other)
+    assert lines
+    for line, there in zip(lines, others, strict=False):
+        for name in line.keys() - {"evaluation", "evaluation_after", "evaluation_before"}:
+            assert line[name] == pytest.approx(there[name], abs=1e-3), f"{one}: {name} {line}"
+    folders = Path(one) / "lake", Path(other) / "lake"
+    if folders[1].exists():
+        with Lake.open(folders[0]) as lake, Lake.open(folders[1]) as whole:
+            assert len(lake) >= lines[0]["step"]
+            for a, b in zip(lake.steps(0, len(lake)), whole.steps(0, len(lake)), strict=True):
+                assert isinstance(a, dict) or (np.asarray(a) == np.asarray(b)).all()
+
+
 def assert_same_lake(run, other_run):
     with Lake.open(run / "lake") as one, Lake.open(other_run / "lake") as other:
         assert len(one) == len(other)
@@ -189,19 +205,6 @@ def test_seeds_that_replay_have_a_lake_each_and_push_to_a_place_each(tmp_path, w
     assert_same(tmp_path / "seeds" / "seed-0", whole_replaying)
     assert_same_lake(tmp_path / "seeds" / "seed-0", whole_replaying)
     assert final(tmp_path / "seeds" / "seed-1")[0] != final(whole_replaying)[0]
-
-
-def test_seeds_under_vmap_learn_what_each_learns_alone(tmp_path, monkeypatch):
-    config = replace(SINGLE, hidden=(9,), env_steps=256, evaluate_every=256)  # a program of its own
-    single.run(replace(config, seed=1), tmp_path / "alone")
-    monkeypatch.setattr(fleet, "accelerated", lambda: True)
-    monkeypatch.setattr(jax.lax, "map", None)
-    single.run(config, tmp_path / "seeds", seeds=2)
-    like = {"policy": single.build(config).network.init(jax.random.PRNGKey(0))}
-    folders = tmp_path / "alone", tmp_path / "seeds" / "seed-1"
-    one, other = (jax.tree.leaves(Run.open(each).load(like=like).arrays) for each in folders)
-    for a, b in zip(one, other, strict=True):
-        assert np.asarray(a) == pytest.approx(np.asarray(b), abs=1e-4)
 
 
 def test_a_live_run_that_was_stopped_ends_with_the_same_bits_lake_included(tmp_path, whole_live):
@@ -290,6 +293,46 @@ def test_killed_a_mixture_and_a_replaying_agent_end_with_the_same_bits_lake_incl
         assert_same_lake(folder, other)
 
 
+FOUR_DEVICES = """
+import os, sys
+sys.path[:0] = {tests!r}
+import jax
+import test_games
+
+assert jax.device_count() == 4
+test_games.fleet.accelerated = lambda: True  # the branches for accelerators as well
+for name, (trainer, config, how, lines) in test_games.ON_FOUR_DEVICES.items():
+    try:
+        trainer(config, os.path.join({folder!r}, name), tell=test_games.stop_after(lines), **how)
+    except test_games.Stopped:
+        pass
+"""
+SHORT = {"evaluation_steps": 20, "evaluation_greedy": False}  # only training is compared
+ON_FOUR_DEVICES = {
+    "seeds": (single.run, replace(SINGLE, **SHORT), {"seeds": 2}, 2),
+    "mixture": (mixture.run, replace(MIXTURE, **SHORT), {}, 4),  # 3 is the reset
+    "live": (live.run, replace(LIVE, **SHORT), {}, 2),
+}
+
+
+def test_on_four_accelerators_whole_runs_find_the_numbers_of_one_cpu(
+    tmp_path, whole_single, whole, whole_live
+):
+    code = FOUR_DEVICES.format(tests=TESTS, folder=str(tmp_path))
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env={**os.environ, **flags},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    for name, other in {"seeds/seed-0": whole_single, "mixture": whole, "live": whole_live}.items():
+        assert_close_so_far(tmp_path / name, other)
+
+
 def test_a_replaying_agent_has_all_its_steps_in_the_lake_and_counts_the_same_samples(whole_replaying):
     with Lake.open(whole_replaying / "lake") as lake:
         lake.verify()
@@ -317,7 +360,7 @@ def test_a_replaying_agent_s_lake_is_limited_and_pushed(tmp_path, monkeypatch):
     assert len(commits) < 4
     pull_run(tmp_path / "pulled", Cloud.of(url))
     assert_same(tmp_path / "run", tmp_path / "pulled")
-    monkeypatch.setattr(saving.stopping, "sleep", stop_after(1))  # it waits for space
+    monkeypatch.setattr(loop.stopping, "sleep", stop_after(1))  # it waits for space
     with pytest.raises(Stopped):
         single.run(replace(REPLAYING, min_free="1000TB"), tmp_path / "full")
 
@@ -500,8 +543,8 @@ def test_limits_of_the_lake_and_the_place_to_push_to_are_settings(tmp_path, trai
     commits = list((tmp_path / "run" / "lake" / "commits").glob("*.json"))
     assert len(commits) <= 5  # of 8 or more: the newest, and those of the last three checkpoints
     assert Run.open(pushed).checkpoints()[-1] == Run.open(tmp_path / "run").checkpoints()[-1]
-    monkeypatch.setattr(saving, "FINAL_SECONDS", 0.0)
-    monkeypatch.setattr(saving, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "FINAL_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "RETRY_SECONDS", 0.0)
     if trainer is live:  # a mixture waits for space before its first reset
         with pytest.raises(RunNotSaved, match="could not be saved"):
             live.run(replace(config, min_free="1000000TB"), tmp_path / "full")

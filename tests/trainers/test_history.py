@@ -15,7 +15,7 @@ from lakepond.errors import ConfigError, SpecError
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.lake.read.lake import Lake
 from lakepond.trainers import single
-from lakepond.trainers.history import PouredHistory, make_memory
+from lakepond.trainers.single import PouredHistory, make_memory
 from lakepond.types import Field, Spec
 
 LANES, ROLLOUT, LENGTH = 3, 4, 4
@@ -56,7 +56,9 @@ class Game:
 def played(folder, updates, replay_pond, seed=0, every=1, rewarded=0.0):
     """A history after some updates, filled whenever its recent steps are full."""
     game = Game(seed, every)
-    memory = make_memory(OBS, PQN, replay_pond, updates * PQN.frames, replay_pond // 4, rewarded=rewarded)
+    memory = make_memory(
+        OBS, PQN, replay_pond, updates * PQN.update_steps, replay_pond // 4, rewarded=rewarded
+    )
     history = PouredHistory(memory, game.obs, DeviceLake(folder, Spec(obs=OBS, action=Field((), "int32"))))
     room = memory.recent.capacity // ROLLOUT
     for number in range(updates):
@@ -130,7 +132,9 @@ def test_beyond_the_ponds_every_part_of_the_lake_is_equally_likely(tmp_path):
 def test_a_share_of_the_sequences_contains_a_reward_and_each_reward_is_equally_likely(tmp_path, replay_pond):
     _, history = played(tmp_path / "lake", 11, replay_pond, every=6, rewarded=0.25)
     recent, older = history.state.recent, int(history.state.older)
-    commit = history.durable({}).number - (132 - older) // PQN.frames  # each update was poured: one commit
+    commit = (
+        history.durable({}).number - (132 - older) // PQN.update_steps
+    )  # each update was poured: one commit
     with Lake.open(tmp_path / "lake") as lake:
         played_rewards = lake.steps(0, 132).reward
     counts, positions, others = {}, np.zeros(LENGTH), []
@@ -218,7 +222,9 @@ def test_the_trainer_replays_from_the_newest_steps_and_by_reward_and_resumes_exa
         if new + older:
             draw_all = partial(memory.draw, count=20_000, length=CLOCK.pqn.rollout)
             found = jax.jit(draw_all)(history, jax.random.PRNGKey(0))
-            seen.append((int(state.updates) * CLOCK.pqn.frames, new, older, jax.tree.map(np.asarray, found)))
+            seen.append(
+                (int(state.updates) * CLOCK.pqn.update_steps, new, older, jax.tree.map(np.asarray, found))
+            )
         return train(pqn, state, updates, memory, history, share=share)
 
     monkeypatch.setattr(single, "train", spy)

@@ -269,6 +269,14 @@ def test_settings_of_an_older_run_are_read_by_the_names_that_they_had(tmp_path, 
     assert "does not have" not in caplog.text
 
 
+def test_keep_last_of_an_older_market_run_is_its_number_of_checkpoints(tmp_path):
+    there = {**settings.as_json(erl.Config()), "keep_last": 7}
+    del there["keep_checkpoints"]
+    assert settings.from_json(erl.Config, there, "erl", tmp_path) == erl.Config(keep_checkpoints=7)
+    lake = settings.from_json(single.SingleConfig, {"keep_last": 7}, "single", tmp_path)
+    assert lake.keep_last == 7  # commits of the lake
+
+
 def test_a_run_that_depends_on_a_setting_of_earlier_versions_is_refused(tmp_path):
     there = settings.as_json(mixture.MixtureConfig())
     same = settings.from_json(mixture.MixtureConfig, {**there, "clone_to": "all"}, "mixture", tmp_path)

@@ -1,6 +1,7 @@
 """Settings: every number has limits, and every setting has a heading and help."""
 
 import dataclasses
+import math
 import typing
 
 import pytest
@@ -42,7 +43,8 @@ CASES += [
 def test_a_number_beyond_its_limits_is_one_sentence(kind, limits, name):
     check_limits(kind(), limits)
     plural = isinstance(getattr(kind(), name), tuple)
-    for wrong in (-2, float("nan")):
+    above = [] if limits[name][1] == math.inf else [limits[name][1] + 1]
+    for wrong in (-2, float("nan"), *above):
         with pytest.raises(ConfigError, match=f"^{name} must be .*, but is {wrong:g}.$"):
             check_limits(kind(**{name: (wrong,) if plural else wrong}), limits)
 

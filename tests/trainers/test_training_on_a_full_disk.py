@@ -17,9 +17,9 @@ from faults.training import fingerprint
 from lakepond import cli
 from lakepond.errors import RunNotSaved
 from lakepond.runs import Run
-from lakepond.trainers import erl, live, mixture, saving, single
+from lakepond.trainers import erl, live, loop, mixture, single
 
-ERL = replace(TINY, generations=7, min_free="0", warn_free="0", keep_last=9)
+ERL = replace(TINY, generations=7, min_free="0", warn_free="0", keep_checkpoints=9)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def frees_in_pause(disk, monkeypatch):
         next(pauses)
         disk.free()
 
-    monkeypatch.setattr(saving.stopping, "sleep", sleep)
+    monkeypatch.setattr(loop.stopping, "sleep", sleep)
     return pauses
 
 
@@ -115,7 +115,7 @@ def test_erl_pauses_when_it_holds_too_many_steps_in_memory(
 
 def test_a_signal_ends_the_pause_at_once_and_what_is_lost_is_said(disk, undisturbed, logged, monkeypatch):
     monkeypatch.setattr(erl, "MOST_WAITING", 0)
-    monkeypatch.setattr(saving, "RETRY_SECONDS", 3600.0)
+    monkeypatch.setattr(loop, "RETRY_SECONDS", 3600.0)
     folder = disk.path / "run"
     fill = between(disk, 2, None, run=folder)
 
@@ -139,8 +139,8 @@ def test_a_signal_ends_the_pause_at_once_and_what_is_lost_is_said(disk, undistur
 def test_training_that_ends_with_the_disk_still_full_fails_and_says_what_is_lost(
     at_floor, disk, undisturbed, monkeypatch
 ):
-    monkeypatch.setattr(saving, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(saving, "FINAL_SECONDS", 0.1)
+    monkeypatch.setattr(loop, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(loop, "FINAL_SECONDS", 0.1)
     folder = disk.path / "run"
     config = replace(ERL, at_floor=at_floor, warn_free="1MB" if at_floor == "stop" else "0")
     with pytest.raises(
@@ -218,7 +218,7 @@ def test_a_device_lake_that_takes_too_much_memory_makes_training_pause(
     disk, tmp_path, logged, frees_in_pause, monkeypatch
 ):
     live.run(LIVE, tmp_path / "undisturbed")
-    monkeypatch.setattr(saving, "MOST_WAITING_BYTES", 1)
+    monkeypatch.setattr(loop, "MOST_WAITING_BYTES", 1)
     folder = disk.path / "run"
     live.run(LIVE, folder, tell=between(disk, 2, None))
     assert next(frees_in_pause) == 1

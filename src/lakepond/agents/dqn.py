@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from lakepond.agents import fleet
 from lakepond.agents.networks import Network, Params
 from lakepond.types import Batch
 
@@ -64,6 +65,8 @@ class DQN:
 
     network: Network
     settings: DQNSettings
+    spread: bool = False
+    """divide each batch among the devices; the values stay the same"""
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
@@ -87,6 +90,7 @@ class DQN:
         teacher: Params | None = None,
     ) -> tuple[DQNState, jax.Array, DQNMetrics]:
         """One gradient step; also the TD errors, for priorities. `rate`: share of the learning rate."""
+        batch = fleet.spread(batch) if self.spread else batch
         (loss, (error, value)), gradient = jax.value_and_grad(self.loss, has_aux=True)(
             state.params, state.target, batch, teacher
         )

@@ -6,10 +6,10 @@
     0.3 ┤  ╲           ╱╲
         │   ╲         ╱  ╲
     end ┤    ╲───────╱    ╲──────────
-        └────────────┬───────────────▶ frames
+        └────────────┬───────────────▶ environment steps
 
 The schedule is what is true (a frozen record), `EpsilonState` what flows: where each agent started from and
-how many of its own frames ago.
+how many of its own environment steps ago.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class EpsilonState(NamedTuple):
     start: jax.Array
     """the value right after the last reset"""
     age: jax.Array
-    """the agent's own frames since then"""
+    """the agent's own environment steps since then"""
 
 
 @dataclass(frozen=True)
 class Epsilon:
-    """From `start` to `end` over `frames` of the agent's own frames, then constant."""
+    """From `start` to `end` over `env_steps` of the agent's own environment steps, then constant."""
 
     kind: Literal["linear", "exponential", "constant"] = "linear"
     start: float = 1.0
     end: float = 0.05
-    frames: int = 100_000
-    """the agent's own frames until `end` is reached; a constant epsilon stays at `start`"""
+    env_steps: int = 100_000
+    """the agent's own environment steps until `end` is reached; a constant epsilon stays at `start`"""
     offsets: tuple[float, ...] = ()
     """added to each agent's value, for agents that explore differently; none: all alike"""
 
     def __post_init__(self) -> None:
         if not (0 <= self.end <= 1 and 0 <= self.start <= 1):
             raise ConfigError(f"epsilon goes from {self.start} to {self.end}; both must be in [0, 1].")
-        if self.frames < 1:
-            raise ConfigError(f"the epsilon schedule has {self.frames} frames; it must have at least 1.")
+        if self.env_steps < 1:
+            raise ConfigError(f"the epsilon schedule has {self.env_steps} steps; it must have at least 1.")
         if self.kind == "exponential" and not 0 < self.end <= self.start:
             raise ConfigError(
                 "an exponential epsilon must fall to an end above 0; use a linear schedule for 0."
@@ -60,7 +60,7 @@ class Epsilon:
 
     def value(self, state: EpsilonState, agent: jax.Array | int = 0) -> jax.Array:
         """The current value."""
-        part = jnp.minimum(state.age / self.frames, 1.0)
+        part = jnp.minimum(state.age / self.env_steps, 1.0)
         if self.kind == "constant":
             value = state.start
         elif self.kind == "linear":
@@ -71,9 +71,9 @@ class Epsilon:
             value = value + jnp.asarray(self.offsets, jnp.float32)[jnp.asarray(agent) % len(self.offsets)]
         return jnp.clip(value, 0.0, 1.0)
 
-    def advance(self, state: EpsilonState, frames: int | jax.Array) -> EpsilonState:
-        """The schedule after `frames` more frames of the agent."""
-        return state._replace(age=state.age + frames)
+    def advance(self, state: EpsilonState, env_steps: int | jax.Array) -> EpsilonState:
+        """The schedule after `env_steps` more steps of the agent."""
+        return state._replace(age=state.age + env_steps)
 
     def reset(self, state: EpsilonState, to: float | None) -> EpsilonState:
         """Restart at that value (1.0: a full restart); None: continue unchanged."""

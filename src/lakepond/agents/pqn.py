@@ -142,7 +142,7 @@ class PQN:
 
     def shuffled(self, key: jax.Array) -> jax.Array:
         """The steps of one epoch in random order, (minibatches, steps)."""
-        return jax.random.permutation(key, self.settings.frames).reshape(self.settings.minibatches, -1)
+        return jax.random.permutation(key, self.settings.update_steps).reshape(self.settings.minibatches, -1)
 
     def updated(
         self,
@@ -158,7 +158,7 @@ class PQN:
             params=params,
             optimiser=optimiser,
             env=seen.env,
-            epsilon=self.epsilon.advance(state.epsilon, self.settings.frames),
+            epsilon=self.epsilon.advance(state.epsilon, self.settings.update_steps),
             updates=state.updates + 1,
             key=jax.random.split(state.key, 3)[0],
         )

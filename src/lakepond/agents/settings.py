@@ -37,8 +37,8 @@ class PQNSettings:
             )
 
     @property
-    def frames(self) -> int:
-        """Frames of one update."""
+    def update_steps(self) -> int:
+        """Environment steps of one update."""
         return self.envs * self.rollout
 
     @property

@@ -47,7 +47,9 @@ EXTRAS = {
 DESCRIPTION = (
     "Replay buffers for reinforcement learning that store each distinct row once, in memory and on disk."
 )
-WITH_OLD_NAMES = ("compare", "train single", "train mixture", "train live")
+WITH_TINY_PRESET = ("compare", "train single", "train mixture", "train live")
+"""commands whose option `--debug` was a preset"""
+WITH_OLD_NAMES = (*WITH_TINY_PRESET, "train erl")
 """commands with options that had other names in the last release"""
 DEBUG_BEHIND = (
     "lakepond: --debug no longer selects a small preset: write --preset tiny for that, or put --debug before "
@@ -81,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or bool(os.environ.get("LAKEPOND_DEBUG"))
     try:
-        if "--debug" in words[1:] and _with_old_names(words):
+        if "--debug" in words[1:] and _command(words) in WITH_TINY_PRESET:
             print(DEBUG_BEHIND, file=sys.stderr)
             return USAGE
         code = _answer(_old_names(words), debug)
@@ -108,7 +110,7 @@ def program() -> NoReturn:
 def _old_names(words: list[str]) -> list[str]:
     """The words without `--debug`, and with the new names of options that were renamed in this release."""
     words = [word for word in words if word != "--debug"]
-    if not _with_old_names(words):
+    if _command(words) not in WITH_OLD_NAMES:
         return words
     from lakepond.runs.settings import RENAMED
 
@@ -134,8 +136,9 @@ def _old_names(words: list[str]) -> list[str]:
     return found
 
 
-def _with_old_names(words: list[str]) -> bool:
-    return " ".join(words[: 2 if words[:1] == ["train"] else 1]) in WITH_OLD_NAMES
+def _command(words: list[str]) -> str:
+    """The name of the command, like "compare" or "train erl"."""
+    return " ".join(words[: 2 if words[:1] == ["train"] else 1])
 
 
 def _answer(words: list[str], debug: bool) -> int:

@@ -31,7 +31,7 @@ HEADINGS = {
     "mutation_std_max patience inject_every",
     "episode": "episodes noise fitness_episodes validation_slices",
     "learner": "learn_from critics gamma tau actor_rate critic_rate reward_scale width dtype together",
-    "saving": "keep_last keep_every warn_free at_floor push_every",
+    "saving": "keep_checkpoints keep_every warn_free at_floor push_every",
     "rules": " ".join(Rules.__dataclass_fields__),
 }
 """the settings in `--help`, by heading; those without one are changed most often"""

@@ -139,15 +139,15 @@ def of_lake(lake: LakeSize) -> tuple[Workload, Measured]:
 def of_run(folder: Path, lake: LakeSize) -> tuple[Workload, Measured]:
     """The workload of a whole run by its settings, and what is measured of it; raises `RunNotFound`."""
     from lakepond.lake.write.disk_guard import parse_bytes
-    from lakepond.runs import Run, status
+    from lakepond.runs import Run, settings, status
     from lakepond.runs.run import METRICS
 
     run, seen = Run.open(folder), status.look(folder)
-    config = run.config
+    config = settings.renamed(run.config, run.trainer)
     longer = max(1.0, seen.total / seen.done) if seen.total and seen.done else 1.0
     generations = math.ceil(max(1, round(lake.steps / lake.per_commit)) * longer)
     known, keep_every = run.checkpoints(), _whole(config, "keep_every")
-    kept = _whole(config, "keep_last") or 1
+    kept = _whole(config, "keep_checkpoints") or 1
     if keep_every:
         kept += (seen.total or generations) // keep_every
     kept = max(kept, len(known))

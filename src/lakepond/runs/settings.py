@@ -30,7 +30,7 @@ RENAMED: dict[str, str] = {
         "big_samples": "big_replay_ratio",
         "pqn.trace": "lam",
     }.items()
-}
+} | {"compare.portions": "reset_parts", "erl.keep_last": "keep_checkpoints"}
 """`trainer.setting` or `trainer.part.setting` of older runs: the name of that setting now"""
 REMOVED: dict[str, Any] = {"mixture.clone_to": "all"}
 """`trainer.setting` of older runs: the only value that this version can continue with"""

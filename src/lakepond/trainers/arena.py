@@ -1,7 +1,7 @@
 """What `single`, `mixture` and `live` share: the game, the network, and evaluation beside the training.
 
 An evaluation plays whole episodes in environments of its own, with keys that all trainers share, and is
-counted neither in frames nor in the learning.
+counted neither in environment steps nor in the learning.
 """
 
 from __future__ import annotations
@@ -99,9 +99,11 @@ def network_of(config: Any, env: Environment) -> Network:
     )
 
 
-def make_epsilon(kind: Any, start: float, end: float, frames: int, offsets: Sequence[float] = ()) -> Epsilon:
-    """The schedule of an agent whose epsilon reaches its end after `frames` frames."""
-    return Epsilon(kind=kind, start=start, end=end, frames=max(1, frames), offsets=tuple(offsets))
+def make_epsilon(
+    kind: Any, start: float, end: float, env_steps: int, offsets: Sequence[float] = ()
+) -> Epsilon:
+    """The schedule of an agent whose epsilon reaches its end after `env_steps` steps."""
+    return Epsilon(kind=kind, start=start, end=end, env_steps=max(1, env_steps), offsets=tuple(offsets))
 
 
 def check_budget(env_steps: int, name: str, every: int, update: int) -> None:
@@ -176,16 +178,16 @@ def _make_evaluate(
     return jax.jit(play)
 
 
-def evaluation_key(frames: int) -> jax.Array:
-    """The key of the evaluation at `frames`: the same for every run."""
-    return jax.random.fold_in(jax.random.PRNGKey(EVALUATION_SEED), frames // EVALUATION_STEP)
+def evaluation_key(env_steps: int) -> jax.Array:
+    """The key of the evaluation after `env_steps`: the same for every run."""
+    return jax.random.fold_in(jax.random.PRNGKey(EVALUATION_SEED), env_steps // EVALUATION_STEP)
 
 
 def evaluated(
-    evaluate: Evaluator, params: Params, frames: int, *, greedy: bool, named: str = ""
+    evaluate: Evaluator, params: Params, env_steps: int, *, greedy: bool, named: str = ""
 ) -> dict[str, float]:
-    """The metrics of the evaluations of one agent at `frames`."""
-    key = evaluation_key(frames)
+    """The metrics of the evaluations of one agent after `env_steps`."""
+    key = evaluation_key(env_steps)
     scores = {f"evaluation{named}": float(evaluate(params, key).mean())}
     if greedy:
         scores[f"evaluation_greedy{named}"] = float(evaluate(params, key, 0.0).mean())

@@ -7,20 +7,21 @@
       <game>/<arm>/<seed>.lock           locked by the process that does it
 
 Every process takes the next run that is neither done nor locked by another, so starting the command twice
-uses two cores, and starting it again continues. The arms, with equal frames:
+uses two cores, and starting it again continues. The arms, with equal environment steps:
 
     single           A: one agent, PQN
-    mixture          B: four agents, a quarter of the frames each, with resets from one that learned from all
+    mixture          B: four agents, a quarter of the steps each, with resets from one that learned from all
     mixture-restart  B with epsilon back to 1 at each reset
     mixture-keep     B with epsilon going on at each reset
     mixture-last     the best B that was found: epochs as in `single-epochs`, BigAgents that learn twice as
-                     often and faster, and one more after the last frame, which is what is deployed
+                     often and faster, and one more after the last step, which is what is deployed
     mixture-acts     B whose BigAgent acts on half of the lanes and learns all the time, half from its newest
                      rollout and half from all steps so far; the four are cloned from it 32 times
     live             four agents and a fifth that learns from them as they go
     apart            control: four agents that never meet
     clone-best       control: B whose agents continue as copies of the best one; nothing is learned at a reset
     single-resets    control: one agent with resets from its own lake
+    single-epochs-4  control: A with four epochs of PQN
     single-epochs    control: A with more epochs of PQN, so that it takes as many gradient samples as B
     single-lake      A with a lake: half of each of those epochs is drawn from all steps so far
     single-newest    the same, from the newest fifth of the run's steps
@@ -75,6 +76,7 @@ ARMS = (
     "apart",
     "clone-best",
     "single-resets",
+    "single-epochs-4",
     "single-epochs",
 )
 """what can be compared; see above"""
@@ -105,14 +107,14 @@ class CompareConfig:
     """seed of the first of them; choose another one than in runs that were used to choose settings"""
     env_steps: int = 524_288
     """environment steps of each run, over all its agents; rounded down to whole parts"""
-    portions: int = 4
-    """parts of a run of mixture, with a reset between two parts"""
+    reset_parts: int = 4
+    """equal parts of a run of mixture, with a reset between two of them"""
     evaluations: int = 16
     """evaluations per run"""
     evaluation_episodes: int = 32
     """episodes per evaluation"""
     network: Literal["mlp", "cnn", "nature"] = "mlp"
-    """mlp, or cnn as published"""
+    """mlp, cnn (as published for MinAtar) or nature (for Atari)"""
     hidden: tuple[int, ...] = (128,)
     """widths of the layers of the mlp"""
     learning_rate: float = PQNSettings.learning_rate
@@ -120,7 +122,7 @@ class CompareConfig:
     big_replay_ratio: float = 4.0
     """average number of times the big agent trains on a transition"""
     suite: Literal["minatar", "atari", "gymnasium", "gymnax", "module"] = "minatar"
-    """minatar or atari"""
+    """minatar, gymnax: on the device; atari: ale-py; gymnasium: on the host; module: your own"""
 
 
 PRESETS: dict[str, CompareConfig] = {
@@ -137,7 +139,7 @@ PRESETS: dict[str, CompareConfig] = {
     ),
 }
 LIMITS: Limits = dict.fromkeys(
-    ("seeds", "env_steps", "portions", "evaluations", "evaluation_episodes", "hidden"), (1, inf)
+    ("seeds", "env_steps", "reset_parts", "evaluations", "evaluation_episodes", "hidden"), (1, inf)
 ) | {"first_seed": (0, inf), "learning_rate": (0, inf), "big_replay_ratio": (0, inf)}
 
 
@@ -275,18 +277,18 @@ def _do(
 
 def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
     """The settings of a run, and its trainer."""
-    update = PQNSettings().frames
-    if config.env_steps < config.portions * update:
+    update = PQNSettings().update_steps
+    if config.env_steps < config.reset_parts * update:
         raise ConfigError(
-            f"{config.env_steps:,} steps are too few for {config.portions} portions; "
-            f"take at least {config.portions * update:,}."
+            f"{config.env_steps:,} steps are too few for {config.reset_parts} parts between resets; "
+            f"take at least {config.reset_parts * update:,}."
         )
-    portion = config.env_steps // config.portions // update * update
+    part = config.env_steps // config.reset_parts // update * update
     each = max(update, config.env_steps // config.evaluations // update * update)
     shared: dict[str, Any] = {
         "game": job.game,
         "suite": config.suite,
-        "env_steps": portion * config.portions,  # or there were a reset right before the end
+        "env_steps": part * config.reset_parts,  # or there were a reset right before the end
         "seed": job.seed,
         "network": config.network,
         "hidden": config.hidden,
@@ -298,9 +300,9 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
     big: dict[str, Any] = {"big_replay_ratio": config.big_replay_ratio}
     pqn = PQNSettings(learning_rate=config.learning_rate)
     four = dataclasses.replace(MixtureConfig().pqn, learning_rate=config.learning_rate)
-    mixed: dict[str, Any] = {**shared, **big, "pqn": four, "reset_every": portion, "evaluate_every": each}
-    # B learns from the steps of portion i at every later reset
-    epochs = round(four.epochs + config.big_replay_ratio * (config.portions - 1) / 2)
+    mixed: dict[str, Any] = {**shared, **big, "pqn": four, "reset_every": part, "evaluate_every": each}
+    # B learns from the steps of part i at every later reset
+    epochs = round(four.epochs + config.big_replay_ratio * (config.reset_parts - 1) / 2)
     more: dict[str, Any] = {
         **mixed,
         "pqn": dataclasses.replace(four, epochs=epochs),
@@ -333,6 +335,7 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "apart": (MixtureConfig, {**mixed, "share": False}),
         "clone-best": (MixtureConfig, {**mixed, "big_replay_ratio": 0.0}),
         "single-resets": (MixtureConfig, {**mixed, "agents": 1, "pqn": pqn, "pond": 65_536}),
+        "single-epochs-4": (SingleConfig, {**more_epochs, "pqn": dataclasses.replace(pqn, epochs=4)}),
         "single-epochs": (SingleConfig, more_epochs),
         "single-lake": (SingleConfig, lake),
         "single-newest": (SingleConfig, {**lake, "replay_newest": newest}),
@@ -369,7 +372,7 @@ def result_of(folder: Path) -> dict[str, Any]:
     return {
         "curve": curve,
         "resets": [_recovered(reset, curve) for reset in resets if reset["step"] < last["step"]],
-        "frames": last["step"],
+        "frames": last["step"],  # environment steps; the name that older results have
         "samples": max(line["samples"] for line in ends),
         "gradient_steps": max(line["gradient_steps"] for line in ends),
         "seconds": {name: value for name, value in last.items() if name.startswith("seconds_")},
@@ -377,15 +380,15 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 
 def _recovered(reset: dict[str, Any], curve: list[tuple[int, float]]) -> dict[str, Any]:
-    """A reset with the frames from it until an evaluation as good as before it; None: none was."""
-    frames, before, after = reset["step"], reset["evaluation_before"], reset["evaluation_after"]
+    """A reset with the environment steps from it until an evaluation as good as before it; None: none was."""
+    step, before, after = reset["step"], reset["evaluation_before"], reset["evaluation_after"]
 
     def until(score: float) -> int | None:
-        reached = (at - frames for at, found in curve if at > frames and found >= score)
+        reached = (at - step for at, found in curve if at > step and found >= score)
         return 0 if after >= score else next(reached, None)
 
     return {
-        "frames": frames,
+        "frames": step,
         "before": before,
         "after": after,
         "recovery": until(before),

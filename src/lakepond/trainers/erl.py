@@ -45,9 +45,8 @@ from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.limits import Limits, check_limits, check_memory
-from lakepond.trainers.loop import MAY_CHANGE, Loop
+from lakepond.trainers.loop import LAKE, MAY_CHANGE, Loop
 from lakepond.trainers.pushing import Pushing
-from lakepond.trainers.saving import LAKE
 from lakepond.types import Field, Spec, WindowRef
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ class Config:
     together: int = 1
     """episodes embedded at once: 1 for a CPU, 64 or more for a GPU"""
 
-    keep_last: int = 3
+    keep_checkpoints: int = 3
     """newest checkpoints to keep"""
     keep_every: int = 5
     """also keep the checkpoint of every n-th generation"""
@@ -201,7 +200,7 @@ class Config:
         )
 
 
-ALSO_MAY_CHANGE = ("generations", "warn_free", "at_floor")
+ALSO_MAY_CHANGE = ("generations", "keep_checkpoints", "warn_free", "at_floor")
 """settings that may differ when a run is resumed, besides `MAY_CHANGE`"""
 
 PRESETS: dict[str, Config] = {
@@ -227,7 +226,7 @@ LIMITS: Limits = {
         "validation_slices learn_from batch_size width together push_every",
         (0, 1): "signal validation holdout blend_low blend_high mutation_rate gamma tau",
         (0, inf): "seed days instruments market_seed elites children mutation_std mutation_std_max noise "
-        "gradient_steps actor_rate critic_rate reward_scale keep_last keep_every",
+        "gradient_steps actor_rate critic_rate reward_scale keep_checkpoints keep_every",
         (1, 2): "critics",
     }.items()
     for name in names.split()
@@ -576,7 +575,7 @@ def train(
                 config,
                 may_change=(*MAY_CHANGE, *ALSO_MAY_CHANGE),
                 loggers=loggers,
-                keep_last=config.keep_last,
+                keep_last=config.keep_checkpoints,
                 keep_every=config.keep_every,
                 prepare=how.prepare,
             )

@@ -13,8 +13,9 @@ profits are not reinvested. A day's equity marks open positions at the close, af
                       instrument that can be bought: is there any skill?
     random_same_days  the same on the days on which the champion bought: is there skill in what it buys?
 
-The random agents thus match the champion in the number of trades and, since sale targets and the longest
-holding time decide how long positions last, nearly in exposure.
+The random agents thus match the champion in the number of trades. They match it in exposure only as far as
+sale targets and the longest holding time decide how long positions last: where the champion's targets are
+reached sooner than those of random entries, they are invested for longer. The result has both exposures.
 """
 
 from __future__ import annotations

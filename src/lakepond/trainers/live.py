@@ -37,9 +37,8 @@ from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.limits import Limits, check_limits
-from lakepond.trainers.loop import Loop, create_run
+from lakepond.trainers.loop import LAKE, Loop, create_run
 from lakepond.trainers.pushing import Pushing
-from lakepond.trainers.saving import LAKE
 
 if TYPE_CHECKING:
     import jax
@@ -152,7 +151,7 @@ class LiveConfig:
     @property
     def agents_steps(self) -> int:
         """Environment steps of the four in an iteration."""
-        return self.agents * self.pqn.frames
+        return self.agents * self.pqn.update_steps
 
     @property
     def big_steps(self) -> int:
@@ -237,9 +236,9 @@ class LiveState(NamedTuple):
     key: jax.Array
     iterations: jax.Array
     agents_frames: jax.Array
-    """of the four together"""
+    """environment steps of the four together, under the name that checkpoints have for them"""
     big_frames: jax.Array
-    """of the one"""
+    """environment steps of the one"""
 
 
 class LiveMetrics(NamedTuple):
@@ -369,7 +368,9 @@ class LiveAlgorithm:
             return env, (added, (seen.score * seen.over).sum(), seen.over.sum())
 
         keys = jax.random.split(key, self.config.pqn.rollout)
-        env, (added, score, episodes) = jax.lax.scan(step, cast("EnvState", state.big_env), keys)
+        env = cast("EnvState", state.big_env)
+        env = fleet.spread(env) if self.pqn.env.resumes else env
+        env, (added, score, episodes) = jax.lax.scan(step, env, keys)
         return env, added, score.sum(), episodes.sum()
 
     def _learn(
@@ -416,17 +417,18 @@ def build(config: LiveConfig) -> LiveAlgorithm:
     env = arena.make_env(config)
     network = arena.network_of(config, env)
 
-    def epsilon(start: float, frames: int) -> Epsilon:
+    def epsilon(start: float, env_steps: int) -> Epsilon:
         kind, end = config.epsilon_kind, config.epsilon_end
-        return arena.make_epsilon(kind, start, end, int(frames * config.iterations * config.epsilon_share))
+        count = int(env_steps * config.iterations * config.epsilon_share)
+        return arena.make_epsilon(kind, start, end, count)
 
-    of_agents = epsilon(config.epsilon_start, config.pqn.frames)
+    of_agents = epsilon(config.epsilon_start, config.pqn.update_steps)
     big_epsilon, own = epsilon(config.big_epsilon_start, config.big_steps), config.pqn
     batch = config.big_batch
     updates = max(1, round(config.big_replay_ratio * config.steps / batch))
     if config.big_learner == "pqn":
         own = config.big_pqn
-        batch, updates = own.frames // own.minibatches, own.epochs * own.minibatches
+        batch, updates = own.update_steps // own.minibatches, own.epochs * own.minibatches
     settings = dqn.DQNSettings(
         batch=config.big_batch,
         learning_rate=config.big_learning_rate,
@@ -438,10 +440,10 @@ def build(config: LiveConfig) -> LiveAlgorithm:
     return LiveAlgorithm(
         config=config,
         pqn=pqn.PQN(env, network, of_agents, config.pqn, config.iterations),
-        dqn=dqn.DQN(network, settings),
+        dqn=dqn.DQN(network, settings, spread=env.resumes),
         pond=device.DevicePond(env.obs, lanes, capacity, rows=rows, alpha=config.big_alpha),
         big_epsilon=big_epsilon,
-        big_pqn=pqn.PQN(env, network, big_epsilon, own, config.iterations),
+        big_pqn=pqn.PQN(env, network, big_epsilon, own, config.iterations, spread=env.resumes),
         updates=updates,
         batch=batch,
     )

@@ -42,9 +42,8 @@ from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.limits import Limits, check_limits
-from lakepond.trainers.loop import Loop, create_run
+from lakepond.trainers.loop import LAKE, Loop, create_run
 from lakepond.trainers.pushing import Pushing
-from lakepond.trainers.saving import LAKE
 from lakepond.types import Field
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ class MixtureConfig:
     @property
     def update_steps(self) -> int:
         """Environment steps of one update of all agents."""
-        return self.agents * self.pqn.frames
+        return self.agents * self.pqn.update_steps
 
     @property
     def updates(self) -> int:
@@ -192,7 +191,7 @@ class MixtureConfig:
     @property
     def pond_updates(self) -> int:
         """Updates that fill the Pond."""
-        return self.pond // self.pqn.frames
+        return self.pond // self.pqn.update_steps
 
     @property
     def stages(self) -> list[tuple[int, float]]:
@@ -269,11 +268,11 @@ def build(config: MixtureConfig) -> MixtureAlgorithm:
     """The algorithm for these settings; `ConfigError` if they are invalid."""
     check_limits(config, LIMITS)
     arena.check_budget(config.env_steps, "reset_every", config.reset_every, config.update_steps)
-    if config.pond % config.pqn.frames:
+    if config.pond % config.pqn.update_steps:
         raise ConfigError(
             f"a Pond of {config.pond:,} steps is not a multiple of an agent's update of "
-            f"{config.pqn.frames:,} steps; "
-            f"take {max(1, config.pond // config.pqn.frames) * config.pqn.frames:,}."
+            f"{config.pqn.update_steps:,} steps; "
+            f"take {max(1, config.pond // config.pqn.update_steps) * config.pqn.update_steps:,}."
         )
     _ = config.stages  # raises if they do not match
     env = arena.make_env(config)
@@ -295,7 +294,7 @@ def build(config: MixtureConfig) -> MixtureAlgorithm:
     return MixtureAlgorithm(
         config,
         pqn.PQN(env, network, epsilon, config.pqn, config.updates),
-        dqn.DQN(network, settings),
+        dqn.DQN(network, settings, spread=env.resumes),
         arena.make_pond(env.obs, config.agents * config.pqn.envs, config.agents * config.pond),
         make_big_pond(config, env.obs),
     )

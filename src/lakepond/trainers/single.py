@@ -6,8 +6,17 @@ while env_steps < N:
     log, save a checkpoint    killed and started again, it resumes bit for bit
 
 With `replay_share` every epoch is partly drawn from all steps so far: they are poured into a lake in the
-background, and what is drawn from is on the device (`trainers/history.py`, `agents/replay.py`). Which of them
-is set by `replay_newest` and `replay_rewarded`.
+background, and what is drawn from is on the device (`agents/replay.py`). Which of them is set by
+`replay_newest` and `replay_rewarded`.
+
+    agent ──add──▶ recent ──pour──▶ lake ──fill──▶ filled ──draw──▶ agent
+                     └────────────────draw────────────────────────▶
+
+`recent` holds the steps between two checkpoints, or half of all that is held if they are more. When it is
+full, and before every checkpoint, the lake is filled into the other pond, all of it if it fits and else a
+uniform sample, and `recent` starts empty. So a checkpoint needs no pond: its commit of the lake and the
+number of the update determine what it held. A history of the newest N steps is filled from the newest
+N - `recent` steps of the lake, so that it holds no older step when `recent` is full.
 
 With `seeds` several agents train in one program, each as a run of its own that can be resumed by itself.
 """
@@ -27,14 +36,18 @@ import numpy as np
 
 from lakepond import lazy, stopping
 from lakepond.agents.settings import PQNSettings
+from lakepond.errors import ConfigError
+from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
+from lakepond.lake.format.commits import Commit
+from lakepond.lake.read.lake import Lake
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.limits import Limits, check_limits
-from lakepond.trainers.loop import Loop, create_run
+from lakepond.trainers.loop import LAKE, Loop, create_run
 from lakepond.trainers.pushing import Pushing
-from lakepond.trainers.saving import LAKE
+from lakepond.types import Field
 
 if TYPE_CHECKING:
     import jax
@@ -44,15 +57,16 @@ if TYPE_CHECKING:
     from lakepond.agents import pqn as agents_pqn
     from lakepond.agents.pqn import PQN, PQNMetrics, PQNState
     from lakepond.agents.replay import HistoryPonds, HistoryState
+    from lakepond.flow import device_fill
+    from lakepond.pond import device_memory
     from lakepond.trainers import arena
-    from lakepond.trainers import history as histories
     from lakepond.trainers.arena import Evaluator
-    from lakepond.trainers.history import PouredHistory
 else:  # `lakepond train single --help` reads the settings below and imports none of these
     jax, jnp = lazy.Module("jax"), lazy.Module("jax.numpy")
     agents_pqn, replay = lazy.Module("lakepond.agents.pqn"), lazy.Module("lakepond.agents.replay")
-    arena, histories = lazy.Module("lakepond.trainers.arena"), lazy.Module("lakepond.trainers.history")
-    fleet = lazy.Module("lakepond.agents.fleet")
+    fleet, arena = lazy.Module("lakepond.agents.fleet"), lazy.Module("lakepond.trainers.arena")
+    device_fill = lazy.Module("lakepond.flow.device_fill")
+    device_memory = lazy.Module("lakepond.pond.device_memory")
 
 
 @dataclass(frozen=True)
@@ -157,7 +171,7 @@ LIMITS: Limits = {
 def build(config: SingleConfig) -> PQN:
     """The algorithm for these settings; `ConfigError` if they are invalid."""
     check_limits(config, LIMITS)
-    arena.check_budget(config.env_steps, "evaluate_every", config.evaluate_every, config.pqn.frames)
+    arena.check_budget(config.env_steps, "evaluate_every", config.evaluate_every, config.pqn.update_steps)
     env = arena.make_env(config)
     epsilon = arena.make_epsilon(
         config.epsilon_kind,
@@ -166,8 +180,83 @@ def build(config: SingleConfig) -> PQN:
         int(config.env_steps * config.epsilon_share),
     )
     network = arena.network_of(config, env)
-    updates = config.env_steps // config.pqn.frames
+    updates = config.env_steps // config.pqn.update_steps
     return agents_pqn.PQN(env, network, epsilon, config.pqn, updates, spread=env.resumes)
+
+
+# --- the history of a run ------------------------------------------------------------------------------
+
+
+def make_memory(
+    obs: Field,
+    pqn: PQNSettings,
+    steps: int,
+    env_steps: int,
+    checkpoint: int,
+    *,
+    newest: int | None = None,
+    rewarded: float = 0.0,
+    runs: int = 1,
+) -> HistoryPonds:
+    """Ponds of at most `steps` steps together, for a run of `env_steps` and `checkpoint` per checkpoint.
+
+    newest: the size of the history, if it is not all steps; rewarded: see `HistoryPonds`; runs: that have
+    such ponds at a time. Raises `ConfigError` if the steps are too few, `SpecError` if the ponds do not fit
+    the device.
+    """
+    for name, given in {"replay_pond": steps, "replay_newest": newest}.items():
+        if given is not None and given < 2 * pqn.update_steps:
+            raise ConfigError(
+                f"{name} is {given:,} steps, less than two updates of {pqn.update_steps:,}; raise it."
+            )
+    steps = steps if newest is None else min(steps, newest)
+    recent = max(1, min(steps // 2, checkpoint, env_steps) // pqn.update_steps) * pqn.update_steps
+    filled = min(steps - recent, env_steps)
+    ponds = arena.make_pond(obs, pqn.envs, recent), device_fill.pond_for(obs, filled)
+    memory = replay.HistoryPonds(*ponds, rewarded)
+    device_memory.check_fits(runs * (memory.recent.nbytes + memory.filled.nbytes), runs * (recent + filled))
+    return memory
+
+
+class PouredHistory:
+    """A history and its lake; `state` is an argument and a result of the jitted functions."""
+
+    def __init__(
+        self, memory: HistoryPonds, obs: jax.Array, lake: DeviceLake, newest: int | None = None
+    ) -> None:
+        """An empty history of at most the `newest` steps; the first ones start from `obs`, (lanes, ...)."""
+        self.memory, self.lake = memory, lake
+        room = memory.recent.lanes * memory.recent.capacity
+        self._newest = None if newest is None else newest - room  # of the lake: `recent` has the others
+        recent = memory.recent.begin(memory.recent.init(), obs)
+        self.state = replay.HistoryState(recent, memory.filled.init(), jnp.int32(0))
+        self._poured = 0  # steps of each lane of `recent` that are in the lake
+
+    def pour(self, note: dict[str, Any]) -> None:
+        """Hand new steps over to the lake, which writes them in the background; they stay on the device."""
+        recent = self.state.recent
+        arena.pour_new(self.memory.recent, recent, self._poured, self.lake, note, "raise replay_pond")
+        self._poured = int(recent.steps)
+
+    def durable(self, note: dict[str, Any]) -> Commit | None:
+        """The newest commit, once all steps are in it."""
+        self.pour(note)
+        return self.lake.wait()
+
+    def fill(self, commit: int, seed: tuple[int, int]) -> None:
+        """Load a uniform sample of the steps of a commit, the same for the same `seed`; empty `recent`."""
+        with Lake.open(self.lake.path, commit) as lake:
+            filled, newest = self.state.filled, self._newest
+            older = len(lake) if newest is None else min(newest, len(lake))
+            self.state = self.state._replace(filled=None)  # type: ignore[arg-type]  # its memory is reused
+            rng = np.random.default_rng(seed)
+            shape, filled = device_fill.fill(self.memory.filled, filled, lake, rng, newest=newest)
+        self.memory = replace(self.memory, filled=shape)
+        recent = self.memory.recent.empty(self.state.recent)
+        self.state = jax.block_until_ready(replay.HistoryState(recent, filled, jnp.int32(older)))  # type: ignore[no-untyped-call]
+
+
+# --- training ------------------------------------------------------------------------------------------
 
 
 @lazy.jit(static_argnames=("pqn", "memory", "share"), donate_argnames=("state", "history"))
@@ -238,7 +327,7 @@ def run(
     pqn = build(config)
     memory = None
     if config.replay_share:
-        memory = histories.make_memory(
+        memory = make_memory(
             pqn.env.obs,
             config.pqn,
             config.replay_pond,
@@ -318,7 +407,7 @@ class _SingleTraining:
         """the number of the update at which the history was filled"""
         if memory is not None and lake is not None:
             obs, newest = self.state.env.obs, config.replay_newest
-            self.history = histories.PouredHistory(memory, obs, lake, newest)
+            self.history = PouredHistory(memory, obs, lake, newest)
             if checkpoint is not None and 0 < self.updates < pqn.total_updates:
                 self.history.fill(checkpoint.state["lake_commit"], (config.seed, self.updates))
         guard = Guard(kept.folder, unit="evaluation")
@@ -333,9 +422,9 @@ class _SingleTraining:
         return int(self.state.updates)
 
     @property
-    def frames(self) -> int:
+    def env_steps(self) -> int:
         """So far."""
-        return self.updates * self.config.pqn.frames
+        return self.updates * self.config.pqn.update_steps
 
     def _arrays(self) -> dict[str, Any]:
         """The arrays of a checkpoint."""
@@ -343,7 +432,7 @@ class _SingleTraining:
 
     def portion(self) -> int:
         """The number of updates until the next evaluation; 0 if the run has ended or must stop."""
-        total, portion = self.pqn.total_updates, self.config.evaluate_every // self.config.pqn.frames
+        total, portion = self.pqn.total_updates, self.config.evaluate_every // self.config.pqn.update_steps
         if self.updates >= total or not self.loop.continues():
             return 0
         return min(portion - self.updates % portion, total - self.updates)
@@ -372,7 +461,7 @@ class _SingleTraining:
         if self.history is not None:
             began = time.perf_counter()
             self.loop.make_room(self.history.lake)
-            self.history.pour({"frames": self.frames})
+            self.history.pour({"env_steps": self.env_steps})
             self.seconds["pour"] += time.perf_counter() - began
         return sums
 
@@ -381,25 +470,25 @@ class _SingleTraining:
         config, total, loop = self.config, self.pqn.total_updates, self.loop
         metrics = arena.means(sums, count)
         metrics |= arena.evaluated(
-            self.evaluate, self.state.params, self.frames, greedy=config.evaluation_greedy
+            self.evaluate, self.state.params, self.env_steps, greedy=config.evaluation_greedy
         )
         metrics |= {
-            **arena.emulator_frames(config, self.frames),
-            "samples": self.frames * config.pqn.epochs,
+            **arena.emulator_frames(config, self.env_steps),
+            "samples": self.env_steps * config.pqn.epochs,
             "gradient_steps": self.updates * config.pqn.gradient_steps,
-            "env_steps_per_second": count * config.pqn.frames / sum(self.seconds.values()),
+            "env_steps_per_second": count * config.pqn.update_steps / sum(self.seconds.values()),
         }
         if self.history is not None:
             metrics |= {f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()}
         self.seconds = dict.fromkeys(self.seconds, 0.0)
-        number = -(-self.updates // (config.evaluate_every // config.pqn.frames))
-        loop.log(self.frames, metrics, number)
-        self.tell(arena.scores_line(config, self.frames, metrics))
+        number = -(-self.updates // (config.evaluate_every // config.pqn.update_steps))
+        loop.log(self.env_steps, metrics, number)
+        self.tell(arena.scores_line(config, self.env_steps, metrics))
         due = number % config.checkpoint_every == 0 or self.updates == total
         if due:
             if self.history is not None:
                 self._fill()  # so a checkpoint needs no ponds
-            loop.take(number, self._arrays(), {"frames": self.frames})
+            loop.take(number, self._arrays(), {"frames": self.env_steps})
         push = number // config.checkpoint_every % config.push_every == 0
         loop.save(loop.write_taken, push=due and push)
         self.metrics = metrics
@@ -408,7 +497,7 @@ class _SingleTraining:
         """Wait until the lake has all steps, and fill the history from that commit."""
         assert self.history is not None
         began = time.perf_counter()
-        durable = partial(self.history.durable, {"frames": self.frames})
+        durable = partial(self.history.durable, {"env_steps": self.env_steps})
         commit = self.loop.require(LAKE, durable, "because replay reads all steps from the lake")
         assert commit is not None
         poured = time.perf_counter()

@@ -157,7 +157,7 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l width -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l dtype -x -a 'float32 bfloat16'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l together -r
-complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l keep-last -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l keep-checkpoints -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l keep-every -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l warn-free -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from erl' -l at-floor -x -a 'warn stop_saving stop'
@@ -368,7 +368,7 @@ complete -c lakepond -n '__fish_seen_subcommand_from compare' -l arms -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l seeds -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l first-seed -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l env-steps -r
-complete -c lakepond -n '__fish_seen_subcommand_from compare' -l portions -r
+complete -c lakepond -n '__fish_seen_subcommand_from compare' -l reset-parts -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l evaluations -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l evaluation-episodes -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l network -x -a 'mlp cnn nature'
