@@ -88,7 +88,8 @@ assert_close(*jax.tree.map(np.asarray, states))
 
 def test_on_four_devices_environments_are_divided_with_the_same_numbers():
     code = FOUR_DEVICES.format(tests=str(Path(__file__).parent))
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    given = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
+    flags = {"XLA_FLAGS": given, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
