@@ -67,9 +67,10 @@ def render(results: list[dict[str, Any]]) -> str:
         f"$ make soak    # python -m faults --seed {seed}{options}",
         "```",
         "",
-        f"{' to '.join(dates[:1] + dates[1:][-1:])}, {machine()}, code `{first['code']}`, "
+        f"{' to '.join(dates[:1] + dates[1:][-1:])}, {machine()}, "
         f"{sum(r['seconds'] for r in results) / 60:,.0f} minutes of cases, two at a time: "
-        f"**{tried:,} faults, {failed:,} failures.**",
+        f"**{tried:,} faults, {failed:,} failures.** `faults.jsonl` has a digest of the code that each case "
+        "used; a case whose code changes is run again.",
         "",
     ]
     for drill in ABOUT:

@@ -4,9 +4,10 @@
     python -m faults --only "crash points" --seed 3
     python -m faults --minutes 5           the same with fewer rounds
 
-Results are appended to docs/results/faults.jsonl as they come. Started again with the same code, seed and
-minutes, on any machine that has this file, it skips what is done; at the end it writes the result page. Exit
-code 1 if anything did not hold.
+Results are appended to docs/results/faults.jsonl as they come. Started again with the same seed and minutes,
+on any machine that has this file, it skips cases that held and whose code has not changed since: the folders
+of lakepond that the case used, or all of it if the case started other Python processes. At the end it writes
+the result page. Exit code 1 if anything did not hold.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
@@ -47,6 +48,9 @@ from faults import (
 from faults.outcome import Outcome, Skipped
 
 HOME = Path(__file__).parents[2]
+PACKAGE, DRILLS = HOME / "src" / "lakepond", HOME / "tests" / "faults"
+NOT_DRILLS = ("__main__.py", "soak.py", "page.py", *(file.name for file in DRILLS.glob("test_*.py")))
+"""files of that folder on which no result depends"""
 MINUTES = 40.0
 LONGEST = 3600.0
 """seconds after which a case counts as hanging"""
@@ -70,7 +74,7 @@ def cases() -> dict[str, Run]:
     found["many machines: 16 writers, 1 follower"] = lambda scratch, chance, scale: many_machines.drill(
         scratch, chance, seconds=many_machines.SECONDS * scale
     )
-    found["gc beside writers and readers"] = lambda scratch, chance, scale: collectors.drill(
+    found["gc on a server: beside writers and readers"] = lambda scratch, chance, scale: collectors.drill(
         scratch, chance, rounds=times(50, scale)
     )
     for trainer in training.TRAINERS:
@@ -196,18 +200,45 @@ def hostile_inputs(scratch: Path, chance: random.Random, scale: float) -> Outcom
 # --- running -----------------------------------------------------------------------------------------
 
 
-def code_digest() -> str:
-    """Of everything that the results depend on."""
+def code_digest(parts: Iterable[str]) -> str:
+    """Of the drills, and of folders and modules of lakepond."""
     found = hashlib.sha256()
-    for folder in (HOME / "src" / "lakepond", HOME / "tests" / "faults"):
-        for file in sorted(folder.rglob("*.py")):
-            found.update(str(file.relative_to(HOME)).encode() + file.read_bytes())
+    drills = [file for file in DRILLS.glob("*.py") if file.name not in NOT_DRILLS]
+    chosen = [PACKAGE / part for part in parts]
+    files = [file for path in chosen for file in ([path] if path.is_file() else path.rglob("*.py"))]
+    for file in sorted({*drills, *files}):
+        found.update(str(file.relative_to(HOME)).encode() + file.read_bytes())
     return found.hexdigest()[:12]
+
+
+class Used:
+    """Which folders and modules of lakepond this process uses; [""]: all, for it started other processes."""
+
+    def __init__(self) -> None:
+        self._processes = False
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, args: tuple[Any, ...]) -> None:
+        if event in ("os.fork", "os.posix_spawn", "os.exec"):
+            self._processes = True
+        elif event == "subprocess.Popen":
+            self._processes |= any("python" in str(word) for word in (args[0], *args[1][:2]))
+
+    def parts(self) -> list[str]:
+        """Their names, like "lake" and "types.py"."""
+        if self._processes:
+            return [""]
+        loaded = [
+            Path(module.__file__)
+            for module in list(sys.modules.values())
+            if getattr(module, "__file__", None)
+        ]
+        return sorted({file.relative_to(PACKAGE).parts[0] for file in loaded if file.is_relative_to(PACKAGE)})
 
 
 def run_case(name: str, seed: int, scale: float) -> dict[str, Any]:
     """One case in this process."""
-    began = time.monotonic()
+    began, used = time.monotonic(), Used()
     drill, _, case = name.partition(": ")
     home = fast_folder() if drill == "crash points" else None
     with tempfile.TemporaryDirectory(prefix="lakepond-faults-", dir=home) as scratch:
@@ -218,7 +249,9 @@ def run_case(name: str, seed: int, scale: float) -> dict[str, Any]:
         except Exception as error:
             outcome = Outcome(drill, case, tried=1, failures=[f"the drill: {type(error).__name__}: {error}"])
     outcome.drill, outcome.case = drill, case
-    return {**asdict(outcome), "seconds": round(time.monotonic() - began, 1)}
+    parts = used.parts()
+    code = {"parts": parts, "code": code_digest(parts)}
+    return {**asdict(outcome), "seconds": round(time.monotonic() - began, 1), **code}
 
 
 def run_as_process(name: str, seed: int, scale: float) -> dict[str, Any]:
@@ -243,17 +276,20 @@ def run_as_process(name: str, seed: int, scale: float) -> dict[str, Any]:
         why = f"it did not end within {LONGEST:,.0f} s"
     except (ValueError, IndexError):
         why = f"its process ended with {done.returncode}: {done.stderr[-400:]}"
-    return {**asdict(Outcome(drill, case, tried=1, failures=[why])), "seconds": LONGEST}
+    code = {"parts": [""], "code": code_digest([""])}
+    return {**asdict(Outcome(drill, case, tried=1, failures=[why])), "seconds": LONGEST, **code}
 
 
 def read_results(file: Path, key: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The results so far of this code with this seed, by the name of the case."""
+    """The cases that held with this seed and length and with the present code, by their names."""
     lines = file.read_text().splitlines() if file.exists() else []
     found = [json.loads(line) for line in lines if line.endswith("}")]
     return {
-        ": ".join(filter(None, (each["drill"], each["case"]))): each
+        f"{each['drill']}: {each['case']}": each
         for each in found
-        if all(each.get(name) == value for name, value in key.items())
+        if not each["failures"]
+        and all(each.get(name) == value for name, value in key.items())
+        and each["code"] == code_digest(each["parts"])
     }
 
 
@@ -276,7 +312,7 @@ def main() -> int:
     if given.case:
         print(json.dumps(run_case(given.case, given.seed, scale)))  # noqa: T201
         return 0
-    key = {"code": code_digest(), "seed": given.seed, "minutes": given.minutes}
+    key = {"seed": given.seed, "minutes": given.minutes}
     done = read_results(given.results, key)
     wanted = [name for name in cases() if given.only in name]
     given.results.parent.mkdir(parents=True, exist_ok=True)
