@@ -68,7 +68,7 @@ else
 	@echo "Choose the learning rate as docs/results/mixture.md says, and continue: make results RATE=0.0005"
 endif
 
-# Every fault drill at length, about 40 minutes; started again it skips what is done. Writes docs/results/faults.md.
+# Every fault drill at length, one to two hours; started again it skips what has held. Writes docs/results/faults.md.
 soak: $(VENV)/.installed-test $(VENV)/.tools  ## every fault drill at length; ARGS='--only signals' runs a part
 	PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
 

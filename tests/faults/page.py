@@ -56,8 +56,8 @@ def render(results: list[dict[str, Any]]) -> str:
     tried, failed = sum(r["tried"] for r in results), sum(len(r["failures"]) for r in results)
     dates = sorted({r["date"] for r in results})
     first = results[0]
-    seed, minutes = first["seed"], first["minutes"]
-    options = "" if minutes == 40 else f" --minutes {minutes:g}"
+    seed, scale = first["seed"], first["scale"]
+    options = "" if scale == 1 else f" --scale {scale:g}"
     lines = [
         "# Faults",
         "",

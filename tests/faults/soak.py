@@ -1,10 +1,10 @@
 """The whole soak: every drill at length, two cases at a time, each in a process of its own.
 
-    python -m faults                       about 40 minutes on two quiet cores
+    python -m faults                       one to two hours on two quiet cores
     python -m faults --only "crash points" --seed 3
-    python -m faults --minutes 5           the same with fewer rounds
+    python -m faults --scale 0.1           the same with a tenth of the rounds
 
-Results are appended to docs/results/faults.jsonl as they come. Started again with the same seed and minutes,
+Results are appended to docs/results/faults.jsonl as they come. Started again with the same seed and scale,
 on any machine that has this file, it skips cases that held and whose code has not changed since: the folders
 of lakepond that the case used, or all of it if the case started other Python processes. At the end it writes
 the result page. Exit code 1 if anything did not hold.
@@ -51,7 +51,6 @@ HOME = Path(__file__).parents[2]
 PACKAGE, DRILLS = HOME / "src" / "lakepond", HOME / "tests" / "faults"
 NOT_DRILLS = ("__main__.py", "soak.py", "page.py", *(file.name for file in DRILLS.glob("test_*.py")))
 """files of that folder on which no result depends"""
-MINUTES = 40.0
 LONGEST = 3600.0
 """seconds after which a case counts as hanging"""
 RECORDED = ("commit", "retention", "repair", "checkpoint", "rewind", "push", "local budget", "import")
@@ -264,8 +263,8 @@ def run_as_process(name: str, seed: int, scale: float) -> dict[str, Any]:
         name,
         "--seed",
         str(seed),
-        "--minutes",
-        str(scale * MINUTES),
+        "--scale",
+        str(scale),
     ]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HOME / "tests"), *filter(None, sys.path)])}
     drill, _, case = name.partition(": ")
@@ -298,7 +297,7 @@ def main() -> int:
         prog="python -m faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="about how long, on two quiet cores")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the rounds of the whole soak")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("--results", type=Path, default=HOME / "docs" / "results" / "faults.jsonl")
@@ -308,11 +307,10 @@ def main() -> int:
     parser.add_argument("--case", help=argparse.SUPPRESS)
     given = parser.parse_args()
     heed_signals()
-    scale = given.minutes / MINUTES
     if given.case:
-        print(json.dumps(run_case(given.case, given.seed, scale)))  # noqa: T201
+        print(json.dumps(run_case(given.case, given.seed, given.scale)))  # noqa: T201
         return 0
-    key = {"seed": given.seed, "minutes": given.minutes}
+    key = {"seed": given.seed, "scale": given.scale}
     done = read_results(given.results, key)
     wanted = [name for name in cases() if given.only in name]
     given.results.parent.mkdir(parents=True, exist_ok=True)
@@ -320,7 +318,9 @@ def main() -> int:
     print(f"{len(wanted)} cases, {sum(name in done for name in wanted)} done before", flush=True)  # noqa: T201
     with ThreadPoolExecutor(given.jobs) as pool:
         futures = {
-            pool.submit(run_as_process, name, given.seed, scale): name for name in wanted if name not in done
+            pool.submit(run_as_process, name, given.seed, given.scale): name
+            for name in wanted
+            if name not in done
         }
         for future in as_completed(futures):
             result = {**future.result(), **key, "date": time.strftime("%Y-%m-%d", time.gmtime())}

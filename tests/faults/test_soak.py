@@ -14,14 +14,14 @@ def result(**more):
         "case": "commit",
         "failures": [],
         "seed": 0,
-        "minutes": 40.0,
+        "scale": 1.0,
         **code,
         **more,
     }
 
 
 def test_results_of_other_code_and_failures_are_not_kept(tmp_path):
-    file, key = tmp_path / "faults.jsonl", {"seed": 0, "minutes": 40.0}
+    file, key = tmp_path / "faults.jsonl", {"seed": 0, "scale": 1.0}
     kept = result()
     others = [
         result(case="merge", code="0" * 12),
