@@ -221,7 +221,7 @@ class Used:
         if event in ("os.fork", "os.posix_spawn", "os.exec"):
             self._processes = True
         elif event == "subprocess.Popen":
-            self._processes |= any("python" in str(word) for word in (args[0], *args[1][:2]))
+            self._processes |= any(Path(str(word)).name.startswith("python") for word in args[1])
 
     def parts(self) -> list[str]:
         """Their names, like "lake" and "types.py"."""
