@@ -93,7 +93,7 @@ def test_on_four_devices_environments_are_divided_with_the_same_numbers():
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         env={**os.environ, **flags},
         check=False,
     )
