@@ -69,7 +69,8 @@ import sys
 sys.path.insert(0, {tests!r})
 import jax
 import numpy as np
-from test_fleet import MinAtar, assert_close, make_pqn
+from lakepond.envs.minatar import MinAtar
+from test_fleet import assert_close, make_pqn
 
 assert jax.device_count() == 4
 env = MinAtar("Breakout")
