@@ -69,7 +69,8 @@ import sys
 sys.path.insert(0, {tests!r})
 import jax
 import numpy as np
-from test_fleet import MinAtar, assert_close, make_pqn
+from lakepond.envs.minatar import MinAtar
+from test_fleet import assert_close, make_pqn
 
 assert jax.device_count() == 4
 env = MinAtar("Breakout")
@@ -94,7 +95,7 @@ def test_on_four_devices_environments_are_divided_with_the_same_numbers():
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         env={**os.environ, **flags},
         check=False,
     )

@@ -324,7 +324,7 @@ def test_on_four_accelerators_whole_runs_find_the_numbers_of_one_cpu(
         [sys.executable, "-W", "ignore", "-c", code],
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=900,
         env={**os.environ, **flags},
         check=False,
     )
