@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help train test lint bench results soak peers peers-torchrl peers-d3rlpy docs release clean
+.PHONY: help train test lint bench results keep-results soak peers peers-torchrl peers-d3rlpy docs release clean
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -51,12 +51,14 @@ lint: $(VENV)/.installed-lint  ## format, lint, types, direction of imports
 bench: .venv-bench/.installed  ## speed beside other libraries, in a venv of its own
 	.venv-bench/bin/python -m benchmarks $(ARGS)
 
-# The long ones. Each goes on where it was stopped; their pages under docs/results name the command and the machine.
-# The designs of docs/results/mixture.md; RATE, the learning rate, is what its tuning gives.
+# The long ones. Each resumes where it was stopped; their pages under docs/results name the command and the machine.
+# The runs of docs/results/mixture.md that are done are in docs/results/mixture/runs and are not repeated; `make
+# keep-results` copies new ones there. RATE, the learning rate, is what the tuning gives.
 MIXTURE = --games Breakout Freeway SpaceInvaders Asterix --first-seed 100 --hidden 256 128 --learning-rate $(RATE)
 results: $(VENV)/.installed-test  ## the long experiments of docs/results; resumable
 	$(BIN)/lakepond train erl --preset eigen2 --out runs/eigen2 $(if $(wildcard runs/eigen2/config.json),--resume)
 	$(BIN)/python -m benchmarks.market_study --folder runs/market --page docs/results/erl.md
+	mkdir -p runs && cp -rn docs/results/mixture/runs/. runs/
 	for rate in 0.00025 0.0005 0.001; do $(BIN)/lakepond compare --folder runs/tuning-$$rate --learning-rate $$rate --games Breakout Freeway \
 	  --env-steps 1000000 --first-seed 90 --seeds 1 --hidden 256 128 --arms single-epochs single-lake mixture mixture-acts || exit; done
 ifdef RATE
@@ -67,6 +69,9 @@ ifdef RATE
 else
 	@echo "Choose the learning rate as docs/results/mixture.md says, and continue: make results RATE=0.0005"
 endif
+
+keep-results:  ## copy the results of finished comparison runs to docs/results, to be committed
+	cd runs && find . -regex './\(tuning\|mixture\)-.*/\(result\|settings\)\.json' -exec cp --parents {} ../docs/results/mixture/runs/ \;
 
 # Every fault drill at length, one to two hours; started again it skips what has held. Writes docs/results/faults.md.
 soak: $(VENV)/.installed-test $(VENV)/.tools  ## every fault drill at length; ARGS='--only signals' runs a part
