@@ -371,7 +371,7 @@ SEEDS = 3
 
 def compare_words(folder: Path) -> list[str]:
     options = {"games": "Breakout", "arms": "single", "seeds": SEEDS, "env-steps": 8_192, "evaluations": 8}
-    options |= {"evaluation-episodes": 4, "hidden": 8, "portions": 2}
+    options |= {"evaluation-episodes": 4, "hidden": 8, "reset-parts": 2}
     return ["compare", "--folder", str(folder), *(str(w) for k, v in options.items() for w in (f"--{k}", v))]
 
 

@@ -93,8 +93,8 @@ class Atari:
             return handle, obs
 
         handle, obs = begin(jax.random.randint(key, (count,), 0, 2**30))
-        none = jnp.zeros(count, bool)
-        return EnvState((handle, none, none), obs, jnp.zeros(count, jnp.int32), jnp.zeros(count))
+        ended = jnp.zeros(count, bool), jnp.zeros(count, bool)  # two: one array cannot be donated twice
+        return EnvState((handle, *ended), obs, jnp.zeros(count, jnp.int32), jnp.zeros(count))
 
     def step(self, state: EnvState, action: jax.Array, key: jax.Array) -> tuple[EnvState, EnvStep]:
         """One step of every emulator; sticky actions are its own, so the key is not used."""
