@@ -172,12 +172,13 @@ class PlainReplay:
             step = self.all[ids[-1]]
             if not cross and (step["terminated"] or step["truncated"]):
                 break
-            later = [i for i in range(ids[-1] + 1, self.recorded) if self.all[i]["stream"] == step["stream"]]
-            if not later or step["alone"] or self.all[later[0]]["alone"]:
+            later = (i for i in range(ids[-1] + 1, self.recorded) if self.all[i]["stream"] == step["stream"])
+            following = next(later, None)
+            if following is None or step["alone"] or self.all[following]["alone"]:
                 break
-            if not cross and not self._continues(later[0], step):
+            if not cross and not self._continues(following, step):
                 break
-            ids.append(later[0])
+            ids.append(following)
         return ids
 
     def _continues(self, step_id: int, previous: Step) -> bool:

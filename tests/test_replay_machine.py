@@ -37,6 +37,8 @@ from lakepond.types import Tree, leaves, rebuild
 from reference import WORLDS, PlainReplay, same_bytes
 
 STREAMS = 3
+WALKS = settings().max_examples if os.environ.get("LAKEPOND_HYPOTHESIS") == "soak" else 25
+"""of each kind of observation"""
 
 
 def stack(trees: list[Tree]) -> Tree:
@@ -288,9 +290,7 @@ class ReplayMachine(RuleBasedStateMachine):
                 self.links_agree()
         elif live := self.model.live():
             with lp.Lake.open(path) as lake:
-                batch = lake.steps(live)
-                for i, step_id in enumerate(live):
-                    self.agrees(batch, i, step_id)
+                self.all_agree(lake.steps(live), live)
         self.replay = original
 
     @precondition(lambda self: self.forks)
@@ -334,6 +334,16 @@ class ReplayMachine(RuleBasedStateMachine):
         assert batch.extras["log_prob"][i] == step["log_prob"]
         assert batch.terminated[i] == last["terminated"]
         assert batch.truncated[i] == last["truncated"]
+
+    def all_agree(self, batch: lp.Batch, ids: list[int]) -> None:
+        """Compare single steps with the model, all at once."""
+        steps = [self.model.all[step_id] for step_id in ids]
+        assert batch.step_id.tolist() == ids
+        for name in ("stream", "reward", "terminated", "truncated"):
+            assert getattr(batch, name).tolist() == [step[name] for step in steps]
+        assert batch.extras["log_prob"].tolist() == [step["log_prob"] for step in steps]
+        for name in ("obs", "next_obs", "action"):
+            assert same_bytes(getattr(batch, name), stack([step[name] for step in steps]))
 
     @precondition(lambda self: self.model.live())
     @rule(n=st.integers(1, 6), seed=st.integers(0, 9))
@@ -379,9 +389,7 @@ class ReplayMachine(RuleBasedStateMachine):
     def recent(self, share: float) -> None:
         live = self.model.live()
         count = max(1, int(share * len(live)))
-        batch = self.replay.recent(count)
-        for i, step_id in enumerate(live[-count:]):
-            self.agrees(batch, i, step_id)
+        self.all_agree(self.replay.recent(count), live[-count:])
 
     @precondition(lambda self: self.model.live())
     @rule(stream=st.integers(0, STREAMS - 1), share=st.floats(0, 1))
@@ -455,9 +463,7 @@ class ReplayMachine(RuleBasedStateMachine):
         live = self.model.live()
         assert len(self.replay) == len(live)
         if live:
-            batch = self.replay.steps(live)
-            for i, step_id in enumerate(live):
-                self.agrees(batch, i, step_id)
+            self.all_agree(self.replay.steps(live), live)
 
     @invariant()
     def counts_add_up(self) -> None:
@@ -476,7 +482,7 @@ def walk(world: str, examples: int, **more: bool) -> None:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_replay_is_the_twin_of_a_plain_list(world: str) -> None:
-    walk(world, 40)
+    walk(world, WALKS)
 
 
 def test_a_replay_with_a_lake_is_the_twin_of_a_plain_list() -> None:

@@ -311,7 +311,6 @@ def check(seed: int, histories: Histories, machines: tuple[Machine, Machine]) ->
 
 
 def test_two_machines_with_one_chain_never_write_two_histories(histories, disk, monkeypatch, caplog):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no machine of the model loses power
     monkeypatch.setattr(Commit, "from_json", cache(Commit.from_json))  # there are eight
     caplog.set_level(logging.CRITICAL, "lakepond")
     outcomes = set()

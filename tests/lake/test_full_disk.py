@@ -309,12 +309,12 @@ def test_a_replay_that_could_not_be_closed_is_pushed_when_it_can_be(disk, tmp_pa
 
 
 def test_a_replay_that_is_dropped_after_a_failed_commit_dies(disk, caplog):
-    """Ten times in one process: its lake is free again, and its memory is."""
+    """Four times in one process: its lake is free again, and its memory is."""
     record_one = lp.Replay.open(disk / "lake", spec_of(WORLD), capacity=500)
     record(record_one, WORLD, 0, 10)
     record_one.close()
     ballast = use_up(disk)
-    for attempt in range(10):
+    for attempt in range(4):
         replay = lp.Replay.open(disk / "lake", capacity=500)
         record(replay, WORLD, 10, 60)
         with pytest.raises(OSError, match="No space"):

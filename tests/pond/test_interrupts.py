@@ -95,11 +95,19 @@ def line_that_publishes() -> tuple[str, int]:
     return "pond.py", first + at
 
 
+def moments(lines: list[tuple[str, int]], offset: int) -> list[int]:
+    """Every line when it is first and when it is last reached, and every fourth moment in between."""
+    first = {line: at for at, line in reversed(list(enumerate(lines)))}
+    last = {line: at for at, line in enumerate(lines)}
+    return sorted({*first.values(), *last.values(), *range(offset, len(lines), 4)})
+
+
 @pytest.mark.parametrize(
-    ("before", "count", "cut"), [(5, 1, False), (30, 1, True), (5, 4, True), (30, 4, False)]
+    ("before", "count", "cut", "offset"),
+    [(5, 1, False, 0), (30, 1, True, 1), (5, 4, True, 2), (30, 4, False, 3)],
 )
-def test_an_interrupted_record_is_complete_or_absent(before, count, cut):
-    """Every line of an append in turn, each on the same state; absent up to the line that publishes it."""
+def test_an_interrupted_record_is_complete_or_absent(before, count, cut, offset):
+    """The lines of an append in turn, each on the same state; absent up to the line that publishes it."""
 
     made = lp.Replay(spec_of(WORLD), 12, alpha=0.6)
     for n in range(before):
@@ -127,7 +135,7 @@ def test_an_interrupted_record_is_complete_or_absent(before, count, cut):
     assert publishes > 20
     assert len(lines) > publishes + 40  # updating links and priorities
     expected = checked(complete)
-    for line in range(len(lines)):
+    for line in moments(lines, offset):
         replay = new_replay()
         assert interrupted(line, lambda replay=replay: record(replay), APPEND).lines == lines[: line + 1]
         present = replay.recorded == before + 5 + count
@@ -156,12 +164,13 @@ def test_an_interrupted_growth_leaves_a_replay_that_goes_on(monkeypatch):
         slab._map[:kept] = before[:kept]
 
     monkeypatch.setattr(Slab, "grow", move)
-    spec = lp.Spec(obs=lp.Field((1 << 17,), "uint8", rows=None))
+    spec = lp.Spec(obs=lp.Field((mmap.PAGESIZE,), "uint8", rows=None))
     for line in range(2_000):
         replay = lp.Replay(spec, 200)
 
         def record(first: int, count: int, replay: lp.Replay = replay) -> None:
-            obs = np.repeat(np.arange(first, first + count + 1, dtype=np.uint8)[:, np.newaxis], 1 << 17, 1)
+            numbers = np.arange(first, first + count + 1, dtype=np.uint8)
+            obs = np.repeat(numbers[:, np.newaxis], mmap.PAGESIZE, 1)
             zeros, flags = np.zeros(count, np.int64), np.zeros(count, bool)
             replay.record(
                 obs=obs[:-1],
@@ -183,20 +192,21 @@ def test_an_interrupted_growth_leaves_a_replay_that_goes_on(monkeypatch):
         record(done, 1)
         record(done + 1, 70)
         store.check()
-        assert (replay.recent(done + 71).obs[:, ::1024] == np.arange(done + 71)[:, np.newaxis]).all()
+        assert (replay.recent(done + 71).obs[:, ::32] == np.arange(done + 71)[:, np.newaxis]).all()
         if not interrupt.raised:
             return
     pytest.fail("there are more lines than that")
 
 
 def test_an_interrupted_change_of_layout_leaves_the_one_before():
-    """Every line in turn of the step that tells the row axis; then one that tells nothing."""
+    """The lines of the step that shows the row axis in turn; then a step that shows nothing."""
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (24, 24, 5), dtype=np.uint8)
     pair = rng.integers(0, 256, (2, 24, 24, 4), dtype=np.uint8)
     flat = np.zeros((24, 24, 4), np.uint8)
     rest = {"action": 0, "reward": 0.0, "terminated": False, "truncated": False}
-    for line in range(2_000):
+
+    def attempt(line: int | None) -> Interrupt:
         replay = lp.Replay(lp.Spec(obs=lp.Field((24, 24, 4), "uint8")), 100)
         replay.record(obs=flat, next_obs=flat, **rest)
         moved = {"obs": frames[..., :4], "next_obs": frames[..., 1:]}
@@ -206,9 +216,13 @@ def test_an_interrupted_change_of_layout_leaves_the_one_before():
         assert np.array_equal(newest.obs[0], pair[0])
         assert np.array_equal(newest.next_obs[0], pair[1])
         assert not oldest.obs[0].any()
-        if not interrupt.raised:
-            return
-    pytest.fail("there are more lines than that")
+        return interrupt
+
+    attempt(None)  # what is done once in a process is done
+    lines = attempt(None).lines
+    assert len(lines) > 100
+    for line in moments(lines, 0):
+        assert attempt(line).raised
 
 
 def test_an_interrupted_clear_forgets_all_or_nothing():
