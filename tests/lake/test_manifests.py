@@ -442,6 +442,8 @@ def test_a_commit_stays_small_over_thousands_of_commits(tmp_path, monkeypatch):
             record(replay, "frames first", n, n + 1)
             number = replay.commit().number
             sizes.append((path / "commits" / commits.file_name(number)).stat().st_size)
+        settle(replay)  # merging is behind on a busy machine
+        replay.commit()
     assert max(sizes) < 1.5 * max(sizes[:100])
     with lp.Lake.open(path) as lake:
         assert {1, 2} <= levels(lake)

@@ -74,7 +74,7 @@ def peak():
 
 path = Path(sys.argv[1])
 merged = []
-done, merge.MOST_FILES = merge.merge, 450
+done, merge.MOST_FILES = merge.merge, 520
 maintenance.merge = lambda *args: merged.append(done(*args)) or merged[-1]
 with large_lakes.continued(path, capacity=200) as replay:  # merges while it grows
     for _ in range(80):

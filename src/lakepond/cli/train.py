@@ -17,7 +17,7 @@ from lakepond import formats
 from lakepond.cli import words
 from lakepond.cli.options import at_least, optional
 from lakepond.cli.settings import options_of
-from lakepond.cli.training import GpuShare, Ray, Training, Workers, after_interrupt, check_free, next_run
+from lakepond.cli.training import GpuShare, Ray, TrainCommand, Workers, after_interrupt, check_free, next_run
 from lakepond.envs.market_rules import Rules
 from lakepond.trainers.erl import PRESETS, Config
 
@@ -41,7 +41,7 @@ NOTHING_GIVEN = ErlOptions()
 
 
 @dataclass(frozen=True)
-class TrainErl(Training):
+class TrainErl(TrainCommand):
     """Evolve and train a population of agents on a market; a run can be resumed at any time.
 
     Example: lakepond train erl --preset demo

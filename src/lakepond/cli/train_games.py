@@ -14,7 +14,7 @@ from tyro.conf import arg
 from lakepond.cli import words
 from lakepond.cli.options import at_least, optional
 from lakepond.cli.settings import options_of
-from lakepond.cli.training import GpuShare, Ray, Training, after_interrupt, check_free, next_run
+from lakepond.cli.training import GpuShare, Ray, TrainCommand, after_interrupt, check_free, next_run
 from lakepond.errors import ConfigError
 from lakepond.trainers import live, mixture, single
 
@@ -40,7 +40,7 @@ NO_SINGLE, NO_MIXTURE, NO_LIVE = SingleOptions(), MixtureOptions(), LiveOptions(
 
 
 @dataclass(frozen=True)
-class _Game(Training):
+class _Game(TrainCommand):
     """The options that the trainers of games have in common."""
 
     preset: Literal["minatar", "published", "atari", "tiny"] = "minatar"

@@ -27,7 +27,7 @@ NOWHERE = "none"
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainCommand:
     """The options that every trainer has; `preset`, `out` and `settings` are declared again by each."""
 
     trainer: ClassVar[str]
