@@ -319,7 +319,8 @@ def test_on_four_accelerators_whole_runs_find_the_numbers_of_one_cpu(
     tmp_path, whole_single, whole, whole_live
 ):
     code = FOUR_DEVICES.format(tests=TESTS, folder=str(tmp_path))
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    given = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
+    flags = {"XLA_FLAGS": given, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         capture_output=True,
