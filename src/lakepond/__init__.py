@@ -47,12 +47,11 @@ if TYPE_CHECKING:
     from lakepond.lake.format.snapshots import Snapshot
     from lakepond.lake.read.lake import Lake, LakeStats
     from lakepond.lake.repair import repair
-    from lakepond.replay import Replay, fill
+    from lakepond.replay import Replay
     from lakepond.types import Batch, Field, RowSource, Spec, Stats, WindowRef
 
 _HOMES = {
     "Replay": "replay",
-    "fill": "replay",
     "FollowedReplay": "followed",
     "Lag": "flow.following.lag",
     "WriterLag": "flow.following.lag",
@@ -84,7 +83,6 @@ __all__ = [
     "Mixture",
     "mix",
     "Lake",
-    "fill",
     "repair",
     "Cloud",
     "UploadStatus",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -428,9 +427,3 @@ class Replay(Persistent):
 
     def __repr__(self) -> str:
         return f"Replay({self.stats()})"
-
-
-def fill(lake: Lake, replay: Replay, count: int, *, rng: np.random.Generator) -> None:
-    """Use `replay.fill_from(lake, count, rng=...)`; this will be removed in 0.3."""
-    warnings.warn("use replay.fill_from(lake, count, rng=...)", DeprecationWarning, stacklevel=2)
-    replay.fill_from(lake, count, rng=rng)

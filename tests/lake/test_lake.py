@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -349,20 +349,6 @@ def test_fill_is_exactly_uniform_and_without_replacement(tmp_path):
     with pytest.raises(lp.TooFewSteps):
         lp.Replay(spec_of(world), 500).fill_from(lake, 201, rng=np.random.default_rng(0))
     lake.close()
-
-
-@pytest.mark.parametrize("alias", ["lake.fill", "lp.fill"])
-def test_the_old_names_of_fill_from_warn_and_name_it(tmp_path, alias):
-    with lp.Replay.open(tmp_path / "lake", spec_of("vector"), capacity=50) as replay:
-        record(replay, "vector", 0, 50)
-    with lp.Lake.open(tmp_path / "lake") as lake:
-        expected, filled = lp.Replay(lake.spec, 50), lp.Replay(lake.spec, 50)
-        expected.fill_from(lake, 20, rng=np.random.default_rng(0))
-        fill = lake.fill if alias == "lake.fill" else partial(lp.fill, lake)
-        with pytest.warns(DeprecationWarning, match=r"use replay\.fill_from\(lake, count, rng=") as warned:
-            fill(filled, 20, rng=np.random.default_rng(0))
-        assert [each.filename for each in warned] == [__file__]  # the caller's line
-        assert same_batch(filled.recent(20), expected.recent(20))
 
 
 def test_a_filled_replay_takes_no_more_than_one_that_recorded(tmp_path):

@@ -123,7 +123,7 @@ class Mixture:
 
 
 def _has_priorities(source: Any) -> bool:
-    return isinstance(source, Sampler) and source._pond.priorities is not None
+    return isinstance(source, Sampler) and source.prioritized
 
 
 def _joined(trees: list[Tree]) -> Tree:

@@ -31,6 +31,11 @@ class Sampler:
         self._rng = np.random.default_rng(seed)
         self._warned = False
 
+    @property
+    def prioritized(self) -> bool:
+        """Whether steps are sampled by priority (`alpha`)."""
+        return self._pond.priorities is not None
+
     def _warn_of_nan(self) -> None:
         self._warned = True
         warnings.warn(
@@ -78,7 +83,7 @@ class Sampler:
         pond = self._pond
         rng = self._generator(rng)
         check_arguments(batch_size, n_step, gamma, sequence_length, replace)
-        if beta is not None and pond.priorities is None:
+        if beta is not None and not self.prioritized:
             raise SampleError("beta needs priorities; create the replay with Replay(..., alpha=0.6).")
 
         def choose() -> Array:

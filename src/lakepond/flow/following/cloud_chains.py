@@ -181,7 +181,7 @@ class CloudChains:
         for chain, commit in heads.items():
             home = writers.home(self.path, chain)
             for folder in (home / "segments", home / "commits"):
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folders(folder)
             _cache(home / "commits", commit)
             age = time.time() - datetime.fromisoformat(commit.time).timestamp()
             lease = self._lease(chain) if age > self._unleased else None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -58,13 +57,6 @@ class LakeStats:
     def ratio(self) -> float:
         """Compression ratio: `bytes_plain` divided by `bytes_on_disk`."""
         return self.bytes_plain / self.bytes_on_disk if self.bytes_on_disk else 1.0
-
-
-class Fillable(Protocol):
-    """A replay that a lake can fill."""
-
-    def fill_from(self, lake: Lake, count: int, *, rng: np.random.Generator) -> None:
-        """Append exactly `count` live steps of a lake, drawn uniformly without replacement."""
 
 
 class Lake(Sampled, Exports):
@@ -260,11 +252,6 @@ class Lake(Sampled, Exports):
         cloud, and skipped otherwise. progress: called as `progress(done, total)` after each file, in bytes.
         """
         verify(self, progress=progress)
-
-    def fill(self, into: Fillable, count: int, *, rng: np.random.Generator) -> None:
-        """Use `replay.fill_from(lake, count, rng=...)`; this will be removed in 0.3."""
-        warnings.warn("use replay.fill_from(lake, count, rng=...)", DeprecationWarning, stacklevel=2)
-        into.fill_from(self, count, rng=rng)
 
     def compact(self, *, keep_last: int | None = None, keep_every: int | None = None) -> None:
         """Merge small files into larger ones, publish a new commit with the same steps, and switch to it.
