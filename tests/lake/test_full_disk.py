@@ -18,7 +18,7 @@ from test_lake import agrees, all_there, record, spec_of
 
 import lakepond as lp
 from lakepond.flow.device_to_lake import DeviceLake, Lanes
-from lakepond.lake import files
+from lakepond.lake import files, repair
 from lakepond.lake.write.commit_queue import Background
 
 WORLD = "noise"  # 1 kB a step that no codec makes smaller
@@ -116,6 +116,39 @@ def test_an_exceeded_quota_is_named(tmp_path, monkeypatch):
         monkeypatch.setattr(files, "write_all", write)
         assert replay.commit().recorded == 30
     all_there(path, 30, WORLD)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+@pytest.mark.parametrize("what", ["pull", "lazy pull", "read", "repair"])
+def test_the_errors_of_a_disk_are_named_by_pull_and_repair(tmp_path, monkeypatch, what, code):
+    path, bucket, here = tmp_path / "lake", f"file://{tmp_path}/bucket", tmp_path / "here"
+    with lp.Replay.open(path, spec_of(WORLD), capacity=500, cloud=bucket) as replay:
+        for start in (0, 10):
+            record(replay, WORLD, start, start + 10)
+            replay.commit()
+    with lp.pull(here, bucket, lazy=True) as lazily:
+        newest = sorted((path / "commits").glob("*.json"))[-1]
+        newest.write_bytes(newest.read_bytes()[:-1])  # to be moved
+        attempts = {
+            "pull": lambda: lp.pull(tmp_path / "new", bucket).close(),
+            "lazy pull": lambda: lp.pull(tmp_path / "new", bucket, lazy=True).close(),
+            "read": lambda: lazily.steps(0, 20),
+            "repair": lambda: lp.repair(path),
+        }
+
+        def refused(*_: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "_temporary", refused)
+            patch.setattr(repair, "_move", refused)
+            with pytest.raises(lp.LakeReadOnly if code == errno.EROFS else lp.LakeFull) as raised:
+                attempts[what]()
+        assert raised.value.errno == code
+        where = {"read": here, "repair": path}.get(what, tmp_path / "new")
+        assert f"{where} is" in str(raised.value)
+        assert "newer steps are in memory" not in str(raised.value)
+        attempts[what]()
 
 
 def test_other_errors_of_a_commit_pass_unchanged(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from lakepond.cloud.uploader import Upload, Uploader
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakepondError, SpecError
 from lakepond.flow.cloud_to_lake import pull
 from lakepond.forks import ThreadPool
-from lakepond.lake.files import write_path
+from lakepond.lake.files import make_folders, write_path
 from lakepond.lake.links import target_in
 
 log = logging.getLogger("lakepond")
@@ -160,7 +160,7 @@ class CloudSync:
         if store is None or info is None:
             return False
         target = Path(local_path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(target.parent)
         write_path(target, lambda temporary: self._retried(_download, store, cloud_path, info, temporary))
         return True
 

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from lakepond.lake.format.names import is_shared
 from lakepond.lake.links import check_folders
 from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.write.disk_guard import named_errors
 
 log = logging.getLogger("lakepond")
 TRIES = 3
@@ -110,8 +112,9 @@ class Fetcher:
                 os.fsync(file.fileno())
 
         check_folders(folder)
-        make_folders(folder)
-        write_whole(folder, fill, lambda _: name, sync=self._durable)
+        with _pulling(self.copy):
+            make_folders(folder)
+            write_whole(folder, fill, lambda _: name, sync=self._durable)
 
 
 def checked(store: Store, name: str, size: int) -> Iterator[bytes]:
@@ -198,9 +201,10 @@ def bring_commits(copy: ChainCopy, number: int | None = None, remote: Remote | N
         raise CloudNotFound(f"{copy.lake.cloud} has no lake; `lakepond push` or `replay.push()` uploads one.")
     folders = [copy.home / "segments", copy.home / "commits", copy.path / FOLDER, copy.home / "quarantine"]
     check_folders(*folders)
-    for folder in (copy.path, *folders[:3]):
-        make_folders(folder)
-    with WriterLock(copy.home / "lock"):
+    with _pulling(copy):
+        for folder in (copy.path, *folders[:3]):
+            make_folders(folder)
+    with WriterLock(copy.home / "lock"), _pulling(copy):
         keep_description(copy.path, copy.lake, _read(copy.lake, description.NAME))
         newest = _newest_whole(copy, remote)
         if number is None or number == newest.number:
@@ -210,6 +214,10 @@ def bring_commits(copy: ChainCopy, number: int | None = None, remote: Remote | N
                 f"{copy.store.cloud} has no commit {number}; it has {ranges(sorted(remote.numbers))}."
             )
         return _bring_commit(copy, remote, number)
+
+
+def _pulling(copy: ChainCopy) -> AbstractContextManager[None]:
+    return named_errors(copy.path, creating=True, rest="the next pull continues")
 
 
 def _newest_whole(copy: ChainCopy, remote: Remote) -> Commit:

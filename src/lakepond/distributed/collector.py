@@ -28,6 +28,7 @@ import numpy as np
 
 from lakepond.cloud.place import Cloud
 from lakepond.errors import ConfigError, LakeLocked, LakepondError, UnknownStream
+from lakepond.lake.files import make_folders
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.lock import WriterLock
 from lakepond.replay import Replay
@@ -341,8 +342,8 @@ class _Temporary:
         """Raises `LakeLocked` if another process uses the folder."""
         self.folder, self._path = folder, folder.with_name(f"{folder.name}~lock")  # no name of a writer has ~
         while True:
-            folder.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):  # the last user has just deleted the parent
+                make_folders(folder.parent)
                 self._lock = WriterLock(self._path)
                 if os.fstat(self._lock.descriptor).st_nlink:
                     return

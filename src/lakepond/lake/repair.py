@@ -24,6 +24,7 @@ from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.reader import Head, LakeReader
 from lakepond.lake.read.verify import Check, FileChecks, rows_first, run_all
 from lakepond.lake.read.weights import never_recorded
+from lakepond.lake.write.disk_guard import named_errors
 from lakepond.types import Spec
 
 log = logging.getLogger("lakepond")
@@ -76,14 +77,20 @@ def repair(path: str | Path, *, progress: Callable[[int, int], None] | None = No
         if progress is not None:
             progress(total, total)  # files that no commit names are not read
         moves += [(file, writers.home(path, writer) / "quarantine") for writer, file in files.unneeded()]
-        for home in {home for home in homes.values() if any(to == home / "quarantine" for _, to in moves)}:
-            (home / "commits" / commits.NEWEST).unlink(missing_ok=True)  # first: a move may fail
-        for file, to in moves:
-            make_folders(to)
-            _move(file, _unused(to / file.name))
-        for changed in {folder for file, to in moves for folder in (to, to.parent, file.parent)}:
-            sync_folder(changed)
+        with named_errors(path, rest="nothing is deleted"):
+            _quarantine(moves)
     return Repaired(newest, tuple(file.name for file, _ in moves))
+
+
+def _quarantine(moves: list[tuple[Path, Path]]) -> None:
+    """Move each file to its folder `quarantine`."""
+    for home in {to.parent for _, to in moves}:
+        (home / "commits" / commits.NEWEST).unlink(missing_ok=True)  # first: a move may fail
+    for file, to in moves:
+        make_folders(to)
+        _move(file, _unused(to / file.name))
+    for changed in {folder for file, to in moves for folder in (to, to.parent, file.parent)}:
+        sync_folder(changed)
 
 
 @dataclass

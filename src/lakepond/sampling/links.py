@@ -4,7 +4,7 @@ Each step has one number in the ring, `join`, that says how it relates to the pr
 
     CONTINUES   its obs is the next_obs of that step: the same episode, unless that step ended it
     STARTS      it starts an episode: after a reset, a restart or a gap
-    ALONE       it was chosen at random (`fill`): neither n-step returns nor sequences go through it
+    ALONE       it was chosen at random (`fill_from`): neither n-step returns nor sequences go through it
     DERIVE      not computed yet: recording writes this, and the links are computed when they are needed
 
 `CONTINUES` is what a lake stores as `follows_previous`.
