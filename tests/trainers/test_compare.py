@@ -27,10 +27,13 @@ def job(arm, folder):
     return Job("Breakout", arm, 3, folder)
 
 
-def test_every_arm_has_the_same_frames_and_its_own_difference(tmp_path):
-    config = CompareConfig(env_steps=100_000, learning_rate=1e-3)
+@pytest.mark.parametrize("env_steps", [100_000, 5_000_000])
+def test_every_arm_has_the_same_frames_and_its_own_difference(tmp_path, env_steps):
+    config = CompareConfig(env_steps=env_steps, learning_rate=1e-3)
     found = {arm: compare.arm_settings(config, job(arm, tmp_path))[0] for arm in ARMS}
-    assert {settings.env_steps for settings in found.values()} == {4 * 24_576}
+    update = PQNSettings().update_steps
+    total = env_steps // (4 * update) * 4 * update
+    assert {settings.env_steps for settings in found.values()} == {total}
     assert {settings.seed for settings in found.values()} == {3}
     assert {settings.pqn.learning_rate for settings in found.values()} == {1e-3}
     assert found["mixture"].epsilon_reset == 0.3
@@ -38,7 +41,7 @@ def test_every_arm_has_the_same_frames_and_its_own_difference(tmp_path):
     assert found["mixture-keep"].epsilon_reset == "keep"
     assert not found["apart"].share
     assert found["single-lake"] == dataclasses.replace(found["single-epochs"], replay_share=0.5)
-    assert found["single-newest"] == dataclasses.replace(found["single-lake"], replay_newest=4 * 24_576 // 5)
+    assert found["single-newest"] == dataclasses.replace(found["single-lake"], replay_newest=total // 5)
     assert found["single-rewarded"] == dataclasses.replace(found["single-lake"], replay_rewarded=0.5)
     acts = found["mixture-acts"]
     assert acts.big_steps == acts.agents_steps == found["single"].pqn.update_steps // 2
@@ -53,7 +56,8 @@ def test_every_arm_has_the_same_frames_and_its_own_difference(tmp_path):
     assert found["mixture-last"].pqn.epochs == found["single-epochs"].pqn.epochs == 8
     mixed = found["mixture"]
     assert mixed.agents * mixed.pqn.update_steps == found["single"].pqn.update_steps
-    resets = sum(mixed.big_replay_ratio * mixed.reset_every * i for i in (1, 2, 3))  # of the Lake so far
+    filled = [min(mixed.big_pond, mixed.reset_every * i) for i in (1, 2, 3)]  # with the Lake so far
+    resets = sum(mixed.big_replay_ratio * steps for steps in filled)
     samples = mixed.env_steps * mixed.pqn.epochs + resets
     assert found["single-epochs"].env_steps * found["single-epochs"].pqn.epochs == samples
 

@@ -301,6 +301,7 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
     pqn = PQNSettings(learning_rate=config.learning_rate)
     four = dataclasses.replace(MixtureConfig().pqn, learning_rate=config.learning_rate)
     mixed: dict[str, Any] = {**shared, **big, "pqn": four, "reset_every": part, "evaluate_every": each}
+    mixed["big_pond"] = shared["env_steps"]  # all of the Lake, or long runs take fewer samples per step
     # B learns from the steps of part i at every later reset
     epochs = round(four.epochs + config.big_replay_ratio * (config.reset_parts - 1) / 2)
     more: dict[str, Any] = {
