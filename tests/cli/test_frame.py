@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -197,8 +198,16 @@ def test_debug_keeps_the_traceback(words, environment, command, monkeypatch):
         ("verify runs/a --debug", "verify runs/a", ""),
     ],
 )
-def test_the_old_names_of_the_tiny_preset_work_with_a_warning(words, now, warning, capsys):
-    assert cli._old_names(words.split()) == now.split()
+def test_the_old_names_of_the_tiny_preset_work_with_a_warning(words, now, warning, capsys, monkeypatch):
+    parsed: list[str] = []
+
+    def parse(name: str, options: list[str]) -> object:
+        parsed.extend([*name.split(), *options])
+        return SimpleNamespace(run=lambda: None)
+
+    monkeypatch.setattr(cli, "parse", parse)
+    assert main(words.split()) == 0
+    assert parsed == now.split()
     err = capsys.readouterr().err
     assert warning in err
     assert bool(err) == bool(warning)
@@ -283,6 +292,17 @@ def test_ctrl_c_in_the_middle_of_recording_leaves_a_whole_commit(command, tmp_pa
     with lakepond.Lake.open(tmp_path / "lake") as lake:
         lake.verify()
         assert lake.commit.recorded == 251  # all that was recorded
+
+
+def test_ctrl_c_while_the_names_of_options_are_imported_is_no_traceback(monkeypatch):
+    class Interrupts:
+        def find_spec(self, name, path=None, target=None):
+            if name == "lakepond.runs.settings":
+                os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(sys, "meta_path", [Interrupts(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "lakepond.runs.settings", raising=False)
+    assert main(["train", "single", "--preset", "tiny"]) == 130
 
 
 def test_a_reader_that_leaves_early_is_no_error(lake):

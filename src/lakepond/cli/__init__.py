@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--debug" in words[1:] and _command(words) in WITH_TINY_PRESET:
             print(DEBUG_BEHIND, file=sys.stderr)
             return USAGE
-        code = _answer(_old_names(words), debug)
+        code = _answer([word for word in words if word != "--debug"], debug)
         sys.stdout.flush()
     except BrokenPipeError:  # `lakepond ls | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -107,21 +107,20 @@ def program() -> NoReturn:
     sys.exit(code)
 
 
-def _old_names(words: list[str]) -> list[str]:
-    """The words without `--debug`, and with the new names of options that were renamed in this release."""
-    words = [word for word in words if word != "--debug"]
-    if _command(words) not in WITH_OLD_NAMES:
-        return words
+def _new_names(command: str, options: list[str]) -> list[str]:
+    """The options of a command with the new names of those that were renamed in this release."""
+    if command not in WITH_OLD_NAMES:
+        return options
     from lakepond.runs.settings import RENAMED
 
-    trainer = words[words[0] == "train"]
+    trainer = command.rpartition(" ")[2]
     new_names = {
         f"--{key.rpartition('.')[2]}".replace("_", "-"): f"--{new}".replace("_", "-")
         for key, new in RENAMED.items()
         if key.startswith(f"{trainer}.")
     }
     found = []
-    for before, word in pairwise(["", *words]):
+    for before, word in pairwise(["", *options]):
         name, equals, value = word.partition("=")
         old, new = name.replace("_", "-"), new_names.get(name.replace("_", "-"), name)
         if word == "--preset=debug" or (before, word) == ("--preset", "debug"):
@@ -162,7 +161,7 @@ def _run(name: str, options: list[str], debug: bool) -> int:
     command: Command | None = None
     try:
         with _log_to_stderr(debug), terminate_as_interrupt():
-            command = parse(name, options)
+            command = parse(name, _new_names(name, options))
             return command.run() or DONE
     except SystemExit as leaving:  # tyro has printed the help (0) or the wrong usage (2)
         return leaving.code if isinstance(leaving.code, int) else NO
