@@ -14,10 +14,10 @@ import lakepond as lp
 from lakepond.errors import CloudUnreachable
 from lakepond.lake import files
 from lakepond.lake.elsewhere import Segments
-from lakepond.lake.format import commits
+from lakepond.lake.format import commits, manifests
 from lakepond.lake.format.names import segment_files
 from lakepond.lake.read.catalog import Catalog
-from lakepond.lake.write import maintenance, merge, writer
+from lakepond.lake.write import maintenance, merge, packing, writer
 from lakepond.lake.write.maintenance import Maintenance
 
 SPEC = lp.Spec(obs=lp.Field((20, 20), "uint8"))
@@ -278,6 +278,43 @@ def test_an_end_in_a_file_that_cannot_be_read_does_not_stop_commits(tmp_path, mo
     with lp.Lake.open(path) as lake:
         assert lake.steps([0]).truncated.tolist() == [fault != "damaged"]
         assert len(lake) == 4
+
+
+@pytest.mark.parametrize("fault", ["damaged", "cannot be read now"])
+def test_an_end_below_a_manifest_that_cannot_be_read_does_not_stop_commits(
+    tmp_path, monkeypatch, caplog, fault
+):
+    """The end of a step below another manifest is stored by the same commit."""
+    monkeypatch.setattr(packing, "LOOSE", 2)
+    path = tmp_path / "lake"
+    with lp.Replay.open(path, SPEC, capacity=500, merge_after=None) as replay:
+        for number in range(6):
+            record(replay, number, terminated=False, stream=number)
+            replay.commit()
+        manifest, other = replay.lake().commit.segments[:2]
+        assert (manifest.first, manifest.stop, other.first) == (0, 2, 2)
+        data = Segments.data
+
+        def unreadable(self: Segments, name: str, most: int) -> bytes:
+            if name == manifest.name:
+                if fault == "damaged":
+                    return data(self, name, most)[:-1]
+                raise CloudUnreachable("the bucket does not answer")
+            return data(self, name, most)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(manifests, "_kept", manifests._Kept())
+            patch.setattr(Segments, "data", unreadable)
+            for stream in (0, 3):
+                replay.end(stream)
+            record(replay, 6, stream=6)
+            assert replay.commit().recorded == 7
+        assert "the ends of episodes at steps 0 are" in caplog.text
+        record(replay, 7, stream=7)
+        replay.commit()
+    with lp.Lake.open(path) as lake:
+        lake.verify()
+        assert np.flatnonzero(lake.steps(0, 8).truncated).tolist() == ([3] if fault == "damaged" else [0, 3])
 
 
 def test_files_of_deleted_commits_are_deleted_after_an_error(tmp_path, monkeypatch):

@@ -89,6 +89,17 @@ def segment(first: int, steps: int, size: int) -> Segment:
     )
 
 
+def edited(entries, new: Segment, lists: Lists) -> list[Entry]:
+    """The list with another file in the place of the one with the same first step."""
+    found = list(entries)
+    at = max(i for i, entry in enumerate(entries) if entry.first <= new.first)
+    if isinstance(found[at], Manifest):
+        found[at] = lists.write(edited(lists.read(found[at]), new, lists), found[at].level)
+    else:
+        found[at] = new
+    return found
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([(2, 2, 2), (3, 2, 1), (2, 3, 3), (16, 8, 3)]))
 def test_a_packed_list_is_the_plain_list(seed: int, sizes: tuple[int, int, int]) -> None:
@@ -120,7 +131,7 @@ def test_a_packed_list_is_the_plain_list(seed: int, sizes: tuple[int, int, int])
             elif move < 0.2 and plain:  # another file in the place of one
                 k = chance.randrange(len(plain))
                 plain[k] = replace(plain[k], steps=replace(plain[k].steps, bytes=999 + chance.randint(1, 9)))
-                entries = list(packing.edited(entries, {plain[k].first: plain[k]}, lists.read, lists.write))
+                entries = edited(entries, plain[k], lists)
             for _ in range(chance.choice([1, 1, 1, 2, 9])):
                 steps = chance.randint(1, 5)
                 plain.append(segment(at, steps, 1))

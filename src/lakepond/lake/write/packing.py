@@ -10,7 +10,7 @@ most seven manifests of each level. Only manifests that change are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from lakepond.lake.format.entries import Entries, Entry, File, Manifest
 from lakepond.lake.format.manifests import FLAT_LEVEL
@@ -94,16 +94,3 @@ def unpacked(entries: Sequence[Entry], read: Read, live: Live) -> list[File]:
     for entry in filter(live, entries):
         files += unpacked(read(entry), read, live) if isinstance(entry, Manifest) else [entry]
     return files
-
-
-def edited(entries: Sequence[Entry], new: Mapping[int, File], read: Read, write: Write) -> Entries:
-    """The list with other files in place of those with the same `first`; manifests keep their structure."""
-    found: list[Entry] = []
-    for entry in entries:
-        if not isinstance(entry, Manifest):
-            found.append(new.get(entry.first, entry))
-        elif any(entry.first <= first < entry.stop for first in new):
-            found.append(write(edited(read(entry), new, read, write), entry.level))
-        else:
-            found.append(entry)
-    return tuple(found)

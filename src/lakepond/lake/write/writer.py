@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from lakepond.errors import LakeConflict, LakeCorrupt
+from lakepond.errors import LakeConflict, LakeCorrupt, LakepondError
 from lakepond.formats import ranges
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import is_damage, make_folders, write_bytes
 from lakepond.lake.format import commits, description, manifests
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.entries import Entries, Entry, File, Manifest, RowsFile, Source
+from lakepond.lake.format.entries import Entries, Entry, Manifest, RowsFile, Segment, Source
 from lakepond.lake.format.names import delete_temporary
 from lakepond.lake.format.ranges import Ranges, union, within
 from lakepond.lake.format.steps import read_notes, read_steps
@@ -293,40 +293,58 @@ class LakeWriter:
         """The lists with other end flags for some steps, in new files, and the bytes of these.
 
         Steps that are not in the lake any more are ignored, and so are, with a warning, those in a damaged
-        file. The last result are those in a file that cannot be read now, for the next commit.
+        file or below a damaged manifest. The last result are those that cannot be read now, for the next
+        commit.
         """
-        changed: dict[int, File] = {}
-        late: dict[int, tuple[bool, bool]] = {}
         last = self.last
-        if not ends or last is None:
+        late: dict[int, tuple[bool, bool]] = {}
+        if last is None:
             return lists, 0, late
-        catalog = Catalog(replace(last, segments=tuple(lists[0])), self._files)
-        for segment in catalog.segments(min(ends), max(ends) + 1):
-            steps = [step for step in ends if segment.first <= step < segment.stop]
-            if steps:
-                try:
-                    with self._files.using(segment.name) as file:
+        live = {step: flags for step, flags in ends.items() if step >= last.oldest}
+        lists[0], written = self._edited(lists[0], live, late)
+        return lists, written, late
+
+    def _edited(
+        self, entries: Sequence[Entry], ends: Ends, late: dict[int, tuple[bool, bool]]
+    ) -> tuple[list[Entry], int]:
+        """Entries of steps with other end flags, and the bytes of new files; see `_with_ends`."""
+        found, written = list(entries), 0
+        for i, entry in enumerate(entries):
+            own = {step: flags for step, flags in ends.items() if entry.first <= step < entry.stop}
+            if not own:
+                continue
+            below: Entries = ()
+            try:
+                if isinstance(entry, Manifest):
+                    below = self._read(None, entry)
+                else:
+                    with self._files.using(entry.name) as file:
                         columns, notes = read_steps(file), read_notes(file)
-                except (LakeCorrupt, OSError) as error:
-                    if not is_damage(error):
-                        late |= {step: ends[step] for step in steps}
-                    log.warning(
-                        "%s: the ends of episodes at steps %s are %s: %s",
-                        self.path,
-                        ranges(sorted(steps)),
-                        "not stored" if is_damage(error) else "stored with a later commit",
-                        error,
-                    )
-                    continue
-                for step in steps:
-                    for name, value in zip(("terminated", "truncated"), ends[step], strict=True):
-                        columns[name][step - segment.first] = value
+            except (LakepondError, OSError) as error:
+                if not is_damage(error):
+                    late |= own
+                log.warning(
+                    "%s: the ends of episodes at steps %s are %s: %s",
+                    self.path,
+                    ranges(sorted(own)),
+                    "not stored" if is_damage(error) else "stored with a later commit",
+                    error,
+                )
+                continue
+            if isinstance(entry, Manifest):
+                edited, size = self._edited(below, own, late)
+                if edited != list(below):
+                    found[i] = self._write(None, edited, entry.level)
+                written += size
+            elif isinstance(entry, Segment):
+                for step, flags in own.items():
+                    for name, value in zip(("terminated", "truncated"), flags, strict=True):
+                        columns[name][step - entry.first] = value
                 info = self._new.steps(columns, notes)
-                if info != segment.steps:
-                    changed[segment.first] = replace(segment, steps=info)
-        read, write = partial(self._read, None), partial(self._write, None)
-        lists[0] = list(packing.edited(lists[0], changed, read, write))
-        return lists, sum(file.bytes for file in changed.values()), late
+                if info != entry.steps:
+                    found[i] = replace(entry, steps=info)
+                    written += info.bytes
+        return found, written
 
     def packed(self, commit: Commit) -> Commit:
         """The same commit with short lists, without files that have no live step or row."""
@@ -345,7 +363,7 @@ class LakeWriter:
         is_live = partial(Catalog(commit, self._files).is_live, leaf)
         try:
             files = packing.unpacked(commit.rows[leaf], partial(self._read, leaf), is_live)
-        except (LakeCorrupt, OSError):  # a manifest is damaged: next time, perhaps
+        except (LakepondError, OSError):  # a manifest cannot be read: next time, perhaps
             return commit
         listed = self._pack(commit, leaf, tuple(files))
         live = union([commit.live_rows[leaf]], LIVE_RANGES)
@@ -396,7 +414,7 @@ class LakeWriter:
 
     def _read_here(self, leaf: int | None, manifest: Manifest) -> Entries | None:
         """What a manifest lists; None if it is damaged or not on this disk: a commit does not need it."""
-        with suppress(LakeCorrupt, OSError):
+        with suppress(LakepondError, OSError):
             if (
                 manifest.name in self._new_manifests
                 or manifests.kept(manifest)
