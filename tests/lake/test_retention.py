@@ -529,6 +529,34 @@ def test_no_file_is_deleted_while_a_manifest_of_a_kept_commit_cannot_be_read(tmp
     assert readable(path) == list(range(40, 50))
 
 
+def test_a_damaged_manifest_of_a_deleted_commit_keeps_no_other_file(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(packing, "LOOSE", 2)
+    path = tmp_path / "lake"
+    how = {"max_steps": 8, "keep_last": 2, "merge_after": None}
+    with lp.Replay.open(path, spec_of(WORLD), capacity=8, **how) as replay:
+        kept = replay._outflow.background.writer.maintenance._retention
+
+        def commit(start: int, stop: int) -> None:
+            for n in range(start, stop):
+                record(replay, WORLD, n, n + 1)
+                replay.commit()
+                settle(replay)
+
+        commit(0, 10)
+        files = len(names.segment_files(path / "segments"))
+        for file in (path / "segments").glob("*.manifest"):
+            file.write_bytes(file.read_bytes()[:-1])
+        monkeypatch.setattr(manifests, "_kept", manifests._Kept())
+        commit(10, 40)  # the damaged manifests have left the lake, and then the commits that are kept
+        assert kept._gone == []
+        assert len(names.segment_files(path / "segments")) < 2 * files
+        assert caplog.text.count("files of deleted commits stay until `compact`") == 1
+    with lp.Lake.open(path) as lake:
+        lake.compact(keep_last=1)
+        lake.verify()
+        assert {name for name, _ in lake.files()} == names.segment_files(path / "segments").keys()
+
+
 @pytest.mark.parametrize("keep", [{}, {"keep_last": 4, "keep_every": 2}], ids=["all", "every second"])
 def test_the_commits_that_are_read_to_delete_files_do_not_grow_with_those_that_are_kept(
     tmp_path, monkeypatch, keep

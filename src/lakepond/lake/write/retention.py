@@ -13,17 +13,17 @@ import logging
 import math
 import re
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from lakepond.errors import LakeCorrupt, SpecError
+from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt, LakepondError, SpecError
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments
-from lakepond.lake.files import sync_folder
+from lakepond.lake.files import is_damage, sync_folder
 from lakepond.lake.format import commits, names, snapshots
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.entries import File
+from lakepond.lake.format.entries import Entries, File, Manifest
 from lakepond.lake.lock import unread
 from lakepond.lake.read.catalog import Catalog, new_files
 
@@ -143,6 +143,7 @@ class Retention:
         self._below: dict[str, frozenset[str]] = {}  # names below manifests of kept commits
         self._gone: list[Commit] = []  # deleted commits whose files are still there, after an error
         self._warned = False
+        self._warned_of_manifests = False
 
     @property
     def keeps_all(self) -> bool:
@@ -218,12 +219,31 @@ class Retention:
         with self._lock:
             self._claimed = {name: number for name, number in self._claimed.items() if number > last.number}
             taken = [each for each in self._taken if each[0].number <= last.number]
-        named = {file.name for commit, file in taken if self._catalog(commit).lists(file)}
+        named = {file.name for commit, file in taken if self._may_list(commit, file)}
         with self._lock:
             self._taken = [each for each in self._taken if each[0].number > last.number]
             unneeded = {file.name for _, file in taken} & self._merged - named
             self._merged -= {file.name for _, file in taken}
         return unneeded
+
+    def _may_list(self, commit: Commit, file: File) -> bool:
+        """Whether a commit names a file; also True if that cannot be known: the file is left for `sweep`."""
+        try:
+            return self._catalog(commit).lists(file)
+        except (LakepondError, OSError) as error:
+            if not _is_lost(error):
+                raise
+            return True
+
+    def _warn_of_manifest(self, error: BaseException) -> None:
+        if not self._warned_of_manifests:
+            self._warned_of_manifests = True
+            log.warning(
+                "%s: files of deleted commits stay until `compact`, because a manifest that lists them cannot "
+                "be read (reported once): %s",
+                self._lake,
+                error,
+            )
 
     def _deletable(self, last: Commit) -> list[int]:
         listed = commits.numbers(self._commits) if self._numbers is None else []
@@ -273,7 +293,7 @@ class Retention:
         self._below = {name: below for name, below in names.items() if name}  # 160 bytes per file of the lake
         found: set[str] = set()
         for commit in gone:
-            catalog = self._catalog(commit)
+            catalog = _OfDeleted(commit, self._segments, self._warn_of_manifest)
             for leaf, entries in commit.lists():  # what a manifest lists stays if all of it stays
                 found.update(name for name, _ in catalog.files_below(leaf, entries, skip=names.__contains__))
             found.update(f"{info.digest}.steps" for info in commit.weights)
@@ -325,6 +345,28 @@ class Retention:
 
     def _file(self, number: int) -> Path:
         return self._commits / commits.file_name(number)
+
+
+class _OfDeleted(Catalog):
+    """The files of a deleted commit that can be found; a manifest that is damaged or lost lists none."""
+
+    def __init__(self, commit: Commit, segments: Segments, warn: Callable[[BaseException], None]) -> None:
+        super().__init__(commit, segments)
+        self._warn = warn
+
+    def read(self, manifest: Manifest, leaf: int | None) -> Entries:
+        try:
+            return super().read(manifest, leaf)
+        except (LakepondError, OSError) as error:
+            if not _is_lost(error):
+                raise
+            self._warn(error)
+            return ()
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether a manifest is damaged or lost, here or in the cloud; trying again later would not help."""
+    return is_damage(error) or isinstance(error, (CloudCorrupt, CloudNotFound))
 
 
 def shared_by_others(lake: Path, segments: Segments) -> bool:
