@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import random
 import threading
 from pathlib import Path
 
@@ -10,10 +12,11 @@ import pytest
 from test_lake import agrees, record, same_batch, settle, spec_of
 
 import lakepond as lp
-from lakepond.lake.format import commits
+from lakepond.lake import files
+from lakepond.lake.format import commits, manifests
 from lakepond.lake.format.entries import Segment
 from lakepond.lake.format.steps import StepsInfo
-from lakepond.lake.write import maintenance, merge
+from lakepond.lake.write import maintenance, merge, packing
 from lakepond.lake.write.writer import LakeWriter
 
 
@@ -325,3 +328,53 @@ def test_a_file_that_is_of_no_use_any_more_is_deleted(tmp_path):
             assert {file.name for file in (path / "segments").iterdir()} == dict(lake.files()).keys()
     with lp.Lake.open(path) as lake:
         all_there(lake, world, 20, 40)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("kind", ["steps", "rows", "manifest"])
+def test_merging_continues_beside_a_damaged_file(tmp_path, monkeypatch, caplog, kind, gone):
+    """It is read once. Newer files of its list are merged, and those of the other lists."""
+    world, path = "noise", tmp_path / "lake"
+    if kind == "manifest":
+        monkeypatch.setattr(packing, "LOOSE", 2)
+    with lp.Replay.open(path, spec_of(world), capacity=40, keep_last=2, merge_after=6) as replay:
+
+        def commit(start: int, stop: int) -> lp.Commit:
+            for k in range(start, stop):
+                record(replay, world, k, k + 1)
+                commit = replay.commit()
+                settle(replay)
+            return commit
+
+        commit(0, 5)
+        (file, *_) = sorted((path / "segments").glob(f"*.{kind}"), key=lambda file: file.stat().st_mtime)
+        file.write_bytes(bytes(file.stat().st_size))
+        if gone:
+            file.unlink()
+        monkeypatch.setattr(manifests, "_kept", manifests._Kept())
+        last = commit(5, 40)
+        assert [sum(entry.files for entry in listed) <= 16 for _, listed in last.lists()] == [True, True]
+        is_read = kind == "manifest" or not gone
+        assert caplog.text.count("could not be merged") == is_read
+        if kind != "manifest":
+            assert replay.stats().background_failures == is_read
+
+
+def test_a_reason_with_the_name_of_a_temporary_file_is_logged_once(tmp_path, monkeypatch, caplog):
+    real = files._temporary
+
+    def refused(folder: Path) -> object:
+        if threading.current_thread().name.startswith("lakepond-maintenance"):
+            raise OSError(errno.EMFILE, "Too many open files", f"{folder}/{random.random()}.aside")
+        return real(folder)
+
+    path = tmp_path / "lake"
+    with lp.Replay.open(path, spec_of("vector"), capacity=40, keep_last=2, merge_after=2) as replay:
+        monkeypatch.setattr(files, "_temporary", refused)
+        for k in range(8):
+            record(replay, "vector", k, k + 1)
+            replay.commit()
+            settle(replay)
+        monkeypatch.undo()
+        assert replay.stats().background_failures > 2
+    assert caplog.text.count("could not be merged") == 1

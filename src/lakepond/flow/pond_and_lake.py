@@ -27,6 +27,7 @@ from lakepond.lake.format.names import SOURCES
 from lakepond.lake.read.lake import Lake, commit_to_follow
 from lakepond.lake.write.commit_queue import Background
 from lakepond.lake.write.disk_guard import parse_bytes
+from lakepond.lake.write.reasons import Reasons
 from lakepond.lake.write.writer import LakeWriter, create
 from lakepond.pond import Pond
 from lakepond.sampling.generators import set_state
@@ -202,8 +203,8 @@ class Outflow:
 
 
 def _push_every(outflow: weakref.ref[Outflow], seconds: float) -> None:
-    """Until the replay is closed or dropped. Errors are logged, each once until another one or a success."""
-    reported = ""
+    """Until the replay is closed or dropped. Errors are logged, once for each reason until a success."""
+    reasons = Reasons()
     while True:
         current = outflow()
         if current is None or current.background.stopped:
@@ -211,13 +212,13 @@ def _push_every(outflow: weakref.ref[Outflow], seconds: float) -> None:
         ended = current.ended
         try:
             current.commit_and_push()
-            reported = ""
+            reasons.clear()
         except ReplayClosed:
             return
         except Exception as error:
-            if (text := f"{type(error).__name__}: {error}") != reported:
+            if reasons.is_new(error):
+                text = f"{type(error).__name__}: {error}"
                 log.warning("%s: new steps were not committed or pushed: %s", current.path, text)
-            reported = text
         del current
         if ended.wait(seconds):
             return

@@ -22,6 +22,7 @@ from lakepond import forks
 from lakepond.errors import ForkedReplay, ReplayClosed
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.write.handover import HandOver
+from lakepond.lake.write.reasons import Reasons
 from lakepond.lake.write.writer import LakeWriter
 
 log = logging.getLogger("lakepond")
@@ -61,7 +62,7 @@ class Background:
         """whether this is a child of the process that writes"""
         self._give_up = False
         self._recorded = 0
-        self._reported = ""
+        self._reasons = Reasons()
         self._cleanup_failures = 0
         self._thread = threading.Thread(target=self._work, name="lakepond-commit", daemon=True)
         self._thread.start()
@@ -200,7 +201,7 @@ class Background:
         left.clear()
 
     def _write(self, job: CommitJob) -> None:
-        before = self.writer.last
+        before, failures = self.writer.last, self._cleanup_failures
         try:
             self.writer.commit(job.new, job.note)
         except BaseException as error:  # for example, ENOSPC
@@ -216,6 +217,8 @@ class Background:
             assert self.writer.last is not None
             job.done.set_result(self.writer.last)
         self._guarded(self.writer.clean_up)
+        if self._cleanup_failures == failures:
+            self._reasons.clear()
 
     def _fail(self, error: BaseException) -> None:
         """Keep all jobs queued, and have those who wait for them raise."""
@@ -236,13 +239,19 @@ class Background:
             self._report(error)
 
     def _report(self, error: BaseException) -> None:
-        """Log what failed after a commit, once: the commit is durable, and those to come are not affected."""
+        """Log what failed after a commit, once for each reason until all after a commit succeeds.
+
+        The commit is durable, and those to come are not affected.
+        """
         _clear_frames(error)
         self._cleanup_failures += 1
-        reason = f"{type(error).__name__}: {error}"
-        if reason != self._reported:
-            log.warning("cleaning up %s after a commit failed (reported once): %s", self.writer.path, reason)
-        self._reported = reason
+        if self._reasons.is_new(error):
+            log.warning(
+                "cleaning up %s after a commit failed (reported once): %s: %s",
+                self.writer.path,
+                type(error).__name__,
+                error,
+            )
 
 
 def _clear_frames(error: BaseException) -> None:

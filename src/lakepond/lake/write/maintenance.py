@@ -17,13 +17,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
+from lakepond.errors import LakepondError
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import Entry, File, Manifest
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.write.merge import Merged, Stopped, all_small, merge, newest_small
+from lakepond.lake.write.reasons import Reasons
 from lakepond.lake.write.retention import Retention
 
 log = logging.getLogger("lakepond")
@@ -48,7 +51,8 @@ class Maintenance:
         self._pool = ThreadPoolExecutor(1, "lakepond-maintenance")
         self._work: Future[None] | None = None
         self._merged: list[Merged] = []
-        self._reported: dict[str, str] = {}
+        self._reasons: dict[str, Reasons] = {}
+        self._damaged: set[str] = set()  # files that could not be merged, and are not tried again
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._newest: Commit | None = None
@@ -113,9 +117,9 @@ class Maintenance:
         while (commit := self._next(done)) is not None:
             self.guarded("old files", "deleted", partial(self._retention.apply, commit))
             if self._after is not None and not self._merged:  # those of before are not taken yet
-                self.guarded(
-                    "small files", "merged", partial(self._merge_newest, commit, max(2, self._after))
-                )
+                least = max(2, self._after)
+                tasks = [partial(self._merge_newest, commit, leaf, least) for leaf, _ in commit.lists()]
+                self.guarded("small files", "merged", *tasks)
             done = commit
 
     def _next(self, done: Commit | None) -> Commit | None:
@@ -124,11 +128,25 @@ class Maintenance:
             self._busy = self._newest is not done
             return self._newest if self._busy else None
 
-    def _merge_newest(self, commit: Commit, least: int) -> None:
-        catalog, keeps_all = Catalog(commit, self._segments), self._retention.keeps_all
-        lists = (_newest_first(catalog, leaf, listed) for leaf, listed in commit.lists())
-        groups = [newest_small(files, least, keeps_all=keeps_all) for files in lists]
-        self._collect(self._merge(filter(None, groups), self._stop.is_set))
+    def _merge_newest(self, commit: Commit, leaf: int | None, least: int) -> None:
+        """Merge the newest small files of one list, those after the newest one that is damaged or not here."""
+        catalog, errors = Catalog(commit, self._segments), list[BaseException]()
+        listed = commit.segments if leaf is None else commit.rows[leaf]
+
+        def intact() -> Iterator[File]:
+            try:
+                yield from takewhile(self._can_be_read, _newest_first(catalog, leaf, listed))
+            except (LakepondError, OSError) as error:  # a manifest of older files cannot be read
+                errors.append(error)
+
+        group = newest_small(intact(), least, keeps_all=self._retention.keeps_all)
+        self._collect(self._merge([group] if group else [], self._stop.is_set))
+        if errors:
+            raise errors.pop()
+
+    def _can_be_read(self, file: File) -> bool:
+        """Whether a file is on this disk and not known to be damaged."""
+        return file.name not in self._damaged and self._segments.local(file.name) is not None
 
     def _collect(self, merges: Iterator[Merged]) -> None:
         """Take over what was merged, also before an error: no commit may name it, so `close` deletes it."""
@@ -146,29 +164,36 @@ class Maintenance:
                 paths = [path for file in group if (path := segments.local(file.name)) is not None]
                 if len(paths) == len(group):  # files that are only in the cloud are not fetched for this
                     merged = merge(
-                        segments.folder, paths, group, stop, lambda name: self.claim(name, math.inf)
+                        segments.folder,
+                        paths,
+                        group,
+                        stop,
+                        lambda name: self.claim(name, math.inf),
+                        self._damaged.add,
                     )
                     if merged is not None:
                         yield merged
 
-    def guarded(self, what: str, done: str, task: Callable[[], None]) -> None:
-        """Do a task; log why it failed, unless it failed for the same reason the last time."""
-        key = f"{what} could not be {done}"
-        try:
-            task()
-            self._reported.pop(key, None)
-        except BaseException as error:
-            self.failures += 1
-            reason = f"{type(error).__name__}: {error}"
-            if self._reported.get(key) != reason:
-                log.warning(
-                    "%s of %s could not be %s and are kept: %s",
-                    what,
-                    self._segments.folder.parent,
-                    done,
-                    reason,
-                )
-            self._reported[key] = reason
+    def guarded(self, what: str, done: str, *tasks: Callable[[], None]) -> None:
+        """Do each task; log why it failed, once for each reason until all of them succeed."""
+        reasons, failed = self._reasons.setdefault(f"{what} {done}", Reasons()), False
+        for task in tasks:
+            try:
+                task()
+            except BaseException as error:
+                failed = True
+                self.failures += 1
+                if reasons.is_new(error):
+                    log.warning(
+                        "%s of %s could not be %s and are kept: %s: %s",
+                        what,
+                        self._segments.folder.parent,
+                        done,
+                        type(error).__name__,
+                        error,
+                    )
+        if not failed:
+            reasons.clear()
 
 
 def _newest_first(catalog: Catalog, leaf: int | None, entries: Iterable[Entry]) -> Iterator[File]:

@@ -12,13 +12,15 @@ of rows, and the tracks (at most 32 MB), whatever the files hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from lakepond.lake.files import write_whole
+from lakepond.errors import LakeCorrupt
+from lakepond.lake.files import is_damage, write_whole
 from lakepond.lake.format.blocks import ShardInfo
 from lakepond.lake.format.columns import StepFileLayout
 from lakepond.lake.format.entries import File, RowsFile, Segment
@@ -103,24 +105,28 @@ def merge(
     group: Sequence[File],
     stop: Callable[[], bool],
     claim: Callable[[str], None],
+    damaged: Callable[[str], None],
 ) -> Merged | None:
     """Write the file that replaces a group, or its newest files, to `folder`; None if no two can be joined.
 
     paths: where the files of the group are. `stop` is called now and then; `Stopped` is raised if
-    it returns True. `claim` is called with the name of the new file before it gets it. The folder is not
-    synced.
+    it returns True. `claim` is called with the name of the new file before it gets it, and `damaged` with the
+    name of a file of the group that is damaged, before that is raised. The folder is not synced.
     """
     if isinstance(group[0], RowsFile):
         rows = [file for file in group if isinstance(file, RowsFile)]
         shard = write_whole(
             folder,
-            lambda file: _write_rows(file, paths, rows, stop),
+            lambda file: _write_rows(file, paths, rows, stop, damaged),
             lambda shard: _claimed(f"{shard.digest}.rows", claim),
             sync=False,
         )
         return Merged(tuple(rows), RowsFile(rows[0].leaf, rows[0].first, shard))
     segments = [file for file in group if isinstance(file, Segment)]
-    layouts = [read_layout(path) for path in paths]
+    layouts = []
+    for path in paths:
+        with _reading(path, damaged):
+            layouts.append(read_layout(path))
     count = _joinable(layouts)
     if count < 2:
         return None
@@ -128,7 +134,7 @@ def merge(
     whole = _joined(layouts)
     steps = write_whole(
         folder,
-        lambda file: write_batches(file, whole, _batches(paths, layouts, whole, stop), sync=True),
+        lambda file: write_batches(file, whole, _batches(paths, layouts, whole, stop, damaged), sync=True),
         lambda info: _claimed(f"{info.digest}.steps", claim),
         sync=False,
     )
@@ -139,6 +145,17 @@ def merge(
 def _claimed(name: str, claim: Callable[[str], None]) -> str:
     claim(name)
     return name
+
+
+@contextmanager
+def _reading(path: Path, damaged: Callable[[str], None]) -> Iterator[None]:
+    """Call `damaged` with the name of a file if it cannot be read in the block because it is damaged."""
+    try:
+        yield
+    except (LakeCorrupt, OSError) as error:
+        if is_damage(error):
+            damaged(path.name)
+        raise
 
 
 def _neighbours(one: File, other: File) -> bool:
@@ -154,7 +171,11 @@ def _neighbours(one: File, other: File) -> bool:
 
 
 def _write_rows(
-    file: BinaryIO, paths: Sequence[Path], group: Sequence[RowsFile], stop: Callable[[], bool]
+    file: BinaryIO,
+    paths: Sequence[Path],
+    group: Sequence[RowsFile],
+    stop: Callable[[], bool],
+    damaged: Callable[[str], None],
 ) -> ShardInfo:
     info = group[0].shard
 
@@ -162,7 +183,7 @@ def _write_rows(
         size = max(1, PIECE_BYTES // info.row_bytes)
         buffer = np.empty((size, info.row_bytes), np.uint8)
         for path, part in zip(paths, group, strict=True):
-            with Shard(path, part.shard) as shard:
+            with _reading(path, damaged), Shard(path, part.shard) as shard:
                 for start in range(0, len(shard), size):
                     if stop():
                         raise Stopped
@@ -208,7 +229,11 @@ def _joined(layouts: Sequence[StepFileLayout]) -> StepFileLayout:
 
 
 def _batches(
-    paths: Sequence[Path], layouts: Sequence[StepFileLayout], whole: StepFileLayout, stop: Callable[[], bool]
+    paths: Sequence[Path],
+    layouts: Sequence[StepFileLayout],
+    whole: StepFileLayout,
+    stop: Callable[[], bool],
+    damaged: Callable[[str], None],
 ) -> Iterator[dict[str, Array]]:
     """The steps of all segments, one batch of the new file at a time; windows moved to the joined track."""
     starts = np.cumsum([0, *(layout.steps for layout in layouts)]).tolist()
@@ -225,7 +250,8 @@ def _batches(
             if low < high:
                 if stop():
                     raise Stopped
-                part = read_steps(path, None, low - starts[k], high - starts[k])
+                with _reading(path, damaged):
+                    part = read_steps(path, None, low - starts[k], high - starts[k])
                 for name, offsets in tracks.items():
                     part[name] = part[name] + offsets[k]
                 parts.append(part)
