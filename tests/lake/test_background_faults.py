@@ -177,8 +177,9 @@ def test_a_compaction_that_fails_leaves_no_file_behind(tmp_path, monkeypatch, wh
     assert commits.write is publish
 
 
-def test_a_commit_that_is_visible_but_not_durable_keeps_its_merged_files(tmp_path, monkeypatch):
-    path = tmp_path / "lake"
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_commit_that_is_visible_but_not_durable_keeps_its_merged_files(tmp_path, monkeypatch, readable):
+    path, there = tmp_path / "lake", commits.is_there
     replay = lp.Replay.open(path, SPEC, capacity=500, merge_after=2, keep_last=1)
     number = 0
     while not background(replay).take():
@@ -191,6 +192,12 @@ def test_a_commit_that_is_visible_but_not_durable_keeps_its_merged_files(tmp_pat
         if folder.name == "commits":
             raise OSError(errno.EIO, "fsync")
 
+    def is_there(folder: Path, commit: lp.Commit) -> bool:
+        if not readable:
+            raise OSError(errno.EIO, "read")
+        return there(folder, commit)
+
+    monkeypatch.setattr(commits, "is_there", is_there)
     with monkeypatch.context() as patch:
         patch.setattr(files, "sync_folder", fails)
         record(replay, number)

@@ -127,6 +127,69 @@ def test_a_commit_that_is_visible_but_not_durable_uses_up_its_number(tmp_path, m
         assert lake.commits() == [0, 1, 2, 3]  # 1 was never acknowledged, and is complete
 
 
+@pytest.mark.parametrize("link", ["succeeds", "is repeated"])
+@pytest.mark.parametrize("whose", ["own", "another"])
+def test_a_commit_that_cannot_be_read_after_an_error_is_neither_overwritten_nor_lost(
+    tmp_path, monkeypatch, link, whose
+):
+    """An error of the disk at the moment of publishing, and of the read that asks whether it was published."""
+    path, read, publish = tmp_path / "lake", Path.read_bytes, os.link
+    file = path / "commits" / commits.file_name(1)
+    replay = lp.Replay.open(path, spec_of(WORLD), capacity=50)
+    record(replay, WORLD, 0, 5)
+    replay.commit()
+
+    def linked(source: Path, target: Path) -> None:
+        if whose == "own":
+            publish(source, target)
+        else:
+            target.write_bytes(b"of another writer")
+        if link == "is repeated":
+            raise FileExistsError(errno.EEXIST, "File exists")
+        raise OSError(errno.EIO, "Input/output error")
+
+    def unreadable(self: Path) -> bytes:
+        if self == file:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(self)
+
+    record(replay, WORLD, 5, 10)
+    monkeypatch.setattr(Path, "read_bytes", unreadable)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", linked)
+        patch.setattr(os, "open", broken_creation(os.open, file))  # what is tried without links
+        with pytest.raises(OSError, match="Input/output error"):
+            replay.commit()
+    for _ in range(2):
+        with pytest.raises(OSError, match="Input/output error") as raised:
+            replay.commit()
+        assert not isinstance(raised.value, lp.LakeConflict)
+    monkeypatch.setattr(Path, "read_bytes", read)
+    before = file.read_bytes()
+    if whose == "another":
+        with pytest.raises(lp.LakeConflict, match="commit 1"):
+            replay.commit()
+        replay.close(discard=True)
+    else:
+        with pytest.warns(RuntimeWarning, match="Input/output"):
+            record(replay, WORLD, 10, 15)
+        assert replay.commit().number == 5  # the failed ones follow as commits 2 to 4
+        replay.close()
+        all_there(path, 15, WORLD)
+    assert file.read_bytes() == before
+
+
+def broken_creation(real, file: Path):
+    """`os.open` that does not create this file."""
+
+    def opened(name, flags, *how, **more):
+        if name == file and flags & os.O_CREAT:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(name, flags, *how, **more)
+
+    return opened
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_a_second_writer_never_overwrites_a_commit(tmp_path, monkeypatch, links):
     """Two writers whose lock was lost: the later one is refused, and every acknowledged step is there."""

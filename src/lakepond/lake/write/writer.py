@@ -91,6 +91,8 @@ class LakeWriter:
         )
         self.last: Commit | None = None
         """the commit that the next one follows"""
+        self._in_doubt: tuple[Commit, Sequence[Merged]] | None = None
+        """the commit that failed last, if it may have been published nevertheless"""
         self._leaves = leaves
         self._upgraded = False
         self._late_ends: Ends = {}  # end flags of earlier steps whose files could not be read
@@ -151,6 +153,7 @@ class LakeWriter:
     def _commit(self, new: HandOver, note: dict[str, Any]) -> Commit:
         began = time.perf_counter()
         self._check(new)
+        self._resolve_doubt()
         self._guard.check(self._number)
         merged = self.maintenance.take()
         lists, written, late = self._with_ends(self._with_merged(merged), {**self._late_ends, **new.ends})
@@ -210,6 +213,7 @@ class LakeWriter:
         began, last = time.perf_counter(), self.last
         if last is None:
             return None
+        self._resolve_doubt()
         merged = self.maintenance.merge_all(last)
         if merged:
             self._guard.check(self._number)
@@ -241,6 +245,11 @@ class LakeWriter:
                 ranges(sorted(self._late_ends)),
             )
         try:
+            try:
+                self._resolve_doubt()
+            except OSError:
+                if self._in_doubt is not None:
+                    self.maintenance.published(*self._in_doubt)  # perhaps: its files must not be deleted
             self.maintenance.close(self.last)
         finally:
             self._lock.close()
@@ -452,14 +461,25 @@ class LakeWriter:
         except LakeConflict:
             raise
         except BaseException:
-            if commits.is_there(self._commits, commit):  # visible, but perhaps not durable
-                self._number += 1
-                self.maintenance.published(commit, merged)
+            self._in_doubt = commit, merged
+            with suppress(OSError):  # it is tried again before the next commit
+                self._resolve_doubt()
             raise
-        self.last, self._number = commit, commit.number + 1
+        self.last, self._number, self._in_doubt = commit, commit.number + 1, None
         self._late_ends = late
         self.maintenance.published(commit, merged)  # first: its files must not be deleted
         self._guard.written(commit.bytes_written)
+
+    def _resolve_doubt(self) -> None:
+        """Continue after the number of a commit that failed if it is visible, though perhaps not durable.
+
+        Its content determines that: a commit of another writer under this number is a conflict. OSError if it
+        cannot be read; then nothing may be written, because the number is neither free nor taken.
+        """
+        if self._in_doubt is not None and commits.is_there(self._commits, self._in_doubt[0]):
+            (commit, merged), self._in_doubt = self._in_doubt, None
+            self._number = commit.number + 1
+            self.maintenance.published(commit, merged)
 
 
 def _now() -> str:
