@@ -10,11 +10,12 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.lib import format as npy
@@ -22,6 +23,7 @@ from numpy.lib import format as npy
 from lakepond.errors import LakepondError
 from lakepond.types import Array
 
+T = TypeVar("T")
 JSON_BYTES = 64 << 20
 """size of the largest JSON document that is read"""
 DEFLATE_RATIO = 1032
@@ -56,8 +58,25 @@ def one_line(error: BaseException) -> str:
 
 def parse_json(data: bytes | str) -> Any:
     """The value of a JSON document; ValueError for anything else, however deeply it is nested."""
+    return with_fresh_stack(lambda: json.loads(data))
+
+
+def with_fresh_stack(read: Callable[[], T]) -> T:
+    """What `read` returns; ValueError if it recurses too deeply even on an empty call stack.
+
+    If the stack of the caller is too deep for it, it is called again on a thread: a file that can be read is not
+    called damaged because of who reads it. RecursionError if the caller has no stack left for that.
+    """
     try:
-        return json.loads(data)
+        return read()
+    except RecursionError:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(_on_an_empty_stack, read).result()
+
+
+def _on_an_empty_stack(read: Callable[[], T]) -> T:
+    try:
+        return read()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

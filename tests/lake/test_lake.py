@@ -8,16 +8,23 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
 
 import lakepond as lp
 from lakepond.adapters import trading
+from lakepond.lake.format import commits, link_notes
 from lakepond.types import Tree, leaves, rebuild
 from reference import WORLDS, same_bytes
+
+
+T = TypeVar("T")
 
 
 def item(tree: Tree, i: int) -> Tree:
@@ -682,6 +689,52 @@ def test_a_note_cannot_have_keys_of_lakepond(tmp_path, note):
         with pytest.raises(lp.SpecError, match=f"the key '{next(iter(note))}' of a note is reserved"):
             replay.commit(note)
         assert replay.commit({"loss": 1}).recorded == 5
+
+
+def nested(levels: int) -> dict[str, object]:
+    """A note of that many dicts, one in another."""
+    note: dict[str, object] = {}
+    for _ in range(levels - 1):
+        note = {"a": note}
+    return note
+
+
+def deep(calls: int, read: Callable[[], T]) -> T:
+    """What `read` returns on a call stack that is deeper by so many calls."""
+    return deep(calls - 1, read) if calls else read()
+
+
+def test_a_note_that_is_nested_too_deeply_is_refused_before_anything_is_written(tmp_path):
+    around: list[object] = []
+    around.append(around)
+    with lp.Replay.open(tmp_path / "lake", spec_of("vector"), capacity=100) as replay:
+        record(replay, "vector", 0, 5)
+        for note in (nested(101), nested(900), nested(100_000), {"a": around}):
+            with pytest.raises(lp.SpecError, match="the note of a commit is nested deeper than 100 levels"):
+                replay.commit(note)
+        assert replay.commit(nested(100)).number == 0
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert lake.commit.note == nested(100)
+
+
+def test_a_commit_with_a_deeply_nested_note_is_intact_for_a_reader_with_a_deep_call_stack(
+    tmp_path, monkeypatch
+):
+    """Earlier versions wrote such notes."""
+    path = tmp_path / "lake"
+    monkeypatch.setattr(link_notes, "check_levels", lambda *_: None, raising=False)
+    with lp.Replay.open(path, spec_of("vector"), capacity=100) as replay:
+        record(replay, "vector", 0, 5)
+        replay.commit()
+        record(replay, "vector", 5, 10)
+        replay.commit(nested(850))
+    for calls in (0, 200, 400):
+        assert deep(calls, lambda: lp.Lake.open(path).commit.recorded) == 10
+        assert deep(calls, lambda: lp.repair(path).quarantined) == ()
+    data = (path / "commits" / commits.file_name(1)).read_bytes()
+    for calls in range(0, 960, 10):  # at any depth it is read, or the stack is what is short
+        with suppress(RecursionError):
+            deep(calls, lambda: commits.Commit.from_json(data, "1"))
 
 
 def test_saving_has_its_own_lakes(tmp_path):

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 import pytest
 
-from lakepond.errors import RunCorrupt, RunError, RunLocked, RunMismatch, RunNotFound
+from lakepond.errors import RunCorrupt, RunError, RunLocked, RunMismatch, RunNotFound, SpecError
 from lakepond.runs import Run, settings
 
 
@@ -42,6 +42,16 @@ def test_a_checkpoint_comes_back_bit_for_bit_with_optimiser_and_state(tmp_path):
     assert jax.tree.structure(loaded.arrays["optimiser"]) == jax.tree.structure(optimiser)
     jax.tree.map(np.testing.assert_array_equal, loaded.arrays["agent"], agent)
     jax.tree.map(np.testing.assert_array_equal, loaded.arrays["optimiser"], optimiser)
+
+
+def test_a_state_that_is_nested_too_deeply_is_refused_before_anything_is_written(tmp_path):
+    state: dict[str, object] = {}
+    for _ in range(100):
+        state = {"a": state}
+    with Run.create(tmp_path, "erl", Config()) as run:
+        with pytest.raises(SpecError, match="the state of a checkpoint is nested deeper than 100 levels"):
+            run.save(1, arrays={}, state=state)
+        assert not list((tmp_path / "checkpoints").glob("*"))
 
 
 def test_a_checkpoint_is_plain_safetensors_with_names_a_stranger_understands(tmp_path):

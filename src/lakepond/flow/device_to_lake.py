@@ -23,6 +23,7 @@ from lakepond.closing import close_after
 from lakepond.errors import LakeNotFound, SpecError
 from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit, Start
+from lakepond.lake.format.link_notes import check_note
 from lakepond.lake.format.sealed import as_stored
 from lakepond.lake.format.tracks import Layout
 from lakepond.lake.read.assemble import batch_of
@@ -104,6 +105,7 @@ class DeviceLake:
         Raises `SpecError` if a ring no longer holds all of these steps or their rows.
         """
         self._background.check()
+        check_note(note or {})
         stored = as_stored(note or {})
         length, declared = self.spec.obs.stack, self.spec.obs.row_layout
         starts: list[Array] = []

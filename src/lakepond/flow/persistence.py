@@ -92,14 +92,14 @@ class Persistent(Sampler):
         milliseconds and the steps are written in the background. Steps that cannot be written, for example
         because the disk is full, stay in memory and are part of the next commit.
 
-        Raises `ReplayClosed` if the replay has no lake, `SpecError` for a key in the note that lakepond uses
-        itself; with `wait`, `LakeFull` if the disk is full or a quota is exceeded.
+        Raises `ReplayClosed` if the replay has no lake, `SpecError` for a note that is nested deeper than 100
+        levels or has a key that lakepond uses itself; with `wait`, `LakeFull` if the disk is full or a quota is exceeded.
         """
         from lakepond.lake.format.link_notes import check_note
         from lakepond.lake.format.sealed import as_stored
 
+        check_note(note or {})
         stored = as_stored(note or {})  # raises now for what cannot be written later
-        check_note(stored)
         done = self._on_disk().commit(stored)
         return done.result() if wait else done
 

@@ -25,7 +25,7 @@ from lakepond import untrusted
 from lakepond.errors import RunCorrupt, RunError, RunMismatch, RunNotFound
 from lakepond.formats import ranges
 from lakepond.lake.files import ASIDE, make_folders, sync_folder, write_all_synced
-from lakepond.lake.format.sealed import NOT_FINITE, strict
+from lakepond.lake.format.sealed import NOT_FINITE, check_levels, strict
 
 STATE = "state.json"
 RETIRED = frozenset({"pond.span"})
@@ -67,6 +67,7 @@ class Checkpoints:
 
     def save(self, number: int, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
         """Write checkpoint `number`, durable when this returns; then delete those no longer kept."""
+        check_levels(state, "the state of a checkpoint")
         make_folders(self.folder)
         home = self._home(number)
         aside = home.with_suffix(ASIDE)
@@ -145,7 +146,7 @@ class Checkpoints:
             for noted in state["files"].values():
                 if type(noted["bytes"]) is not int or not isinstance(noted["sha256"], str):
                     raise TypeError("it lacks the size or the SHA-256 of a file")
-            return {**state, "state": _with_numbers(state["state"])}
+            return {**state, "state": untrusted.with_fresh_stack(lambda: _with_numbers(state["state"]))}
 
     def _home(self, number: int) -> Path:
         return self.folder / f"{number:08d}"

@@ -41,6 +41,7 @@ from lakepond.lake.format.sealed import parse, seal, unseal
 from lakepond.lake.format.steps import StepsInfo
 from lakepond.lake.format.version import SOURCES, check_version, version
 from lakepond.sampling.generators import generator_in
+from lakepond.untrusted import with_fresh_stack
 
 NEWEST = "newest"
 
@@ -139,30 +140,34 @@ class Commit:
     def from_json(cls, data: bytes, name: str) -> Self:
         """A commit read back; `LakeCorrupt` if it is damaged, `LakeTooNew` if a later version wrote it."""
         try:
-            check_version(parse(data), f"commit {name}")  # first: a later one may be sealed differently
-            content = unseal(data)
-            if check_version(content, f"commit {name}") == 1:
-                content = _from_format_1(content)
-            commit = cls(
-                segments=tuple(from_json(entry, None) for entry in content["steps"]),
-                rows=tuple(
-                    tuple(from_json(entry, leaf) for entry in listed)
-                    for leaf, listed in enumerate(content["rows"])
-                ),
-                live_rows=tuple(tuple((a, b) for a, b in ranges) for ranges in content["live_rows"]),
-                next_rows=tuple(content["next_rows"]),
-                sources=tuple(tuple(_known(Source, s) for s in each) for each in content.get("sources", ())),
-                priorities=_weights(content["priorities"]),
-                priority_changes=tuple(_known(StepsInfo, c) for c in content.get("priority_changes", ())),
-                note=dict(content["note"]),
-                **{key: content[key] for key in _PLAIN if key in content},
-            )
-            commit.check()
-            return commit
+            return with_fresh_stack(lambda: cls._from_json(data, name))
         except LakeTooNew:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise LakeCorrupt(f"commit {name} is damaged: {error}; run `lakepond repair`.") from error
+
+    @classmethod
+    def _from_json(cls, data: bytes, name: str) -> Self:
+        check_version(parse(data), f"commit {name}")  # first: a later one may be sealed differently
+        content = unseal(data)
+        if check_version(content, f"commit {name}") == 1:
+            content = _from_format_1(content)
+        commit = cls(
+            segments=tuple(from_json(entry, None) for entry in content["steps"]),
+            rows=tuple(
+                tuple(from_json(entry, leaf) for entry in listed)
+                for leaf, listed in enumerate(content["rows"])
+            ),
+            live_rows=tuple(tuple((a, b) for a, b in ranges) for ranges in content["live_rows"]),
+            next_rows=tuple(content["next_rows"]),
+            sources=tuple(tuple(_known(Source, s) for s in each) for each in content.get("sources", ())),
+            priorities=_weights(content["priorities"]),
+            priority_changes=tuple(_known(StepsInfo, c) for c in content.get("priority_changes", ())),
+            note=dict(content["note"]),
+            **{key: content[key] for key in _PLAIN if key in content},
+        )
+        commit.check()
+        return commit
 
     def check(self) -> None:
         """ValueError or TypeError unless it is possible: counts, and files in order without gaps in steps."""

@@ -10,16 +10,19 @@ import numpy as np
 from lakepond.errors import LakeCorrupt, LakeNotFound, LakeTooNew
 from lakepond.lake.files import write_bytes
 from lakepond.lake.format.checksum import DIGEST
-from lakepond.lake.format.sealed import parse, seal, unseal
+from lakepond.lake.format.sealed import check_levels, parse, seal, unseal
 from lakepond.lake.format.version import FORMAT, check_version, version
 from lakepond.types import Field, Spec, Tree
+from lakepond.untrusted import with_fresh_stack
 
 NAME = "lake.json"
 
 
 def describe(spec: Spec) -> bytes:
     """The file for a new lake."""
-    return seal({**version(), "digest": DIGEST, "spec": spec_to_json(spec)})
+    content = spec_to_json(spec)
+    check_levels(content, "the spec")
+    return seal({**version(), "digest": DIGEST, "spec": content})
 
 
 def spec_to_json(spec: Spec) -> dict[str, Any]:
@@ -57,16 +60,20 @@ def read(path: Path) -> Spec:
 def parse_spec(data: bytes, file: Path | str) -> Spec:
     """The spec in these bytes of a `lake.json`."""
     try:
-        check_version(parse(data), str(file))  # first: a later one may be sealed differently
-        content = unseal(data)
-        check_version(content, str(file))
-        if content["digest"] != DIGEST:
-            raise ValueError(f"its files are named by {content['digest']!r}")
-        return spec_from_json(content["spec"])
+        return with_fresh_stack(lambda: _parse_spec(data, file))
     except LakeTooNew:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise LakeCorrupt(f"{file} is damaged: {error}; restore it from a copy.") from error
+
+
+def _parse_spec(data: bytes, file: Path | str) -> Spec:
+    check_version(parse(data), str(file))  # first: a later one may be sealed differently
+    content = unseal(data)
+    check_version(content, str(file))
+    if content["digest"] != DIGEST:
+        raise ValueError(f"its files are named by {content['digest']!r}")
+    return spec_from_json(content["spec"])
 
 
 def same_lake(one: bytes, other: bytes) -> bool:

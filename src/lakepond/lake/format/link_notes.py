@@ -15,6 +15,7 @@ import numpy as np
 
 from lakepond.errors import LakeCorrupt, SpecError
 from lakepond.lake.format.commits import Commit
+from lakepond.lake.format.sealed import check_levels
 from lakepond.types import STREAM_MAX, Array
 
 CUT_STREAMS, ALONE_STEPS, ENDED_STEPS = "cut_streams", "alone_steps", "ended_steps"
@@ -23,7 +24,8 @@ OWN_KEYS = frozenset((CUT_STREAMS, ALONE_STEPS, ENDED_STEPS, CLEARED_BEFORE))
 
 
 def check_note(note: Mapping[str, Any]) -> None:
-    """Raise `SpecError` if the note of a caller has a key of this module."""
+    """Raise `SpecError` if the note of a caller has a key of this module, or is nested too deeply."""
+    check_levels(note, "the note of a commit")
     if taken := sorted(OWN_KEYS & note.keys()):
         raise SpecError(f"the key {taken[0]!r} of a note is reserved for lakepond itself; use another one.")
 

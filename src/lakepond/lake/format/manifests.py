@@ -28,6 +28,7 @@ from lakepond.lake.format.entries import (
 from lakepond.lake.format.ranges import Ranges, contains, joined_needs
 from lakepond.lake.format.sealed import parse, seal, unseal
 from lakepond.lake.format.version import SOURCES, check_version, version
+from lakepond.untrusted import with_fresh_stack
 
 FLAT_LEVEL = 3
 """manifests up to this level list files, those above list manifests of the level below"""
@@ -51,27 +52,31 @@ def encode(entries: Sequence[Entry], level: int, leaf: int | None) -> tuple[Mani
 def decode(manifest: Manifest, data: bytes, leaf: int | None, leaves: int) -> Entries:
     """The entries of a manifest; `LakeCorrupt` unless its file is the one that was written."""
     try:
-        if len(data) != manifest.size or digest_of(data) != manifest.digest:
-            check_version(parse(data) or {}, manifest.name)
-            raise ValueError("its content does not match the digest in its name")
-        content = unseal(data)
-        check_version(content, manifest.name)
-        entries = tuple(from_json(entry, leaf) for entry in content["entries"])
-        check(entries, leaves)
-        lower = [entry.level for entry in entries if isinstance(entry, Manifest)]
-        if content["leaf"] != leaf or not 1 <= len(entries) <= MOST_ENTRIES:
-            raise ValueError(f"it lists {len(entries)} files of observation {content['leaf']}")
-        if any(level >= manifest.level for level in lower) or (lower and len(lower) != len(entries)):
-            raise ValueError("it lists manifests that are not below it")
-        needs = zip(*_needs(entries), strict=True)
-        whole = len(manifest.needs) == (leaves if leaf is None else 0)
-        whole = whole and all(map(contains, manifest.needs, needs))
-        if not whole or describe(entries, manifest.level, data, manifest.needs) != manifest:
-            raise ValueError("it does not list what the commit says")
+        return with_fresh_stack(lambda: _decode(manifest, data, leaf, leaves))
     except LakeTooNew:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise LakeCorrupt(f"{manifest.name} is damaged: {error}; run `lakepond repair`.") from error
+
+
+def _decode(manifest: Manifest, data: bytes, leaf: int | None, leaves: int) -> Entries:
+    if len(data) != manifest.size or digest_of(data) != manifest.digest:
+        check_version(parse(data) or {}, manifest.name)
+        raise ValueError("its content does not match the digest in its name")
+    content = unseal(data)
+    check_version(content, manifest.name)
+    entries = tuple(from_json(entry, leaf) for entry in content["entries"])
+    check(entries, leaves)
+    lower = [entry.level for entry in entries if isinstance(entry, Manifest)]
+    if content["leaf"] != leaf or not 1 <= len(entries) <= MOST_ENTRIES:
+        raise ValueError(f"it lists {len(entries)} files of observation {content['leaf']}")
+    if any(level >= manifest.level for level in lower) or (lower and len(lower) != len(entries)):
+        raise ValueError("it lists manifests that are not below it")
+    needs = zip(*_needs(entries), strict=True)
+    whole = len(manifest.needs) == (leaves if leaf is None else 0)
+    whole = whole and all(map(contains, manifest.needs, needs))
+    if not whole or describe(entries, manifest.level, data, manifest.needs) != manifest:
+        raise ValueError("it does not list what the commit says")
     return entries
 
 

@@ -12,10 +12,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from lakepond.errors import SpecError
 from lakepond.lake.format.checksum import DIGEST_BYTES, digest_of
+from lakepond.untrusted import parse_json
 
 NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 """the strings that stand for numbers that are not finite"""
+MOST_LEVELS = 100
+"""of dicts and lists in a caller's data; a JSON parser takes one call per level, and Python 1,000 in all"""
 _SEAL = b', "checksum": "'
 _LENGTH = len(_SEAL) + 2 * DIGEST_BYTES + 2
 
@@ -31,7 +35,7 @@ def unseal(data: bytes) -> dict[str, Any]:
     text, tail = data[:-_LENGTH] + b"}", data[-_LENGTH:]
     if tail != _SEAL + digest_of(text).encode() + b'"}':
         raise ValueError("its checksum does not match")
-    content = json.loads(text)
+    content = parse_json(text)
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
     return content
@@ -40,8 +44,8 @@ def unseal(data: bytes) -> dict[str, Any]:
 def parse(data: bytes) -> Any:
     """The content of a file whose checksum may not match, to see its version; None if it is not JSON."""
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
+        return parse_json(data)
+    except ValueError:
         return None
 
 
@@ -52,6 +56,18 @@ def strict(value: Any, *, indent: int | None = None) -> bytes:
     except ValueError:
         text = json.dumps(as_stored(value), indent=indent, allow_nan=False)
     return text.encode()
+
+
+def check_levels(value: Any, what: str, level: int = 0) -> None:
+    """Raise `SpecError` if a value that is to be stored as JSON is nested too deeply to be read anywhere."""
+    if isinstance(value, (dict, list, tuple)):
+        if level == MOST_LEVELS:
+            raise SpecError(
+                f"{what} is nested deeper than {MOST_LEVELS} levels of dicts and lists, or contains itself; store "
+                "flatter data."
+            )
+        for each in value.values() if isinstance(value, dict) else value:
+            check_levels(each, what, level + 1)
 
 
 def as_stored(value: Any) -> Any:

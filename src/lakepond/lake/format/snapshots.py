@@ -26,6 +26,7 @@ from lakepond.lake.format.names import WRITER, entries
 from lakepond.lake.format.sealed import parse, seal, unseal
 from lakepond.lake.format.version import check_version, version
 from lakepond.sampling.generators import generator_in
+from lakepond.untrusted import with_fresh_stack
 
 FOLDER = "snapshots"
 SNAPSHOT = re.compile(r"([0-9]{10})\.json")
@@ -102,25 +103,27 @@ class Snapshot:
     def from_json(cls, data: bytes, name: str) -> Self:
         """A snapshot read back; `LakeCorrupt` if it is damaged, `LakeTooNew` if a later version wrote it."""
         try:
-            content = _content(data, name)
-            heads = _heads(content)
-            chains = list(content["chains"])
-            check_counts([number for run in content["runs"] for number in run])
-            runs = tuple(
-                StepRun(chains[at], first, stop, commit) for at, first, stop, commit in content["runs"]
-            )
-            kept = {key: content[key] for key in _PLAIN}
-            streams = {
-                chain: {int(own): int(stream) for own, stream in pairs}
-                for chain, pairs in content["streams"].items()
-            }
-            found = cls(heads=heads, runs=runs, streams=streams, **kept)
-            found._check()
-            return found
+            return with_fresh_stack(lambda: cls._from_json(data, name))
         except LakeTooNew:
             raise
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
             raise LakeCorrupt(f"snapshot {name} is damaged: {error}; open another one.") from error
+
+    @classmethod
+    def _from_json(cls, data: bytes, name: str) -> Self:
+        content = _content(data, name)
+        heads = _heads(content)
+        chains = list(content["chains"])
+        check_counts([number for run in content["runs"] for number in run])
+        runs = tuple(StepRun(chains[at], first, stop, commit) for at, first, stop, commit in content["runs"])
+        kept = {key: content[key] for key in _PLAIN}
+        streams = {
+            chain: {int(own): int(stream) for own, stream in pairs}
+            for chain, pairs in content["streams"].items()
+        }
+        found = cls(heads=heads, runs=runs, streams=streams, **kept)
+        found._check()
+        return found
 
     def _check(self) -> None:
         check_counts([self.number, self.capacity, self.recorded, self.sampled, self.inserted])
@@ -165,8 +168,9 @@ def commits_named(data: bytes, name: str) -> dict[str, set[int]]:
     Also of snapshots of later versions, as long as these keys mean the same: what it needs must stay.
     """
     try:
-        return {chain: {each.commit for each in named} for chain, named in _heads(unseal(data)).items()}
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        heads = with_fresh_stack(lambda: _heads(unseal(data)))
+        return {chain: {each.commit for each in named} for chain, named in heads.items()}
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise LakeCorrupt(
             f"snapshot {name} cannot be read, so the commits that it needs are not known; nothing is "
             f"deleted. Delete that snapshot by hand if it is not needed ({error})."

@@ -8,7 +8,6 @@ reader has it open, in any process. Without `keep_last` all commits are kept.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
@@ -26,6 +25,7 @@ from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import Entries, File, Manifest
 from lakepond.lake.lock import unread
 from lakepond.lake.read.catalog import Catalog, new_files
+from lakepond.untrusted import parse_json
 
 log = logging.getLogger("lakepond")
 CHECKPOINT = re.compile(r"[0-9]+")
@@ -58,8 +58,8 @@ def deletable(
 def commit_of_state(state: bytes) -> set[int]:
     """The commit that a checkpoint's `state.json` names, if it names one; ValueError if it cannot be read."""
     try:
-        number = json.loads(state)["state"].get("lake_commit")
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        number = parse_json(state)["state"].get("lake_commit")
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it is not the state of a checkpoint: {error!r}") from error
     if number is None:
         return set()
