@@ -197,6 +197,26 @@ def test_a_copy_of_another_machines_chain_is_not_written(name, tmp_path):
             lp.Replay.open(tmp_path / "there", capacity=64, writer=chain, **how)
 
 
+def test_compact_leaves_copies_of_other_machines_as_they_are(name, tmp_path):
+    cloud = f"memory://{name}"
+    collect(tmp_path / "a", cloud, "collector", 0)
+    with lp.pull(tmp_path / "there", cloud) as lake:
+        (chain,) = lake.heads
+        with pytest.raises(lp.SpecError, match="compact the lake on the machine that writes it"):
+            lake.compact(keep_last=1)
+        assert len(lake) == len(all_rewards(lake))  # it is still open
+    with lp.Replay.open(tmp_path / "there", capacity=64, writer="zeta", merge_after=None) as replay:
+        for start in (100, 105, 110):
+            record(replay, start, start + 5)
+            replay.commit()
+    with lp.Lake.open(tmp_path / "there") as lake:
+        rewards, copied = all_rewards(lake), lake.heads[chain]
+        lake.compact(keep_last=1)
+        assert lake.heads[chain] == copied
+        assert len(lake.heads["zeta"].segments) < 3
+        assert all_rewards(lake) == rewards
+
+
 def test_bad_input_of_named_writers_is_refused_in_one_sentence(name, tmp_path):
     cloud, other = f"memory://{name}", lp.Spec(obs=lp.Field((3,), "float32"))
     collect(tmp_path / "a", cloud, "a", 0)

@@ -50,9 +50,14 @@ def names(lake: Path) -> list[str]:
     return ["", *sorted(name for name in named if (lake / FOLDER / name / "commits").is_dir())]
 
 
+def is_copy(writer: str) -> bool:
+    """Whether a name is that of a chain in a bucket, whose copies on disk are not written."""
+    return CHAIN.fullmatch(writer) is not None
+
+
 def check_own(writer: str) -> None:
-    """Raise `SpecError` if a name is that of a chain in a bucket, whose copies on disk are not written."""
-    if CHAIN.fullmatch(writer):
+    """Raise `SpecError` if a name is that of a chain in a bucket."""
+    if is_copy(writer):
         raise SpecError(
             f"writer={writer!r} is the name of a chain in a bucket, and a copy of it is only read; give the "
             "writer a name of its own."

@@ -257,18 +257,25 @@ class Lake(Sampled, Exports):
         """Merge small files into larger ones, publish a new commit with the same steps, and switch to it.
 
         Then delete the commits that are not kept by `keep_last`, `keep_every` or a checkpoint of the run, and
-        the files that no commit refers to. Raises `LakeLocked` while a process writes the lake; a writer
-        merges files by itself.
+        the files that no commit refers to. Writers of other machines that were pulled are left as they are;
+        `SpecError` if there are no others. Raises `LakeLocked` while a process writes the lake; a writer merges
+        files by itself.
         """
         from lakepond.lake.write.writer import LakeWriter
 
         if self.url is not None:
             raise LakeReadOnly(f"{self.url} is only read; pull the lake to a folder to compact that copy.")
-        heads: dict[str, Commit] = {}
+        own = [name for name in self.heads if not writers.is_copy(name)]
+        if not own:
+            raise SpecError(
+                f"{self.path} has copies of writers of other machines only ({', '.join(self.heads)}), which are "
+                "not changed here; compact the lake on the machine that writes it."
+            )
+        heads = dict(self.heads)
         segments = {head.writer: head.segments for head in self.reader.heads}
         self.close()  # retention keeps commits that are read
         try:
-            for name in self.heads:
+            for name in own:
                 writer = LakeWriter(
                     self.path, len(self._fields), keep_last=keep_last, keep_every=keep_every, writer=name
                 )
@@ -282,7 +289,7 @@ class Lake(Sampled, Exports):
                     writer.close()
         except BaseException:
             with suppress(OSError):  # deleted in the meantime
-                self._read(self.heads | heads, segments)
+                self._read(heads, segments)
             raise
         self._read(heads, segments)
 
