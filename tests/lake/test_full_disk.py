@@ -87,9 +87,10 @@ def test_a_full_disk_is_named_with_its_path_and_a_next_step(disk, tmp_path, what
     error = raised.value
     where = path if what in ("commit", "flush", "compact") else disk / ("saved" if what[0] == "s" else "new")
     assert error.errno == errno.ENOSPC
+    in_memory = "" if what == "compact" else " and newer steps are in memory"
     assert str(error) == (
-        f"[Errno 28] the disk of {where} is full (No space left on device); what was committed is intact and "
-        "newer steps are in memory: free some space and try again"
+        f"[Errno 28] the disk of {where} is full (No space left on device); what was committed is intact"
+        f"{in_memory}: free some space and try again"
     )
     assert isinstance(error.__cause__, OSError)
     again = pickle.loads(pickle.dumps(error))
@@ -147,8 +148,41 @@ def test_the_errors_of_a_disk_are_named_by_pull_and_repair(tmp_path, monkeypatch
         assert raised.value.errno == code
         where = {"read": here, "repair": path}.get(what, tmp_path / "new")
         assert f"{where} is" in str(raised.value)
-        assert "newer steps are in memory" not in str(raised.value)
+        for untrue in ("newer steps are in memory", "what was committed is intact", "the next pull"):
+            assert untrue not in str(raised.value)
         attempts[what]()
+
+
+@pytest.mark.parametrize("what", ["pull", "repair"])
+def test_a_full_disk_is_named_if_the_lock_does_not_fit(tmp_path, monkeypatch, what):
+    path, bucket, opened = tmp_path / "lake", f"file://{tmp_path}/bucket", os.open
+    with lp.Replay.open(path, spec_of(WORLD), capacity=500, cloud=bucket) as replay:
+        record(replay, WORLD, 0, 10)
+
+    def full(file: str | Path, flags: int, *how: int, **more: int) -> int:
+        if flags & os.O_CREAT and Path(file).name == "lock":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+        return opened(file, flags, *how, **more)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(lp.LakeFull, match=r"the disk of .* is full"):
+        lp.pull(tmp_path / "new", bucket) if what == "pull" else lp.repair(path)
+
+
+def test_a_pull_that_may_not_read_a_file_says_nothing_about_writing(tmp_path, monkeypatch):
+    path, bucket, read = tmp_path / "lake", f"file://{tmp_path}/bucket", Path.read_bytes
+    with lp.Replay.open(path, spec_of(WORLD), capacity=500, cloud=bucket) as replay:
+        record(replay, WORLD, 0, 10)
+
+    def refused(self: Path) -> bytes:
+        if self.parent.name == "commits" and self.is_relative_to(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(PermissionError) as raised:
+        lp.pull(path, bucket)
+    assert not isinstance(raised.value, lp.LakeReadOnly)
 
 
 def test_other_errors_of_a_commit_pass_unchanged(tmp_path, monkeypatch):

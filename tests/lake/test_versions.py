@@ -298,6 +298,8 @@ def test_a_file_system_without_locks_is_named(path, monkeypatch, code):
         agrees(lake.steps(0, 40), 39, WORLD)
     with lock.unread(newest(path)) as free:
         assert free
+    with lock.FileLock(path / "lock") as shared, pytest.raises(lp.LakeError, match="not support file locks"):
+        shared.wait(1)
 
 
 @pytest.mark.parametrize(

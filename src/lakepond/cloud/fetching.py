@@ -112,7 +112,7 @@ class Fetcher:
                 os.fsync(file.fileno())
 
         check_folders(folder)
-        with _pulling(self.copy):
+        with _naming(self.copy.path, creating=True):
             make_folders(folder)
             write_whole(folder, fill, lambda _: name, sync=self._durable)
 
@@ -183,15 +183,17 @@ def read_description(lake: Store) -> bytes | None:
 def keep_description(path: Path, lake: Store, data: bytes) -> None:
     """Have a downloaded `lake.json` at `path`; `CloudConflict` if there is a different lake."""
     if not (path / description.NAME).exists():
-        make_folders(path)
-        write_bytes(path, description.NAME, data)
+        with _naming(path, creating=True):
+            make_folders(path)
+            write_bytes(path, description.NAME, data)
         description.read(path)
         return
     mine = (path / description.NAME).read_bytes()
     if not _same_lake(mine, data):
         raise CloudConflict(f"{path} and {lake.cloud} are different lakes; pull to another folder.")
     if description.format_of(mine) < description.format_of(data):
-        write_bytes(path, description.NAME, data)
+        with _naming(path, creating=True):
+            write_bytes(path, description.NAME, data)
 
 
 def bring_commits(copy: ChainCopy, number: int | None = None, remote: Remote | None = None) -> Commit:
@@ -201,10 +203,10 @@ def bring_commits(copy: ChainCopy, number: int | None = None, remote: Remote | N
         raise CloudNotFound(f"{copy.lake.cloud} has no lake; `lakepond push` or `replay.push()` uploads one.")
     folders = [copy.home / "segments", copy.home / "commits", copy.path / FOLDER, copy.home / "quarantine"]
     check_folders(*folders)
-    with _pulling(copy):
+    with _naming(copy.path, creating=True):
         for folder in (copy.path, *folders[:3]):
             make_folders(folder)
-    with WriterLock(copy.home / "lock"), _pulling(copy):
+    with _naming(copy.path), WriterLock(copy.home / "lock"):
         keep_description(copy.path, copy.lake, _read(copy.lake, description.NAME))
         newest = _newest_whole(copy, remote)
         if number is None or number == newest.number:
@@ -216,8 +218,8 @@ def bring_commits(copy: ChainCopy, number: int | None = None, remote: Remote | N
         return _bring_commit(copy, remote, number)
 
 
-def _pulling(copy: ChainCopy) -> AbstractContextManager[None]:
-    return named_errors(copy.path, creating=True, rest="the next pull continues")
+def _naming(path: Path, *, creating: bool = False) -> AbstractContextManager[None]:
+    return named_errors(path, creating=creating, rest="what was fetched is kept")
 
 
 def _newest_whole(copy: ChainCopy, remote: Remote) -> Commit:
@@ -283,8 +285,9 @@ def _bring_commit(copy: ChainCopy, remote: Remote, number: int, *, ahead: bool =
                 )
     except (LakeCorrupt, CloudCorrupt):
         if not file.exists():  # kept, so that its number is not given again
-            make_folders(copy.home / "quarantine")
-            write_bytes(copy.home / "quarantine", name, data)
+            with _naming(copy.path, creating=True):
+                make_folders(copy.home / "quarantine")
+                write_bytes(copy.home / "quarantine", name, data)
         raise
     if ahead and not file.exists() and not copy.was_there(number, data):
         raise CloudConflict(
@@ -297,7 +300,8 @@ def _bring_commit(copy: ChainCopy, remote: Remote, number: int, *, ahead: bool =
         copy.elsewhere.note_slot(number, data)
         (copy.home / "commits" / commits.NEWEST).unlink(missing_ok=True)  # it finds commits without gaps only
         try:
-            write_bytes(copy.home / "commits", name, data, existing="refuse")
+            with _naming(copy.path, creating=True):
+                write_bytes(copy.home / "commits", name, data, existing="refuse")
         except FileExistsError:  # another process has created it in the meantime
             _check_same(copy, number, data)
     return commit

@@ -38,8 +38,19 @@ class FileLock:
         forks.register(self)
 
     def lock(self, how: int) -> None:
-        """Lock the file as `fcntl.flock` does: LOCK_SH or LOCK_EX, with LOCK_NB to not wait."""
-        fcntl.flock(self.descriptor, how)
+        """Lock the file as `fcntl.flock` does: LOCK_SH or LOCK_EX, with LOCK_NB to not wait.
+
+        `LakeError` if the file system has no locks.
+        """
+        try:
+            fcntl.flock(self.descriptor, how)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            raise LakeError(
+                f"the file system of {self.path.parent} does not support file locks ({error.strerror}); put "
+                "the lake on a local disk, or mount the file system with locks."
+            ) from error
 
     def wait(self, seconds: float) -> None:
         """Lock the file alone; `LakeLocked` if another process, which may be stopped, has it for so long."""
@@ -102,14 +113,9 @@ class WriterLock(FileLock):
             raise
         try:
             self.lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except (LakeError, OSError) as error:
             self.close()
-            if error.errno in NO_LOCKS:
-                raise LakeError(
-                    f"the file system of {path.parent} does not support file locks ({error.strerror}); put "
-                    "the lake on a local disk, or mount the file system with locks."
-                ) from error
-            if error.errno not in BUSY:
+            if not isinstance(error, OSError) or error.errno not in BUSY:
                 raise
             who = "this process already" if here else "another process"
             raise LakeLocked(

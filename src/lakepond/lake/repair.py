@@ -51,7 +51,7 @@ def repair(path: str | Path, *, progress: Callable[[int, int], None] | None = No
     path = Path(path)
     spec = description.read(path)
     homes = {writer: writers.home(path, writer) for writer in writers.names(path)}
-    with ExitStack() as locks:
+    with named_errors(path, rest="nothing was deleted"), ExitStack() as locks:
         for home in homes.values():
             locks.enter_context(WriterLock(home / "lock"))
         files = _FilesOfCommits(path, spec, list(homes))
@@ -77,8 +77,7 @@ def repair(path: str | Path, *, progress: Callable[[int, int], None] | None = No
         if progress is not None:
             progress(total, total)  # files that no commit names are not read
         moves += [(file, writers.home(path, writer) / "quarantine") for writer, file in files.unneeded()]
-        with named_errors(path, rest="nothing is deleted"):
-            _quarantine(moves)
+        _quarantine(moves)
     return Repaired(newest, tuple(file.name for file, _ in moves))
 
 

@@ -69,13 +69,16 @@ class DiskGuard:
 
 @contextmanager
 def named_errors(
-    path: Path, *, creating: bool = False, rest: str = "newer steps are in memory"
+    path: Path,
+    *,
+    creating: bool = False,
+    rest: str = "what was committed is intact and newer steps are in memory",
 ) -> Iterator[None]:
     """Raise `LakeFull` or `LakeReadOnly`, with the same errno, for a system error that means that.
 
-    `path`: of the lake that is written. `rest`: what the message says of data that is not committed. A full
-    disk and an exceeded quota become `LakeFull`, a read-only file system `LakeReadOnly`, so does a missing
-    permission if the block only creates files. Other errors pass unchanged.
+    `path`: of the lake that is written. `rest`: what the message says of the data. A full disk and an exceeded
+    quota become `LakeFull`, a read-only file system `LakeReadOnly`, and so does a missing permission with
+    `creating`, for a block that reads no files of the lake. Other errors pass unchanged.
     """
     try:
         yield
@@ -103,5 +106,5 @@ def named_errors(
             raise
         raise LakeFull(
             code,
-            f"{cause} ({os.strerror(code)}); what was committed is intact and {rest}: {step} and try again",
+            f"{cause} ({os.strerror(code)}); {rest}: {step} and try again",
         ) from error

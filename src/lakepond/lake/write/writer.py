@@ -206,7 +206,7 @@ class LakeWriter:
 
         Returns None if there was nothing to merge. `LakeFull` if the disk is full or a quota is exceeded.
         """
-        with named_errors(self.path):
+        with named_errors(self.path, rest="what was committed is intact"):
             return self._compact()
 
     def _compact(self) -> Commit | None:
