@@ -64,8 +64,8 @@ def parse_json(data: bytes | str) -> Any:
 def with_fresh_stack(read: Callable[[], T]) -> T:
     """What `read` returns; ValueError if it recurses too deeply even on an empty call stack.
 
-    If the stack of the caller is too deep for it, it is called again on a thread: a file that can be read is not
-    called damaged because of who reads it. RecursionError if the caller has no stack left for that.
+    If the stack of the caller is too deep for it, it is called again on a thread: whether a file is damaged
+    does not depend on its reader. RecursionError if the caller has no stack left for that.
     """
     try:
         return read()

@@ -23,7 +23,6 @@ from lakepond.lake.format import commits, link_notes
 from lakepond.types import Tree, leaves, rebuild
 from reference import WORLDS, same_bytes
 
-
 T = TypeVar("T")
 
 
@@ -700,7 +699,7 @@ def nested(levels: int) -> dict[str, object]:
 
 
 def deep(calls: int, read: Callable[[], T]) -> T:
-    """What `read` returns on a call stack that is deeper by so many calls."""
+    """What `read` returns on a call stack that has `calls` more calls."""
     return deep(calls - 1, read) if calls else read()
 
 

@@ -132,7 +132,7 @@ def test_a_commit_that_is_visible_but_not_durable_uses_up_its_number(tmp_path, m
 def test_a_commit_that_cannot_be_read_after_an_error_is_neither_overwritten_nor_lost(
     tmp_path, monkeypatch, link, whose
 ):
-    """An error of the disk at the moment of publishing, and of the read that asks whether it was published."""
+    """An error of the disk when it is published, and of the read that asks whether it was."""
     path, read, publish = tmp_path / "lake", Path.read_bytes, os.link
     file = path / "commits" / commits.file_name(1)
     replay = lp.Replay.open(path, spec_of(WORLD), capacity=50)

@@ -93,7 +93,8 @@ class Persistent(Sampler):
         because the disk is full, stay in memory and are part of the next commit.
 
         Raises `ReplayClosed` if the replay has no lake, `SpecError` for a note that is nested deeper than 100
-        levels or has a key that lakepond uses itself; with `wait`, `LakeFull` if the disk is full or a quota is exceeded.
+        levels or has a key that lakepond uses itself; with `wait`, `LakeFull` if the disk is full or a quota
+        is exceeded.
         """
         from lakepond.lake.format.link_notes import check_note
         from lakepond.lake.format.sealed import as_stored

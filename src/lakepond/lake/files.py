@@ -135,7 +135,11 @@ def write_all_synced(file: BinaryIO, data: bytes) -> None:
 
 
 def make_folders(path: Path) -> None:
-    """A folder and those above it that are not there, durably."""
+    """A folder and those above it that are not there, durably.
+
+    One that is there, but was not synced by the process that made it, becomes durable with the first file in
+    it that is synced: ext4, XFS, Btrfs and F2FS never make a name durable without the folders above it.
+    """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:  # or a power cut loses the folder with all that is in it

@@ -313,8 +313,8 @@ def read(folder: Path, number: int) -> Commit:
 def write(folder: Path, commit: Commit, *, segments: Path) -> None:
     """Make a commit durable, after the folder of the segments it names.
 
-    `LakeConflict` if another commit has its number: a commit that was acknowledged is never overwritten. After
-    any other error `is_there` determines whether it was published.
+    `LakeConflict` if another commit has its number: a commit that was acknowledged is never overwritten.
+    After any other error `is_there` determines whether it was published.
     """
     try:
         write_bytes(folder, file_name(commit.number), commit.to_json(), needs=segments, existing="refuse")
@@ -335,7 +335,7 @@ def write(folder: Path, commit: Commit, *, segments: Path) -> None:
 
 
 def is_there(folder: Path, commit: Commit) -> bool:
-    """Whether a folder has this very commit, byte for byte; OSError if that cannot be known now."""
+    """Whether a folder has this very commit, byte for byte; OSError if its file cannot be read."""
     try:
         return (folder / file_name(commit.number)).read_bytes() == commit.to_json()
     except FileNotFoundError:

@@ -63,8 +63,8 @@ def check_levels(value: Any, what: str, level: int = 0) -> None:
     if isinstance(value, (dict, list, tuple)):
         if level == MOST_LEVELS:
             raise SpecError(
-                f"{what} is nested deeper than {MOST_LEVELS} levels of dicts and lists, or contains itself; store "
-                "flatter data."
+                f"{what} is nested deeper than {MOST_LEVELS} levels of dicts and lists, or contains itself; "
+                "store flatter data."
             )
         for each in value.values() if isinstance(value, dict) else value:
             check_levels(each, what, level + 1)

@@ -258,8 +258,8 @@ class Lake(Sampled, Exports):
 
         Then delete the commits that are not kept by `keep_last`, `keep_every` or a checkpoint of the run, and
         the files that no commit refers to. Writers of other machines that were pulled are left as they are;
-        `SpecError` if there are no others. Raises `LakeLocked` while a process writes the lake; a writer merges
-        files by itself.
+        `SpecError` if there are no others. Raises `LakeLocked` while a process writes the lake; a writer
+        merges files by itself.
         """
         from lakepond.lake.write.writer import LakeWriter
 
@@ -268,8 +268,8 @@ class Lake(Sampled, Exports):
         own = [name for name in self.heads if not writers.is_copy(name)]
         if not own:
             raise SpecError(
-                f"{self.path} has copies of writers of other machines only ({', '.join(self.heads)}), which are "
-                "not changed here; compact the lake on the machine that writes it."
+                f"{self.path} has copies of writers of other machines only ({', '.join(self.heads)}), which "
+                "are not changed here; compact the lake on the machine that writes it."
             )
         heads = dict(self.heads)
         segments = {head.writer: head.segments for head in self.reader.heads}

@@ -76,9 +76,9 @@ def named_errors(
 ) -> Iterator[None]:
     """Raise `LakeFull` or `LakeReadOnly`, with the same errno, for a system error that means that.
 
-    `path`: of the lake that is written. `rest`: what the message says of the data. A full disk and an exceeded
-    quota become `LakeFull`, a read-only file system `LakeReadOnly`, and so does a missing permission with
-    `creating`, for a block that reads no files of the lake. Other errors pass unchanged.
+    `path`: of the lake that is written. `rest`: what the message says of the data. A full disk and an
+    exceeded quota become `LakeFull`, a read-only file system `LakeReadOnly`, and so does a missing permission
+    with `creating`, for a block that reads no files of the lake. Other errors pass unchanged.
     """
     try:
         yield

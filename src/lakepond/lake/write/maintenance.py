@@ -118,8 +118,7 @@ class Maintenance:
             self.guarded("old files", "deleted", partial(self._retention.apply, commit))
             if self._after is not None and not self._merged:  # those of before are not taken yet
                 least = max(2, self._after)
-                tasks = [partial(self._merge_newest, commit, leaf, least) for leaf, _ in commit.lists()]
-                self.guarded("small files", "merged", *tasks)
+                self._collect(self._merge_newest(commit, least))
             done = commit
 
     def _next(self, done: Commit | None) -> Commit | None:
@@ -128,8 +127,15 @@ class Maintenance:
             self._busy = self._newest is not done
             return self._newest if self._busy else None
 
-    def _merge_newest(self, commit: Commit, leaf: int | None, least: int) -> None:
-        """Merge the newest small files of one list, those after the newest one that is damaged or not here."""
+    def _merge_newest(self, commit: Commit, least: int) -> list[Merged]:
+        """Merge the newest small files of each list."""
+        found: list[Merged] = []
+        tasks = [partial(self._merge_list, commit, leaf, least, found) for leaf, _ in commit.lists()]
+        self.guarded("small files", "merged", *tasks)
+        return found
+
+    def _merge_list(self, commit: Commit, leaf: int | None, least: int, found: list[Merged]) -> None:
+        """Merge the newest small files of a list, those after the newest one that is damaged or not here."""
         catalog, errors = Catalog(commit, self._segments), list[BaseException]()
         listed = commit.segments if leaf is None else commit.rows[leaf]
 
@@ -140,7 +146,7 @@ class Maintenance:
                 errors.append(error)
 
         group = newest_small(intact(), least, keeps_all=self._retention.keeps_all)
-        self._collect(self._merge([group] if group else [], self._stop.is_set))
+        found += self._merge([group] if group else [], self._stop.is_set)
         if errors:
             raise errors.pop()
 
@@ -148,8 +154,11 @@ class Maintenance:
         """Whether a file is on this disk and not known to be damaged."""
         return file.name not in self._damaged and self._segments.local(file.name) is not None
 
-    def _collect(self, merges: Iterator[Merged]) -> None:
-        """Take over what was merged, also before an error: no commit may name it, so `close` deletes it."""
+    def _collect(self, merges: Iterable[Merged]) -> None:
+        """Take over what was merged, also before an error: no commit may name it, so `close` deletes it.
+
+        All of it at once, because `published` forgets all that `take` returned.
+        """
         found: list[Merged] = []
         try:
             for each in merges:

@@ -227,7 +227,7 @@ class Retention:
         return unneeded
 
     def _may_list(self, commit: Commit, file: File) -> bool:
-        """Whether a commit names a file; also True if that cannot be known: the file is left for `sweep`."""
+        """Whether a commit names a file; also True if a manifest is lost: the file is left for `sweep`."""
         try:
             return self._catalog(commit).lists(file)
         except (LakepondError, OSError) as error:
@@ -239,8 +239,8 @@ class Retention:
         if not self._warned_of_manifests:
             self._warned_of_manifests = True
             log.warning(
-                "%s: files of deleted commits stay until `compact`, because a manifest that lists them cannot "
-                "be read (reported once): %s",
+                "%s: files of deleted commits stay until `compact`, because a manifest that lists them "
+                "cannot be read (reported once): %s",
                 self._lake,
                 error,
             )

@@ -302,8 +302,8 @@ class LakeWriter:
         """The lists with other end flags for some steps, in new files, and the bytes of these.
 
         Steps that are not in the lake any more are ignored, and so are, with a warning, those in a damaged
-        file or below a damaged manifest. The last result are those that cannot be read now, for the next
-        commit.
+        file or below a damaged manifest. The last result are those in a file that may be readable later, for
+        the next commit.
         """
         last = self.last
         late: dict[int, tuple[bool, bool]] = {}
