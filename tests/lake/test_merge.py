@@ -378,3 +378,17 @@ def test_a_reason_with_the_name_of_a_temporary_file_is_logged_once(tmp_path, mon
         monkeypatch.undo()
         assert replay.stats().background_failures > 2
     assert caplog.text.count("could not be merged") == 1
+
+
+def test_what_is_merged_for_several_lists_is_taken_by_one_commit(tmp_path, monkeypatch):
+    """A commit in between would take the file of one list, and that of the next would be forgotten."""
+    real, taken = maintenance.merge, []
+    with lp.Replay.open(tmp_path / "lake", spec_of("noise"), 40, keep_last=2, merge_after=3) as replay:
+        work = replay._outflow.background.writer.maintenance
+        monkeypatch.setattr(maintenance, "merge", lambda *how: taken.append(work.take()) or real(*how))
+        for k in range(12):
+            record(replay, "noise", k, k + 1)
+            replay.commit()
+            settle(replay)
+        assert len(taken) > 4
+        assert not any(taken)
