@@ -643,7 +643,7 @@ def test_bad_input_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(lp.RecordError, match=r"obs has the shape \[1, 5\], but 2 environments need \[2, 5\]"):
         buffer.add(np.zeros((1, 5)), np.zeros((2, 5)), np.zeros(2), np.zeros(2), np.zeros(2), [{}, {}])
     assert buffer.size() == 0
-    with pytest.raises(lp.ReplayClosed, match="in memory only"):
+    with pytest.raises(lp.LakeError, match="in memory only"):
         buffer.commit()
     fill(Walk(BOX, 2), 3, buffer)
     with pytest.raises(lp.RecordError, match="dones can be set for the newest step"):

@@ -155,10 +155,14 @@ def test_a_capacity_that_cannot_be():
 def test_an_empty_replay():
     replay = lp.Replay(SPEC, 10)
     rng = np.random.default_rng(0)
-    with pytest.raises(lp.TooFewSteps, match="nothing has been recorded"):
+    with pytest.raises(lp.TooFewSteps, match="has no steps"):
         replay.sample(1, rng=rng)
     with pytest.raises(lp.TooFewSteps, match="0 are stored"):
         replay.recent(1)
+    replay.record(**step())
+    replay.clear()
+    with pytest.raises(lp.TooFewSteps, match="has no steps"):  # not that none was recorded
+        replay.sample(1, rng=rng)
 
 
 def test_a_replay_too_small():
@@ -219,6 +223,16 @@ def test_priorities():
     replay.record(**step())
     with pytest.raises(lp.SampleError, match=r"below 1e\+290"):  # the sum of two such would be infinite
         replay.update_priorities([0], [1.7e308])
+
+
+@pytest.mark.parametrize("call", ["commit", "flush", "lake", "push", "upload_status", "wait_for_uploads"])
+def test_what_needs_a_lake_says_that_the_replay_is_in_memory_only(call):
+    replay = lp.Replay(SPEC, 10)
+    with pytest.raises(lp.LakeError, match=r"in memory only; create it with Replay\.open"):
+        getattr(replay, call)()
+    replay.close()
+    with pytest.raises(lp.ReplayClosed, match="closed"):
+        getattr(replay, call)()
 
 
 def test_after_close():

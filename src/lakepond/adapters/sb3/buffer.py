@@ -21,7 +21,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 
 from lakepond.adapters.sb3 import storage
 from lakepond.adapters.sb3.arrays import StoredArray
-from lakepond.errors import LakeNotFound, RecordError, ReplayClosed, SpecError
+from lakepond.errors import LakeError, LakeNotFound, RecordError, ReplayClosed, SpecError
 from lakepond.flow.agents_to_pond import FIELDS
 from lakepond.replay import Replay
 from lakepond.spaces import from_gymnasium
@@ -168,7 +168,7 @@ class LakepondReplayBuffer(ReplayBuffer):
         """Make all steps durable in the lake; without `wait` in the background."""
         self._check_open()
         if self.path is None:
-            raise ReplayClosed("this buffer is in memory only; pass path='folder' to keep it in a lake.")
+            raise LakeError("this buffer is in memory only; pass path='folder' to keep it in a lake.")
         self._storage.commit(wait=wait)
         self._committed = self.replay.recorded
 
