@@ -360,10 +360,10 @@ class Stats:
             for path, how in self.layout.items()
         }
         layout = "; ".join(f"{path}: {how}" for path, how in hints.items())
+        rows = f"{self.rows:,} distinct rows, " if self.rows else ""
         return (
-            f"{self.steps:,} of {self.capacity:,} steps, {self.rows:,} distinct rows, "
-            f"{self.bytes_held:,} B held, {self.bytes_plain:,} B without deduplication, {self.ratio:.1f}x "
-            f"({layout})"
+            f"{self.steps:,} of {self.capacity:,} steps, {rows}{self.bytes_held:,} B in memory, "
+            f"{self.bytes_plain:,} B without deduplication, {self.ratio:.1f}x ({layout})"
         )
 
 

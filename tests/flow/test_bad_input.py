@@ -58,7 +58,25 @@ BAD = {
         "float64, but the Spec declares uint8",
     ),
     "action shape": (step(action=np.zeros(3)), r"action has the shape \[3\]"),
-    "float for bool": (step(terminated=0.5), "terminated is float64, but the Spec declares bool"),
+    "float for bool": (
+        step(terminated=1.0),
+        r"terminated is float64, but the Spec declares bool; convert it with bool\(terminated\)",
+    ),
+    "floats for bools": (batch_of(4, terminated=np.zeros(4)), r"with \.astype\(bool\)"),
+    "done": (step(done=False, terminated=None, truncated=None), "split into terminated, .* and truncated"),
+    "no next_obs": (
+        step(next_obs={"image": IMAGE, "speed": None}),
+        r"next_obs\['speed'\] is None, .*; pass its last observation at the end of an episode",
+    ),
+    "no reward": (batch_of(4, reward=None), "reward is None"),
+    "list": (
+        step(obs={"image": IMAGE, "speed": [0.0, 0.0, 0.0]}),
+        r"obs\['speed'\] is a list, .* float64, .*; pass np\.asarray\(obs\['speed'\], \"float32\"\)",
+    ),
+    "ragged list": (
+        step(obs={"image": [[0], [0, 0]], "speed": SPEED}),
+        r"obs\['image'\] is not a valid array",
+    ),
     "text": (step(reward="high"), "reward is str"),
     "lengths": (batch_of(4, reward=np.zeros(5, np.float32)), r"reward has the shape \[5\].*4 steps"),
     "stream": (step(stream=-1), r"\[0, 2147483647\]"),
@@ -315,7 +333,7 @@ def test_float64_observations_are_refused_unless_they_may_be_rounded(tmp_path):
         batch = {"obs": obs[None]}
         with pytest.raises(lp.RecordError, match="next_obs has a number outside the range of float32"):
             step(replay, next_obs=np.full(3, 1e300))
-        with pytest.raises(lp.RecordError, match="obs is int64, but the Spec declares float32"):
+        with pytest.raises(lp.RecordError, match=r"obs is int64, .* \(cast=True converts floats only\)"):
             step(replay, obs=np.zeros(3, np.int64))
         batch["next_obs"] = np.full((1, 3), np.inf)  # infinite already
         one = {"action": np.zeros(1, int), "reward": np.zeros(1), "terminated": np.zeros(1, bool)}

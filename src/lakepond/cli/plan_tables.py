@@ -109,7 +109,10 @@ def _totals(plan: Plan) -> RenderableType:
         ("disk to rent", *(formats.span(*store.disk) for store in stores)),
         ("memory while saving", *(formats.size(store.memory) for store in stores)),
         ("device memory", *(formats.size(store.device) for store in stores)),
-        (f"upload every {plan.workload.upload_every} gen", *(formats.span(*store.upload) for store in stores)),
+        (
+            f"upload every {plan.workload.upload_every} gen",
+            *(formats.span(*store.upload) for store in stores),
+        ),
         ("upload of the folder", "–", formats.span(*plan.upload_of_folder), "–"),
     ]
     return words.NumberTable("Total", ("", *HEADS), rows)
