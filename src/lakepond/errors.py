@@ -38,7 +38,7 @@ class ReplayClosed(LakepondError, RuntimeError):
 
 
 class LakeError(LakepondError):
-    """Base class of errors about a lake."""
+    """Base class of errors about a lake; also raised by calls that need a lake or cloud that there is not."""
 
 
 class LakeNotFound(LakeError, FileNotFoundError):

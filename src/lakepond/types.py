@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -105,18 +106,24 @@ class Field:
 
     def __post_init__(self) -> None:
         try:
-            shape = tuple(int(n) for n in self.shape)
+            shape = tuple(map(operator.index, self.shape))
             dtype = np.dtype(self.dtype)
         except (TypeError, ValueError, OverflowError) as error:
-            raise SpecError(
-                f"Field({self.shape!r}, {self.dtype!r}) is not a valid shape and dtype: {error}."
-            ) from None
+            given: Any = self.shape
+            why = f" is not a valid shape and dtype: {error}"
+            if isinstance(given, int | np.integer):
+                why = f": write the shape as ({given},)"
+            elif isinstance(given, str | type | np.dtype):
+                why = ": the order is Field(shape, dtype)"
+            raise SpecError(f"Field({given!r}, {self.dtype!r}){why}.") from None
         if any(n < 1 for n in shape):
             raise SpecError(f"Field shape {shape} has an empty axis; every axis must be at least 1.")
         if dtype.fields is not None:
             raise SpecError(f"Field dtype {dtype} has fields of its own; give each its Field, in a dict.")
         if dtype.hasobject:
             raise SpecError(f"Field dtype {dtype} holds Python objects; use a numeric or fixed-width dtype.")
+        if not dtype.itemsize:
+            raise SpecError(f"Field dtype {dtype} has no fixed width; give one, like 'U16' for text.")
         object.__setattr__(self, "rows", _checked_rows(self.rows, shape))
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype)
@@ -172,7 +179,8 @@ class Spec:
                 raise SpecError(f"Spec {name} has no field; give a Field or a dict or tuple of Fields.")
             for path, leaf in leaves(getattr(self, name), name):
                 if not isinstance(leaf, Field):
-                    raise SpecError(f"Spec {path} is {type(leaf).__name__}; give a Field(shape, dtype).")
+                    kind, like = type(leaf).__name__, "lp.Field((4,), 'float32')"
+                    raise SpecError(f"Spec {path} is {kind}; give a Field, like {like}.")
         if not isinstance(self.reward, Field):
             raise SpecError(f"Spec reward is {type(self.reward).__name__}; give a Field(shape, dtype).")
         for name, extra in self.extras.items():
@@ -360,10 +368,10 @@ class Stats:
             for path, how in self.layout.items()
         }
         layout = "; ".join(f"{path}: {how}" for path, how in hints.items())
+        rows = f"{self.rows:,} distinct rows, " if self.rows else ""
         return (
-            f"{self.steps:,} of {self.capacity:,} steps, {self.rows:,} distinct rows, "
-            f"{self.bytes_held:,} B held, {self.bytes_plain:,} B without deduplication, {self.ratio:.1f}x "
-            f"({layout})"
+            f"{self.steps:,} of {self.capacity:,} steps, {rows}{self.bytes_held:,} B in memory, "
+            f"{self.bytes_plain:,} B without deduplication, {self.ratio:.1f}x ({layout})"
         )
 
 

@@ -121,6 +121,18 @@ def test_step_before_reset():
         Recorder(Counter(), lp.Replay(spec(), 10)).step(0)
 
 
+@pytest.mark.parametrize("wrong", ["observation", "action"])
+def test_a_spec_of_all_environments_together_is_refused(wrong):
+    envs = SyncVectorEnv([Counter] * 3)
+    names = [f"{'' if wrong == name else 'single_'}{name}_space" for name in ("observation", "action")]
+    replay = lp.Replay(lp.Spec.from_spaces(*(getattr(envs, name) for name in names)), 10)
+    with pytest.raises(lp.SpecError, match=r"3 environments together; use .*envs\.single_observation_space"):
+        Recorder(envs, replay)
+    with pytest.raises(lp.SpecError, match=r"Recorder\(env, replay\)"):
+        Recorder(replay, envs)
+    Recorder(envs, lp.Replay(spec(), 10))
+
+
 def test_real_atari_through_the_vector_environment():
     """Breakout in eight emulators: the stack of next_obs is the stack of obs moved on, at ends too."""
     envs = ale_py.AtariVectorEnv("breakout", num_envs=8, stack_num=4, noop_max=0)

@@ -475,7 +475,7 @@ def test_what_cannot_be_stored_is_refused_in_one_sentence(tmp_path):
         buffer.storage.set(7, steps(0, 1)[0])
     with pytest.raises(lp.RecordError, match="earlier steps did not have"):
         buffer.storage.set(range(4, 6), steps(4, 6, extra=torch.ones(2)))
-    with pytest.raises(lp.SpecError, match="memory only"):
+    with pytest.raises(lp.LakeError, match="memory only"):
         buffer.storage.commit()
     with pytest.raises(lp.SpecError, match="max_size=10, this storage has 20"):
         replay_buffer(20).storage.load_state_dict(buffer.storage.state_dict())

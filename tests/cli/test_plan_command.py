@@ -22,6 +22,13 @@ def test_the_preset_prints_the_storys_table(capsys):
     assert "That machine is large enough" in out
 
 
+def test_ranges_are_shown_on_a_terminal_of_80_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    main(["plan", "--preset", "eigen2"])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "25 50,000 187.0 GB 196 GB 64.7–78.4 GB 46.1–54.6 MB" in lines  # as in docs/tutorials/market.md
+
+
 def test_a_machine_that_is_too_small_is_exit_code_1(json_of, capsys):
     words = ["plan", "--preset", "eigen2", "--store", "plain", "--disk", "50GB", "--ram", "175GB"]
     planned = json_of(*words, code=1)

@@ -58,7 +58,25 @@ BAD = {
         "float64, but the Spec declares uint8",
     ),
     "action shape": (step(action=np.zeros(3)), r"action has the shape \[3\]"),
-    "float for bool": (step(terminated=0.5), "terminated is float64, but the Spec declares bool"),
+    "float for bool": (
+        step(terminated=1.0),
+        r"terminated is float64, but the Spec declares bool; convert it with bool\(terminated\)",
+    ),
+    "floats for bools": (batch_of(4, terminated=np.zeros(4)), r"with \.astype\(bool\)"),
+    "done": (step(done=False, terminated=None, truncated=None), "split into terminated, .* and truncated"),
+    "no next_obs": (
+        step(next_obs={"image": IMAGE, "speed": None}),
+        r"next_obs\['speed'\] is None, .*; pass its last observation at the end of an episode",
+    ),
+    "no reward": (batch_of(4, reward=None), "reward is None"),
+    "list": (
+        step(obs={"image": IMAGE, "speed": [0.0, 0.0, 0.0]}),
+        r"obs\['speed'\] is a list, .* float64, .*; pass np\.asarray\(obs\['speed'\], \"float32\"\)",
+    ),
+    "ragged list": (
+        step(obs={"image": [[0], [0, 0]], "speed": SPEED}),
+        r"obs\['image'\] is not a valid array",
+    ),
     "text": (step(reward="high"), "reward is str"),
     "lengths": (batch_of(4, reward=np.zeros(5, np.float32)), r"reward has the shape \[5\].*4 steps"),
     "stream": (step(stream=-1), r"\[0, 2147483647\]"),
@@ -155,10 +173,14 @@ def test_a_capacity_that_cannot_be():
 def test_an_empty_replay():
     replay = lp.Replay(SPEC, 10)
     rng = np.random.default_rng(0)
-    with pytest.raises(lp.TooFewSteps, match="nothing has been recorded"):
+    with pytest.raises(lp.TooFewSteps, match="has no steps"):
         replay.sample(1, rng=rng)
     with pytest.raises(lp.TooFewSteps, match="0 are stored"):
         replay.recent(1)
+    replay.record(**step())
+    replay.clear()
+    with pytest.raises(lp.TooFewSteps, match="has no steps"):  # not that none was recorded
+        replay.sample(1, rng=rng)
 
 
 def test_a_replay_too_small():
@@ -221,6 +243,16 @@ def test_priorities():
         replay.update_priorities([0], [1.7e308])
 
 
+@pytest.mark.parametrize("call", ["commit", "flush", "lake", "push", "upload_status", "wait_for_uploads"])
+def test_what_needs_a_lake_says_that_the_replay_is_in_memory_only(call):
+    replay = lp.Replay(SPEC, 10)
+    with pytest.raises(lp.LakeError, match=r"in memory only; create it with Replay\.open"):
+        getattr(replay, call)()
+    replay.close()
+    with pytest.raises(lp.ReplayClosed, match="closed"):
+        getattr(replay, call)()
+
+
 def test_after_close():
     with lp.Replay(SPEC, 10) as replay:
         replay.record(**step())
@@ -235,6 +267,12 @@ def test_after_close():
         (lambda: lp.Field((0, 3)), "empty axis"),
         (lambda: lp.Field((3,), object), "Python objects"),
         (lambda: lp.Field((3,), "no such"), "not a valid shape and dtype"),
+        (lambda: lp.Field((4,), "str"), "no fixed width"),
+        (lambda: lp.Field(4, "float32"), r"Field\(4, 'float32'\): write the shape as \(4,\)"),
+        (lambda: lp.Field("float32", (4,)), r"the order is Field\(shape, dtype\)"),
+        (lambda: lp.Field(np.float32), r"the order is Field\(shape, dtype\)"),
+        (lambda: lp.Field((2.5,), "float32"), "not a valid shape and dtype"),
+        (lambda: lp.Spec(obs=((4,), "float32")), r"give a Field, like lp\.Field\(\(4,\), 'float32'\)"),
         (lambda: lp.Field((3, 4, 5), rows=3), "has no axis 3"),
         (lambda: lp.Field((9, 4, 5), rows=(0, 2)), "divided into rows of 2; give a divisor of 9"),
         (lambda: lp.Field((), rows=0), "no axis"),
@@ -301,7 +339,7 @@ def test_float64_observations_are_refused_unless_they_may_be_rounded(tmp_path):
         batch = {"obs": obs[None]}
         with pytest.raises(lp.RecordError, match="next_obs has a number outside the range of float32"):
             step(replay, next_obs=np.full(3, 1e300))
-        with pytest.raises(lp.RecordError, match="obs is int64, but the Spec declares float32"):
+        with pytest.raises(lp.RecordError, match=r"obs is int64, .* \(cast=True converts floats only\)"):
             step(replay, obs=np.zeros(3, np.int64))
         batch["next_obs"] = np.full((1, 3), np.inf)  # infinite already
         one = {"action": np.zeros(1, int), "reward": np.zeros(1), "terminated": np.zeros(1, bool)}

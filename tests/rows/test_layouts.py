@@ -342,6 +342,17 @@ def test_noise_settles_for_whole_observations_and_costs_little_more_than_a_ring(
     assert stats.hints == {}
 
 
+def test_stats_of_small_observations_say_that_they_are_stored_without_deduplication():
+    replay = lp.Replay(lp.Spec(obs=lp.Field((4,), "float32")), 500)
+    obs = np.zeros(4, np.float32)
+    replay.record(obs=obs, action=0, reward=0, next_obs=obs, terminated=False, truncated=False)
+    text = str(replay.stats())
+    assert text.startswith("1 of 500 steps, ")
+    assert " B in memory, 46 B without deduplication, " in text
+    assert text.endswith("x (obs: stored without deduplication)")
+    assert "distinct rows" not in text
+
+
 def test_a_stack_after_a_noisy_start_is_found_by_the_second_look():
     f = frames(500)
     replay = lp.Replay(lp.Spec(obs=lp.Field((4, 8, 36), "uint8")), 1000)

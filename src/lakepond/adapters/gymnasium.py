@@ -15,19 +15,26 @@ from typing import Any
 
 import numpy as np
 
-from lakepond.errors import RecordError, UnknownStream
+from lakepond.errors import RecordError, SpecError, UnknownStream
 from lakepond.replay import Replay
-from lakepond.types import Array, Tree, leaves, map_leaves
+from lakepond.types import Array, Spec, Tree, leaves, map_leaves
 
 
 class Recorder:
-    """Wraps an environment and records every transition in a replay.
+    """Wraps an environment and records every transition in a replay; must be the outermost wrapper.
 
     All other attributes are those of the environment: `recorder.action_space`, `recorder.close()`.
     """
 
     def __init__(self, env: Any, replay: Replay, *, first_stream: int = 0) -> None:
-        """`first_stream`: stream of the first environment; recorders of one replay must not overlap."""
+        """`first_stream`: stream of the first environment; recorders of one replay must not overlap.
+
+        Raises `SpecError` for a spec that was made from the spaces of all environments together.
+        """
+        if isinstance(env, Replay):
+            raise SpecError("Recorder takes the environment first: Recorder(env, replay).")
+        if hasattr(env, "num_envs"):
+            _check_single(env, replay.spec)
         self.env = env
         self.replay = replay
         self.streams = first_stream + np.arange(getattr(env, "num_envs", 1))
@@ -98,6 +105,29 @@ class Recorder:
             for (_, whole), (_, value) in zip(leaves(obs), leaves(last), strict=True):
                 whole[i] = value
         return obs
+
+
+def _check_single(env: Any, spec: Spec) -> None:
+    """Refuse a spec whose fields have the axis of the environments."""
+    together, one = (
+        _shapes(getattr(env, f"{of}observation_space", None), getattr(env, f"{of}action_space", None))
+        for of in ("", "single_")
+    )
+    for path, field in spec.fields().items():
+        if field.shape == together.get(path) != one.get(path):
+            raise SpecError(
+                f"{path} of the spec is {field}, that of all {env.num_envs} environments together; use "
+                "Spec.from_spaces(envs.single_observation_space, envs.single_action_space)."
+            )
+
+
+def _shapes(observation_space: Any, action_space: Any) -> dict[str, tuple[int, ...]]:
+    """The shape of each field, by path; none if a space has no fixed shape."""
+    try:
+        fields = Spec.from_spaces(observation_space, action_space).fields()
+    except SpecError:
+        return {}
+    return {path: field.shape for path, field in fields.items()}
 
 
 def _copy(tree: Tree) -> Tree:

@@ -90,10 +90,10 @@ def _growth(plan: Plan, story: bool, since: int) -> RenderableType:
     rows = []
     for g in _milestones([g for g in plan.growth if g.steps >= since]):
         reported = [f"{reported_gb(plan.workload, g.generation):,.1f} GB"] if story else []
-        sizes = formats.size(g.plain), _of(g.gzip), _of(g.lakepond)
+        sizes = formats.size(g.plain), formats.span(*g.gzip), formats.span(*g.lakepond)
         rows.append((str(g.generation), formats.number(g.steps), *reported, *sizes))
     heads = ("gen", "steps", *(["reported"] if story else []), *HEADS)
-    return words.NumberTable(f"The replay on disk{_at_worst()}", heads, rows)
+    return words.NumberTable("The replay on disk", heads, rows)
 
 
 def _milestones(growth: Sequence[Growth]) -> list[Growth]:
@@ -105,14 +105,17 @@ def _milestones(growth: Sequence[Growth]) -> list[Growth]:
 def _totals(plan: Plan) -> RenderableType:
     stores = [plan.store(name) for name in STORES]
     rows = [
-        ("disk, this run alone", *(_of(store.run) for store in stores)),
-        ("disk to rent", *(_of(store.disk) for store in stores)),
+        ("disk, this run alone", *(formats.span(*store.run) for store in stores)),
+        ("disk to rent", *(formats.span(*store.disk) for store in stores)),
         ("memory while saving", *(formats.size(store.memory) for store in stores)),
         ("device memory", *(formats.size(store.device) for store in stores)),
-        (f"upload every {plan.workload.upload_every} gen", *(_of(store.upload) for store in stores)),
-        ("upload of the folder", "–", _of(plan.upload_of_folder), "–"),
+        (
+            f"upload every {plan.workload.upload_every} gen",
+            *(formats.span(*store.upload) for store in stores),
+        ),
+        ("upload of the folder", "–", formats.span(*plan.upload_of_folder), "–"),
     ]
-    return words.NumberTable(f"Total{_at_worst()}", ("", *HEADS), rows)
+    return words.NumberTable("Total", ("", *HEADS), rows)
 
 
 def _offers(plan: Plan) -> RenderableType:
@@ -137,14 +140,6 @@ def _fits(plan: Plan, offer: Offer) -> dict[str, str]:
         name: "fits" if high <= offer.disk else "tight" if low <= offer.disk else "no"
         for name, (low, high) in needs.items()
     }
-
-
-def _of(sizes: Range) -> str:
-    return formats.size(sizes[1]) if words.is_narrow() else formats.span(*sizes)
-
-
-def _at_worst() -> str:
-    return " (at worst)" if words.is_narrow() else ""
 
 
 def _assumptions(plan: Plan, *, measured: bool) -> str:

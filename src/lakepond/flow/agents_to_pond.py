@@ -103,6 +103,11 @@ class Intake:
 
     def _flat(self, given: tuple[Tree, ...], extras: dict[str, Any]) -> list[Any]:
         spec = self.spec
+        if "done" in extras and "done" not in spec.extras:
+            raise RecordError(
+                "done is split into terminated, after which there is no future value, and truncated, after "
+                "which there is (a time limit); pass both."
+            )
         for name, value in zip(FIELDS, given, strict=True):
             if value is MISSING:
                 raise RecordError(f"record is missing {name!r}; pass {', '.join([*FIELDS, *spec.extras])}.")
@@ -123,7 +128,10 @@ class Intake:
 
     def _fit(self, values: list[Any]) -> tuple[int | None, list[Any]]:
         """Return the number of steps (None: one, without a batch axis), and all values with a batch axis."""
-        for (path, _), value in zip(self._fields, values, strict=True):
+        for (path, field), value in zip(self._fields, values, strict=True):
+            if value is None:
+                how = "its last observation at the end of an episode" if "next_obs" in path else "a value"
+                raise RecordError(f"{path} is None, but the Spec declares {field}; pass {how}.")
             if isinstance(value, np.ma.MaskedArray):
                 raise RecordError(
                     f"{path} is a masked array, and its mask would be lost; pass the data, and the mask as "
@@ -162,7 +170,7 @@ class Intake:
         if isinstance(first, WindowRef):
             stop = first.stop
             return None if isinstance(stop, int) or np.ndim(stop) == 0 else len(stop)
-        shape = np.shape(first)
+        shape = np.shape(first) if hasattr(first, "shape") else as_array(path, first).shape
         if shape == field.shape:
             return None
         if shape[1:] == field.shape:
@@ -182,7 +190,10 @@ def as_array(path: str, value: Any) -> Array:
                 f"{path} is a tensor without a NumPy dtype: {error}; convert it first."
             ) from None
         return array
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError as error:  # nested lists of different lengths
+        raise RecordError(f"{path} is not a valid array: {error}") from None
 
 
 def joins_of(follows_previous: Any) -> int | Array:
@@ -240,7 +251,13 @@ def _window(path: str, field: Field, value: Any, count: int | None, cast: bool) 
         dtype = np.dtype(field.dtype)
         floats = array.dtype.kind == dtype.kind == "f"
         if not (cast and floats):
+            if not hasattr(value, "dtype"):
+                raise RecordError(
+                    f"{path} is a {type(value).__name__}, which NumPy reads as {array.dtype.name}, but the "
+                    f'Spec declares {dtype.name}; pass np.asarray({path}, "{dtype.name}").'
+                )
             option = ", or create the Replay with cast=True" if floats else ""
+            option = " (cast=True converts floats only)" if cast else option
             raise RecordError(
                 f"{path} is {array.dtype.name}, but the Spec declares {dtype.name}; convert it with "
                 f".astype({dtype.name!r}){option}, or change the Spec (bytes are stored unchanged)."
@@ -281,8 +298,9 @@ def _cast(path: str, array: Array, dtype: np.dtype[Any]) -> Array:
         array.dtype.kind == "f" or (cast is not None and (cast != array).any())
     )
     if cast is None or changes or (dtype.kind == "b" and array.dtype.kind != "b"):
+        how = "first" if dtype.kind != "b" else "with .astype(bool)" if array.ndim else f"with bool({path})"
         raise RecordError(
-            f"{path} is {array.dtype.name}, but the Spec declares {dtype.name}; convert it first."
+            f"{path} is {array.dtype.name}, but the Spec declares {dtype.name}; convert it {how}."
         )
     return cast
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from lakepond.closing import close_after
-from lakepond.errors import LakepondError, ReplayClosed, SpecError
+from lakepond.errors import LakeError, LakepondError, ReplayClosed, SpecError
 from lakepond.flow.sampler import Sampler
 from lakepond.pond import Pond
 from lakepond.types import Spec
@@ -92,9 +92,9 @@ class Persistent(Sampler):
         milliseconds and the steps are written in the background. Steps that cannot be written, for example
         because the disk is full, stay in memory and are part of the next commit.
 
-        Raises `ReplayClosed` if the replay has no lake, `SpecError` for a note that is nested deeper than 100
-        levels or has a key that lakepond uses itself; with `wait`, `LakeFull` if the disk is full or a quota
-        is exceeded.
+        Raises `LakeError` if the replay has no lake, `ReplayClosed` after `close()`, `SpecError` for a note
+        that is nested deeper than 100 levels or has a key that lakepond uses itself; with `wait`, `LakeFull`
+        for a full disk or an exceeded quota.
         """
         from lakepond.lake.format.link_notes import check_note
         from lakepond.lake.format.sealed import as_stored
@@ -111,7 +111,7 @@ class Persistent(Sampler):
     def _on_disk(self) -> Outflow:
         if self._outflow is None:
             self._check_open()
-            raise ReplayClosed("this replay is in memory only; use Replay.open for one on disk.")
+            raise LakeError("this replay is in memory only; create it with Replay.open(path, ...).")
         return self._outflow
 
     def _check_open(self) -> None:
@@ -126,8 +126,8 @@ class Persistent(Sampler):
         """Upload all commits that the cloud does not have, each file once, in the background.
 
         wait: return when all are uploaded, or after `timeout` seconds. Failed uploads are retried until they
-        succeed or the process ends; they never block or stop recording. Raises `SpecError` if the replay was
-        opened without `cloud`.
+        succeed or the process ends; they never block or stop recording. Raises `LakeError` if the replay was
+        opened without `cloud`, or is in memory only.
         """
         cloud = self._in_cloud()
         cloud.push()
@@ -150,8 +150,9 @@ class Persistent(Sampler):
 
     def _in_cloud(self) -> CloudCopy:
         if self._cloud is None:
-            raise SpecError(
-                "this replay has no cloud; give one to Replay.open(..., cloud='gs://bucket/demo')."
+            path = self._on_disk().path
+            raise LakeError(
+                f"{path} was opened without a cloud; use Replay.open(path, ..., cloud='gs://bucket/demo')."
             )
         return self._cloud
 

@@ -88,7 +88,7 @@ class Sampler:
 
         def choose() -> Array:
             if pond.size == 0:
-                raise TooFewSteps("nothing has been recorded yet; record steps before sampling.")
+                raise TooFewSteps("the replay has no steps; record some before sampling.")
             if sequence_length is None:
                 return (draw.draw if replace else draw.draw_distinct)(pond, batch_size, rng)
             found = draw.try_sequences(pond, batch_size, sequence_length, across_episodes, rng)

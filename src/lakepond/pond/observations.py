@@ -98,7 +98,7 @@ class Observations:
     def layout(self) -> str:
         """Description of the layout for `stats()`."""
         if self.store is None:
-            return "plain"
+            return "stored without deduplication"
         found = "" if self.layout_chosen else ", row axis not found yet"
         if self.axis is None:
             return f"whole observations of {self.store.row_bytes:,} B{found}"

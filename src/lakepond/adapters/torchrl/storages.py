@@ -23,7 +23,7 @@ from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
 from lakepond.adapters.notes import commit_numbers
 from lakepond.adapters.torchrl.keys import NOTE, Keys, positions_of, record_steps
-from lakepond.errors import RecordError, SpecError
+from lakepond.errors import LakeError, RecordError, SpecError
 from lakepond.lake.format.link_notes import cleared_before
 from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
@@ -194,7 +194,7 @@ class ReplayStorage(StepsStorage):
     def commit(self) -> dict[str, Any]:
         """Make all steps durable; returns what `state_dict` returns."""
         if self._path is None:
-            raise SpecError("this storage is in memory only; create it with ReplayStorage(max_size, path).")
+            raise LakeError("this storage is in memory only; create it with ReplayStorage(max_size, path).")
         assert self._keys is not None
         number = self.replay.commit({NOTE: self._keys.to_note()}).number
         return {"path": str(self._path), "commit": number, "base": self._base}
