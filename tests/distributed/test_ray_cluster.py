@@ -50,6 +50,23 @@ with ray_cluster.connect("local", workers=2) as cluster:
     print(len(set(found)), flush=True)
     sys.stdin.read()
 """
+FORKS = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+import reaper
+waits, held = os.pipe()
+with reaper.folder("lakepond-test-") as folder:
+    if not os.fork():  # has the pipe to the reaper open until this program has ended
+        os.close(held)
+        os.read(waits, 1)
+        os._exit(0)
+    if not (child := os.fork()):  # leaves the block
+        raise SystemExit
+    os.waitpid(child, 0)
+    time.sleep(0.3)
+    print(folder.exists(), flush=True)
+print(folder.exists())
+"""
 
 
 def test_a_local_ray_starts_without_a_network_and_ends_with_its_program_that_is_killed():
@@ -90,6 +107,12 @@ def test_the_reaper_leaves_others_alone(tmp_path):
             each.wait()
 
 
+def test_forked_children_neither_delay_nor_cause_the_end_of_a_local_ray():
+    command = [sys.executable, "-c", FORKS, str(Path(reaper.__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
 def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RayMissing, match=r"pip install 'lakepond\[ray\]'"), ray_cluster.connect(workers=1):
@@ -103,8 +126,31 @@ def test_no_cluster_there(monkeypatch):
         ray_cluster.connect("nonsense", workers=1).__enter__()
     with pytest.raises(ClusterError, match="Ray Client, which lakepond does not use"):
         ray_cluster.connect("ray://127.0.0.1:10001", workers=1).__enter__()
+    monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:10001")
+    with pytest.raises(ClusterError, match=r"ray://127\.0\.0\.1:10001 is an address of Ray Client"):
+        ray_cluster.connect("auto", workers=1).__enter__()
+    monkeypatch.setenv("RAY_ADDRESS", "nonsense")
+    with pytest.raises(ClusterError, match="RAY_ADDRESS is 'nonsense', which is not the address of a Ray"):
+        ray_cluster.connect("auto", workers=1).__enter__()
     with pytest.raises(ConfigError, match="at least one worker"):
         ray_cluster.connect(workers=0).__enter__()
+
+
+def test_a_cluster_that_asks_for_a_token_is_one_sentence(monkeypatch):
+    ray = ray_cluster.import_ray()
+
+    def refuse(**_):
+        raise ray.exceptions.AuthenticationError("no token was found")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ClusterError) as error:
+            ray_cluster.connect(address, workers=1).__enter__()
+    assert str(error.value) == (
+        f"cannot connect to the Ray cluster '{address}': no token was found; give its token in "
+        "RAY_AUTH_TOKEN or in ~/.ray/auth_token."
+    )
 
 
 @pytest.mark.parametrize("command", ["erl", "mixture", "compare"])
