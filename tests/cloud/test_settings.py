@@ -90,6 +90,7 @@ def test_a_secret_in_a_url_is_refused_and_not_repeated(url, part, tmp_path, capf
     with pytest.raises(lp.SpecError, match=f"contains {re.escape(part)}.*; write {url[:2]}.*") as error:
         lp.Cloud(url)
     assert "SEK" not in str(error.value)
+    assert lp.Cloud("file:///home/me@work/run").parts() == ("file", "/home/me@work/run", "")
     assert main(["train", "erl", "--preset", "demo", "--out", str(tmp_path / "run"), "--cloud", url]) == 2
     assert "SEK" not in "".join(capfd.readouterr())
 
