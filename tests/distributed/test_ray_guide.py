@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 import lakepond as lp
+from lakepond.cli import main
 from lakepond.distributed import Collectors
 
 GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "ray.md"
@@ -58,6 +60,24 @@ def test_the_job_of_kuberay_has_the_image_and_version_of_the_guide():
     image = yaml.safe_load(FILES["cluster.yaml"])["docker"]["image"]
     assert FILES["Dockerfile"].startswith(f"FROM {image}\n")
     assert image.startswith(f"rayproject/ray:{cluster['rayVersion']}-")
+
+
+def test_the_entrypoint_of_a_trainer_resumes_a_run_or_starts_it(tmp_path, capsys):
+    """The command that does not apply is refused: the first without a run, the second where one is."""
+    entrypoint = yaml.safe_load(re.search(r"^ *entrypoint: sh.*", GUIDE.read_text(), re.M)[0])["entrypoint"]
+    shell, option, commands = shlex.split(entrypoint)
+    assert (shell, option) == ("sh", "-c")
+    first, second = (shlex.split(each)[1:] for each in commands.split(" || "))
+    assert [word for word in first if word != "--resume"] == second
+    moved = {"/tmp/run": str(tmp_path / "run"), "gs://bucket/run": f"file://{tmp_path}/bucket"}
+    first, second = ([moved.get(word, word) for word in command] for command in (first, second))
+    assert main(first) == 1
+    assert "has no run" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "config.json").write_text("{}")
+    assert main(second) == 2
+    assert "contains another run; resume it" in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.glob("run*"))
 
 
 def torch_weights():
