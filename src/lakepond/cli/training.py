@@ -122,8 +122,8 @@ def check_free(
         return
     if begun:
         raise ConfigError(
-            f"{url} contains the lake of a run whose first push was interrupted, which cannot be resumed from "
-            f"there; delete {url.rstrip('/')}/lake, or give another URL ({option})."
+            f"{url} contains the lake of a run whose first push was interrupted, which cannot be "
+            f"resumed from there; delete {url.rstrip('/')}/lake, or give another URL ({option})."
         )
     if occupied:
         first = "" if option == "--cloud" else f"`lakepond pull {url} FOLDER` and "  # which fetches it
