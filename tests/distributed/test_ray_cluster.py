@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
@@ -14,15 +13,15 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
-import worlds
-from worlds import wait_until
 
+import worlds
 from faults import training
 from lakepond.cli import main
 from lakepond.distributed import collectors, ray_cluster, reaper
 from lakepond.distributed.collector import CollectorStatus
 from lakepond.errors import ClusterError, ConfigError, RayMissing
 from lakepond.trainers.worker_chains import check_shared
+from worlds import wait_until
 
 pytestmark = pytest.mark.usefixtures("disconnected")
 PROGRAM = """
@@ -181,10 +180,10 @@ def test_a_head_that_is_gone_is_noticed(monkeypatch):
         head = ray_cluster.ClusterHead(
             SimpleNamespace(get_runtime_context=lambda: SimpleNamespace(gcs_address=address))
         )
-        monkeypatch.setattr(ray_cluster, "HEAD_SECONDS", 1.0)
+        monkeypatch.setattr(ray_cluster, "HEAD_SECONDS", 0.3)
         head.check()
         assert not head.lost
-    message = f"cluster, {address}, has not answered for 1 s; start the cluster"
+    message = f"cluster, {address}, has not answered for 0.3 s; start the cluster"
     with pytest.raises(ClusterError, match=message):
         wait_until(head.check)  # it returns None
     assert head.lost
@@ -207,10 +206,10 @@ def test_collectors_notice_that_the_head_is_gone(tmp_path, monkeypatch):
         address = f"127.0.0.1:{server.getsockname()[1]}"
         ray.get_runtime_context().gcs_address = address
         them = collectors.Collectors(None, None, 1, tmp_path)
-        monkeypatch.setattr(ray_cluster, "HEAD_SECONDS", 1.0)
+        monkeypatch.setattr(ray_cluster, "HEAD_SECONDS", 0.3)
         assert them.broadcast({}) == 1
         assert [each.alive for each in them.status()] == [True]
-    message = f"cluster, {address}, has not answered for 1 s; start the cluster"
+    message = f"cluster, {address}, has not answered for 0.3 s; start the cluster"
     with pytest.raises(ClusterError, match=message):
         wait_until(lambda: not them.status())  # there is always one
     with pytest.raises(ClusterError, match=message):
@@ -234,20 +233,6 @@ def test_steps_of_workers_on_several_machines_need_a_bucket():
     assert refused in (Path(__file__).parents[2] / "docs" / "howto" / "ray.md").read_text()
 
 
-def test_another_version_of_ray(cluster):
-    from ray._raylet import GcsClient
-
-    client, key, namespace = GcsClient(address=cluster.address), b"CLUSTER_METADATA", b"cluster"
-    known = client.internal_kv_get(key, namespace)
-    other = json.dumps({**json.loads(known), "ray_version": "2.40.0"}).encode()
-    client.internal_kv_put(key, other, True, namespace)
-    try:
-        with pytest.raises(ClusterError, match=r"cluster has Ray 2.40.0 .*pip install 'ray==2.40.0'"):
-            ray_cluster.connect(cluster.address, workers=1).__enter__()
-    finally:
-        client.internal_kv_put(key, known, True, namespace)
-
-
 def test_a_node_without_free_memory():
     from ray import exceptions
 
@@ -257,20 +242,3 @@ def test_a_node_without_free_memory():
     )
     with pytest.raises(ClusterError, match=r"node 10\.0\.0\.7 .* has too little free memory to start"):
         ray_cluster._check_lakepond(ray, [{"NodeID": "ab" * 28, "NodeManagerAddress": "10.0.0.7"}])
-
-
-def test_a_connection_of_the_program_is_used_and_stays(cluster, monkeypatch):
-    with ray_cluster.connect(cluster.address, workers=1) as outer:
-        with ray_cluster.connect("local", workers=2) as inner:
-            assert inner.ray.get_runtime_context().gcs_address == cluster.address
-        assert worlds.listening(cluster.processes()) <= worlds.LOOPBACK
-        assert outer.ray.is_initialized()
-        monkeypatch.setattr(ray_cluster, "__version__", "9.9.9")
-        with pytest.raises(
-            ClusterError, match=r"has lakepond .*, but this program has 9.9.9; install the same"
-        ):
-            ray_cluster.connect(workers=1).__enter__()
-        monkeypatch.setattr(ray_cluster, "CHECK_SECONDS", 0)  # as if every node were too busy to answer
-        with pytest.raises(ClusterError, match=r"has started no process for 0 s; see `ray status`"):
-            ray_cluster.connect(workers=1).__enter__()
-    assert not outer.ray.is_initialized()

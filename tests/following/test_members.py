@@ -9,13 +9,13 @@ from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
-from worlds import Constant, wait_until
 
 from lakepond.distributed import collectors as module
 from lakepond.distributed import ray_cluster
 from lakepond.distributed.collector import CollectorStatus
 from lakepond.distributed.collectors import Collectors, _Actor, _Member, _Place
 from lakepond.errors import ClusterError
+from worlds import Constant, wait_until
 
 
 def bare(**state) -> Collectors:

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from worlds import Constant, Counting, all_obs, each_once, wait_until
 
 import lakepond as lp
 from lakepond.cli import collect, main
@@ -26,13 +25,14 @@ from lakepond.distributed.weights import SavedWeights, save_weights
 from lakepond.errors import ConfigError
 from lakepond.flow.following.positions import Learners
 from lakepond.lake.lock import FileLock
+from worlds import Constant, Counting, all_obs, each_once, wait_until
 
 ENVIRONMENT = ["--env", "worlds:Counting", "--policy", "worlds:Constant"]
 
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch):
-    monkeypatch.chdir(Path(__file__).parent)
+    monkeypatch.chdir(Path(__file__).parents[1])
 
 
 def json_of(capsys, *line) -> dict:
