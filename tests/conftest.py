@@ -58,6 +58,27 @@ def _no_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
+ON_A_CLUSTER = {
+    f"tests/distributed/test_{name}.py" for name in ("erl_on_ray", "mixture_on_ray", "collectors", "workers")
+}
+"""files that use the Ray cluster of three nodes, which takes many seconds to start"""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, one process has all files that use the cluster, so that it is started once."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneCluster(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "cluster" if file in ON_A_CLUSTER else file
+
+    return OneCluster(config, log)
+
+
 HANDLERS = {number: signal.getsignal(number) for number in stopping.SIGNALS}
 
 

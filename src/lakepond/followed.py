@@ -113,9 +113,11 @@ class FollowedReplay(Replay):
     def _reason(self, missing: str) -> str:
         """Why `sample` waits."""
         lag = self.lag()
-        parts = [_last_of(each) for each in lag.writers[:SHOWN_WRITERS]]
-        if len(lag.writers) > SHOWN_WRITERS:
-            parts.append(f"{len(lag.writers) - SHOWN_WRITERS} more writers, see lag()")
+        named = [each for each in lag.writers if each.writer or each.commit is not None or each.error]
+        writers = named or lag.writers  # a lake of named writers only has none without a name
+        parts = [_last_of(each) for each in writers[:SHOWN_WRITERS]]
+        if len(writers) > SHOWN_WRITERS:
+            parts.append(f"{len(writers) - SHOWN_WRITERS} more writers, see lag()")
         if lag.error:
             parts.append(f"writers could not be discovered ({lag.error})")
         what = "; ".join(parts) or "no writer has made a commit yet"

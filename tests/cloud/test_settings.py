@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 
 import pytest
 from small_runs import SPEC, run
 
 import lakepond as lp
+from lakepond.cli import main
 from lakepond.cloud.credentials import client_options
 from lakepond.cloud.progress import watching
 from lakepond.cloud.remote import reason
@@ -72,6 +74,25 @@ def test_settings_travel_to_other_processes_unless_they_hold_a_secret():
     assert pickle.loads(pickle.dumps(cloud)) == cloud
     with pytest.raises(TypeError, match="may hold a secret"):
         pickle.dumps(lp.Cloud("gs://bucket/run", options={"bearer_token": "t"}))
+
+
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [
+        ("s3://bucket/run?secret=SEKRET", "a query"),
+        ("file:///run?SEKRET", "a query"),
+        ("s3://user:SEKRET@bucket/run", "a user name or a key"),
+        ("s3://user:SEK/SEKRET@bucket/run", "a user name or a key"),
+        ("gs://SEKRET@bucket/run", "a user name or a key"),
+    ],
+)
+def test_a_secret_in_a_url_is_refused_and_not_repeated(url, part, tmp_path, capfd):
+    with pytest.raises(lp.SpecError, match=f"contains {re.escape(part)}.*; write {url[:2]}.*") as error:
+        lp.Cloud(url)
+    assert "SEK" not in str(error.value)
+    assert lp.Cloud("file:///home/me@work/run").parts() == ("file", "/home/me@work/run", "")
+    assert main(["train", "erl", "--preset", "demo", "--out", str(tmp_path / "run"), "--cloud", url]) == 2
+    assert "SEK" not in "".join(capfd.readouterr())
 
 
 def test_a_status_reads_as_a_sentence():

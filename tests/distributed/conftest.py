@@ -1,4 +1,7 @@
-"""A Ray cluster of three nodes on 127.0.0.1, for all tests of a session."""
+"""A Ray cluster of three nodes on 127.0.0.1, and a Ray of this process alone, for all tests of a session.
+
+The files of `ON_A_CLUSTER` in `tests/conftest.py` use the cluster; two test processes start it once.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,32 @@ import pytest
 from cloud.servers import Seaweed
 from faults.nodes import Nodes
 
-CONNECTION = ExitStack()
-"""to the cluster, while a file needs one"""
-FIRST = ["test_erl_on_ray", "test_mixture_on_ray", "test_collectors", "test_compare_on_ray"]
-FIRST += ["test_ray_guide", "test_workers"]
-"""files that come first: the longest, so that two test processes end together; these share a connection"""
+FIRST = ["test_erl_on_ray", "test_mixture_on_ray", "test_collectors", "test_workers"]
+"""files that come first, and share a connection to the cluster"""
+
+
+class Connection:
+    """To a Ray, while files need one: joining or starting it takes seconds."""
+
+    def __init__(self) -> None:
+        self._address: str | None = None
+        self._stack = ExitStack()
+
+    def to(self, address: str) -> None:
+        """Connect, in place of any other connection."""
+        from lakepond.distributed import ray_cluster
+
+        if address != self._address:
+            self.close()
+            self._stack.enter_context(ray_cluster.connect(address, workers=2))
+            self._address = address
+
+    def close(self) -> None:
+        self._address = None
+        self._stack.close()
+
+
+CONNECTION = Connection()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,7 +74,7 @@ def variables(seaweed: Seaweed) -> Iterator[Callable[[], AbstractContextManager[
             patch.setenv("RAY_TMPDIR", folder)
             patch.setenv("RAY_AUTH_MODE", "disabled")
             patch.setenv("RAY_worker_niceness", "0")  # or they wait for the tests of the other test process
-            here = os.path.dirname(__file__)  # workers import the environments of the tests
+            here = os.path.dirname(__file__)  # workers import what the tests define
             patch.setenv("PYTHONPATH", here, prepend=os.pathsep)
             patch.delenv("RAY_ADDRESS", raising=False)
             yield
@@ -68,7 +92,7 @@ def _ray_of_tests(variables: Callable[[], AbstractContextManager[None]]) -> Iter
 
 @pytest.fixture(scope="session")
 def cluster(variables: Callable[[], AbstractContextManager[None]]) -> Iterator[Nodes]:
-    """Three nodes; another cluster runs beside it if tests run in two processes."""
+    """Three nodes."""
     with variables():
         made = Nodes()
     yield made
@@ -77,12 +101,17 @@ def cluster(variables: Callable[[], AbstractContextManager[None]]) -> Iterator[N
 
 @pytest.fixture(scope="module")
 def connected(cluster: Nodes) -> Nodes:
-    """The cluster, with the connection that all files share which need one: joining it takes seconds."""
-    from lakepond.distributed import ray_cluster
-
-    if not ray_cluster.import_ray().is_initialized():
-        CONNECTION.enter_context(ray_cluster.connect(cluster.address, workers=1))
+    """The cluster, with a connection."""
+    CONNECTION.to(cluster.address)
     return cluster
+
+
+@pytest.fixture(scope="module")
+def local(variables: Callable[[], AbstractContextManager[None]]) -> str:
+    """The address of a Ray that was started by this process, with a connection."""
+    with variables():
+        CONNECTION.to("local")
+    return "local"
 
 
 @pytest.fixture(scope="module")

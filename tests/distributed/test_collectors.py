@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from worlds import Constant, Counting, Sees, all_obs, all_of, each_once, wait_until
 
 import lakepond as lp
 from lakepond.distributed import Collectors
 from lakepond.errors import ClusterError
+from worlds import Constant, Counting, Sees, all_obs, all_of, each_once, wait_until
 
 QUICK = {"poll_every": "0.05s", "discover_every": "0.2s"}
 
@@ -100,14 +100,14 @@ def test_steps_arrive_once_though_a_worker_is_killed_and_a_node_removed(start, c
 def test_collectors_wait_for_a_slow_learner_and_not_for_a_dead_one(start, bucket, monkeypatch):
     monkeypatch.setattr("lakepond.flow.following.limits.AHEAD_STEPS", 100)
     monkeypatch.setattr("lakepond.flow.following.positions.PUBLISH_SECONDS", 0.1)
-    monkeypatch.setattr("lakepond.flow.following.positions.SILENT_SECONDS", 3.0)
+    monkeypatch.setattr("lakepond.flow.following.positions.SILENT_SECONDS", 1.0)
     monkeypatch.setattr("lakepond.distributed.collectors.LEARNER_SECONDS", 0.1)
-    with start(num=2) as collectors:
+    with start(num=1) as collectors:
         replay = lp.Replay.follow(bucket, capacity=100_000, samples_per_insert=4.0, **QUICK)
         wait_until(lambda: all(each.waiting for each in collectors.status()))
         before = replay.recorded
-        time.sleep(1)
-        assert replay.recorded - before < 200  # of about 1,000 that they could record
+        time.sleep(0.5)
+        assert replay.recorded - before < 150  # of about 250 that it could record
         while collectors.status()[0].waiting:  # a learner that samples is not ahead any more
             with suppress(lp.SampleTimeout):  # it has sampled all that it may
                 replay.sample(256, timeout=0.1)
@@ -155,9 +155,5 @@ def test_bad_input_is_one_sentence(start, tmp_path):
     lp.Replay.open(tmp_path / "other", lp.Spec(obs=lp.Field((2,), "float32"))).close()
     with pytest.raises(ClusterError, match=r"could not start: .*was created with a different spec"):
         start(num=1, lake=tmp_path / "other", folder=None)
-    with pytest.raises(ClusterError, match=r"8 workers: they need 8 CPUs \(.* of 6 free\)"):
-        start(num=8)
-    with pytest.raises(ClusterError, match=r"4 GPUs \(3 of 3 free\)"):
-        start(num=4, gpus_per_collector=1.0)
     with pytest.raises(ClusterError, match="room for 0 workers with 3 CPUs each, not for 1"):
         start(num=1, cpus_per_collector=3)

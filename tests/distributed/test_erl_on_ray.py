@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Thread, Timer
 
 import pytest
-from worlds import wait_until
 
 from faults import training
 from lakepond.cli import main
@@ -20,8 +19,9 @@ from lakepond.cloud.store import Store
 from lakepond.lake.read.lake import Lake
 from lakepond.runs import copies
 from lakepond.trainers import erl
+from worlds import wait_until
 
-GENERATIONS, STEPS = 5, 8 * 15
+GENERATIONS, STEPS = 4, 8 * 15
 SIZES = {"generations": GENERATIONS, "children": 4, "capacity": 400}  # 8 agents: 4 tasks of two
 
 
@@ -101,12 +101,12 @@ def test_four_workers_a_removed_node_and_a_killed_driver_resume_from_the_bucket_
         while not condition():
             assert process.poll() is None, process.stderr.read()[-3_000:]
             assert time.monotonic() < until
-            time.sleep(0.02)
+            time.sleep(0.2)
 
     try:
         wait_for((here / "checkpoints" / "00000001" / "state.json").exists)
         cluster.remove(cluster.nodes[-1])
-        wait_for(lambda: bucket.head("checkpoints/00000003/state.json"))
+        wait_for(lambda: bucket.head("checkpoints/00000002/state.json"))
     finally:
         process.kill()
         process.wait()

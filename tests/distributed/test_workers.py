@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-from worlds import Counts
+import json
+import time
 
+import pytest
+
+import worlds
 from lakepond.cli import main
 from lakepond.distributed import Collectors, ray_cluster, workers
 from lakepond.distributed.workers import Workers
 from lakepond.errors import ClusterError, SpecError
+from worlds import Counts
 
 
 def test_each_task_is_done_once_unless_it_kills_every_worker(connected, tmp_path, monkeypatch):
@@ -59,3 +63,35 @@ def test_a_node_that_cannot_use_the_bucket_is_named(connected, seaweed, tmp_path
             ray_cluster.connect(workers=1, bucket=seaweed.url("run")).__enter__()
         with pytest.raises(ClusterError, match=refused):
             Collectors(None, None, 1, seaweed.url("run"))
+
+
+def test_another_version_of_ray(disconnected, cluster):
+    from ray._raylet import GcsClient
+
+    client, key, namespace = GcsClient(address=cluster.address), b"CLUSTER_METADATA", b"cluster"
+    known = client.internal_kv_get(key, namespace)
+    other = json.dumps({**json.loads(known), "ray_version": "2.40.0"}).encode()
+    client.internal_kv_put(key, other, True, namespace)
+    try:
+        with pytest.raises(ClusterError, match=r"cluster has Ray 2.40.0 .*pip install 'ray==2.40.0'"):
+            ray_cluster.connect(cluster.address, workers=1).__enter__()
+    finally:
+        client.internal_kv_put(key, known, True, namespace)
+
+
+def test_a_connection_of_the_program_is_used_and_stays(disconnected, cluster, monkeypatch):
+    with ray_cluster.connect(cluster.address, workers=1) as outer:
+        with ray_cluster.connect("local", workers=2) as inner:
+            assert inner.ray.get_runtime_context().gcs_address == cluster.address
+        assert worlds.listening(cluster.processes()) <= worlds.LOOPBACK
+        assert outer.ray.is_initialized()
+        monkeypatch.setattr(ray_cluster, "__version__", "9.9.9")
+        with pytest.raises(
+            ClusterError, match=r"has lakepond .*, but this program has 9.9.9; install the same"
+        ):
+            ray_cluster.connect(workers=1).__enter__()
+        monkeypatch.setattr(ray_cluster, "CHECK_SECONDS", 0)
+        monkeypatch.setattr(ray_cluster, "_version", lambda: time.sleep(60))  # every node is too busy
+        with pytest.raises(ClusterError, match=r"has started no process for 0 s; see `ray status`"):
+            ray_cluster.connect(workers=1).__enter__()
+    assert not outer.ray.is_initialized()

@@ -33,8 +33,9 @@ ABOUT = {
     "many machines": (
         "16 writers on SeaweedFS and one follower for ten minutes. Writers and the server are killed at "
         "random and started again. Every step that was acknowledged reaches the follower once, in the order "
-        "of its writer. `train erl` on Ray: a worker, the driver or the head is killed, some drivers lose "
-        "their disk and resume from the bucket alone; the run ends with the bits of an undisturbed one."
+        "of its writer. `train erl` on Ray: a worker, the driver or the head is killed, or a node is "
+        "removed; some drivers lose their disk and resume from the bucket alone. The run ends with the bits "
+        "of an undisturbed one."
     ),
     "gc on a server": (
         "A writer, two collectors of garbage and three lazy readers on SeaweedFS at the same time. A reader "

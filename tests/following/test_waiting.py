@@ -28,7 +28,8 @@ def test_sample_waits_for_min_steps(tmp_path):
         assert isinstance(raised.value, TimeoutError | lp.TooFewSteps)
         writer.record(20)
         wait_until(lambda: len(replay) == 20)
-        with pytest.raises(lp.SampleTimeout, match=r"20 steps .* collector-1 made commit 0 .* 20 steps read"):
+        timeout = r"20 steps .*/lake: collector-1 made commit 0 .* 20 steps read"  # and no unnamed writer
+        with pytest.raises(lp.SampleTimeout, match=timeout):
             replay.sample(4, timeout=0.05)
         threading.Timer(0.1, writer.record, (10,)).start()
         assert len(replay.sample(4, timeout=30).reward) == 4

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+import lakepond as lp
 from lakepond.trainers import erl, erl_workers
 from lakepond.trainers.erl_workers import AGENTS, ErlWorker
-from lakepond.trainers.worker_chains import WorkersLake
+from lakepond.trainers.worker_chains import WorkerChain, WorkersLake
 
 
 def test_an_agent_does_the_same_in_a_task_of_two_as_beside_all_others_and_the_market_is_stored_once(tmp_path):
@@ -35,3 +37,17 @@ def test_an_agent_does_the_same_in_a_task_of_two_as_beside_all_others_and_the_ma
     for worker in workers:
         worker.close()
     lake.close()
+
+
+def test_steps_that_another_run_left_in_a_bucket_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    url = f"file://{tmp_path}/bucket/workers"
+    other, mine = (lp.Spec(obs=lp.Field((size,), "float32")) for size in (2, 3))
+    with lp.Replay.open(tmp_path / "other", other, 10, cloud=url) as replay:
+        replay.commit({})
+        assert replay.push(wait=True).done
+    left = f"{url} is left over from another run .*obs is float32.3., not float32.2.; delete {url}, or"
+    with pytest.raises(lp.SpecError, match=left):
+        WorkerChain(url, "worker-0", mine, 10, "1MB")
+    assert not list((tmp_path / "tmp").iterdir())

@@ -110,15 +110,21 @@ def check_free(
     if url is None or ((folder / "config.json").exists() and not start_over):
         return
     from lakepond.cloud.place import Cloud
-    from lakepond.runs.copies import is_run_in_cloud
+    from lakepond.runs.copies import has_lake_of_run, is_run_in_cloud
 
     try:
         occupied = is_run_in_cloud(Cloud.of(url))
+        begun = not occupied and has_lake_of_run(Cloud.of(url))
     except CloudUnreachable as error:
         if required:
             raise
         log.warning("cannot check whether %s contains another run: %s", url, error)
         return
+    if begun:
+        raise ConfigError(
+            f"{url} contains the lake of a run whose first push was interrupted, which cannot be "
+            f"resumed from there; delete {url.rstrip('/')}/lake, or give another URL ({option})."
+        )
     if occupied:
         first = "" if option == "--cloud" else f"`lakepond pull {url} FOLDER` and "  # which fetches it
         raise ConfigError(

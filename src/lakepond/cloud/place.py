@@ -54,10 +54,11 @@ class Cloud:
                 f"{hidden(self.url)!r} is not a valid cloud URL; write it like gs://bucket/demo, "
                 f"or with one of {', '.join(SCHEMES)}."
             )
-        if "@" in bucket:
-            raise SpecError(
-                f"{hidden(self.url)!r} contains a user name; credentials come from the environment, not "
-                "the URL."
+        if "?" in self.url or (scheme != "file" and re.search("[@:]", bucket)):
+            part = "a query ('?')" if "?" in self.url else "a user name or a key"
+            raise SpecError(  # without the URL, which may contain a secret
+                f"this {scheme}:// URL contains {part}; write {scheme}://bucket/prefix, and give credentials "
+                "in the environment or in Cloud(options=...)."
             )
         if self.workers < 1 or self.min_rate <= 0 or (self.max_rate is not None and self.max_rate <= 0):
             raise SpecError("workers must be at least 1, and min_rate and max_rate above 0.")

@@ -27,8 +27,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from lakepond.cloud.place import Cloud
-from lakepond.errors import ConfigError, LakeLocked, LakepondError, UnknownStream
+from lakepond.errors import ConfigError, LakeLocked, LakepondError, SpecError, UnknownStream
 from lakepond.lake.files import make_folders
+from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.lock import WriterLock
 from lakepond.replay import Replay
@@ -175,7 +176,7 @@ class Collector:
 
     def note_error(self, error: Exception) -> None:
         """Note an error that does not end it, and log it unless it is the last one again."""
-        text = f"{type(error).__name__}: {error}"
+        text = _in_words(error)
         if text != self.status.error:
             log.warning("%s: %s", self.status.writer, text, exc_info=not isinstance(error, LakepondError))
         self._set(error=text)
@@ -202,7 +203,7 @@ class Collector:
         """Collect until `stop` is called, or this many steps are recorded.
 
         After an error of an environment or of the policy it continues with new environments. An error before
-        the first step is raised.
+        the first step is noted and raised.
         """
         failures = 0
         while not self._is_done(steps):
@@ -213,6 +214,7 @@ class Collector:
                 self._collect(steps)
             except Exception as error:
                 if self._replay.recorded == self._first:
+                    self._set(error=_in_words(error))  # `close` commits it
                     raise
                 failures = 1 if self._replay.recorded > before else failures + 1
                 self.note_error(error)
@@ -388,7 +390,17 @@ def _open(
                     if folder is None:
                         temporary = _Temporary(home)
                         stack.callback(temporary.close)
-                replay = Replay.open(home, spec, capacity, cast=True, writer=name, **how)
+                is_new = not (home / description.NAME).exists()
+                try:
+                    replay = Replay.open(home, spec, capacity, cast=True, writer=name, **how)
+                except SpecError as error:
+                    if (problem := _of_another_lake(lake, home, spec, is_new=is_new)) is None:
+                        raise
+                    if is_new and isinstance(lake, Cloud):  # it has the lake's description and nothing else
+                        (home / description.NAME).unlink()
+                        if temporary is not None:
+                            temporary.close(delete=True)
+                    raise SpecError(problem) from error
                 stack.pop_all()
                 return replay, temporary
         except LakeLocked:
@@ -400,11 +412,27 @@ def _open(
             name, until = f"{writer}-{os.getpid()}", time.monotonic() + LOCKED_SECONDS
 
 
+def _of_another_lake(lake: str | Path | Cloud, home: Path, spec: Spec, *, is_new: bool) -> str | None:
+    """The sentence if the lake was created with a different spec; `is_new`: it was not in `home` before."""
+    if not (home / description.NAME).exists() or (there := description.read(home)) == spec:
+        return None
+    differs = f"was created with a different spec: {spec.differences(there)}; choose another"
+    if not isinstance(lake, Cloud):
+        return f"the lake {lake} {differs} folder."
+    if is_new:
+        return f"the lake {lake} {differs} lake URL."
+    return f"{home} has files of a lake that {differs} lake URL than {lake}, or another folder."
+
+
 def _temporary_folder(lake: Cloud) -> Path:
     """The folder for the files of all collectors of this user and machine that write to this bucket."""
     digest = hashlib.blake2b(lake.url.encode(), digest_size=6).hexdigest()
     user = os.getuid() if hasattr(os, "getuid") else 0
     return Path(tempfile.gettempdir()) / f"lakepond-collect-{user}-{digest}"
+
+
+def _in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _spec_of(env: GymEnvironment) -> Spec:

@@ -297,6 +297,8 @@ class _Member:
     is_restarting: bool = False
     """whether the last error was that Ray could not reach it, and Ray starts it again if it is dead"""
     at: float | None = None
+    logged: str | None = None
+    """the last error of the collector itself that was logged"""
 
     def answered(self, found: dict[str, Any]) -> None:
         self.acknowledged, self.is_started = found.pop("acknowledged"), found.pop("is_started")
@@ -305,6 +307,9 @@ class _Member:
         if self.last.pid and (status.pid, status.host) != (self.last.pid, self.last.host):
             self.restarts += 1
             self.weights_sent = 0  # the new process has none
+        if status.error is not None and status.error != self.logged:
+            log.warning("%s: %s", self.writer, status.error)
+            self.logged = status.error
         self.last, self.at = status, time.monotonic()
 
     def failed(self, error: Exception, *, restarts: bool) -> None:
@@ -356,6 +361,8 @@ class _Actor:
                         collector.run()
             except Exception as error:
                 log.exception("the collector has failed")
+                if self._collector is not None and self._collector.steps:
+                    pause = RETRY_SECONDS
                 last = self._status if self._collector is None else self._collector.status
                 self._status = replace(last, error=f"{type(error).__name__}: {error}")
                 self._collector = None

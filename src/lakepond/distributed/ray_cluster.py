@@ -177,17 +177,25 @@ def _start(cluster: Cluster, folder: Path) -> None:
 
 
 def _join(ray: ModuleType, address: str) -> None:
-    if address.startswith("ray://"):
+    named = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+    if named.startswith("ray://"):
         raise ClusterError(
-            f"{address} is an address of Ray Client, which lakepond does not use; start the program on a "
-            "node of the cluster with 'auto', or with `ray job submit`."
+            f"{named} is an address of Ray Client, which lakepond does not use; start the program on a "
+            "node of the cluster with 'auto' and without RAY_ADDRESS, or with `ray job submit`."
         )
-    found = _address_of_auto() if address == "auto" else address
+    found = _address_of_auto(named) if address == "auto" else address
     if found is not None:
         _check_reachable(found)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-    except RuntimeError as error:
+    except ray.exceptions.AuthenticationError as error:
+        ray.shutdown()
+        reason = error.message.partition("\n")[0].rstrip(".")
+        raise ClusterError(
+            f"cannot connect to the Ray cluster {address!r}: {reason}; give its token in RAY_AUTH_TOKEN or "
+            "in ~/.ray/auth_token."
+        ) from None
+    except (RuntimeError, ray.exceptions.RayError) as error:
         ray.shutdown()
         if "ersion mismatch" in str(error):
             raise ClusterError(_versions_differ(str(error))) from None
@@ -201,13 +209,19 @@ def _join(ray: ModuleType, address: str) -> None:
         ) from None
 
 
-def _address_of_auto() -> str | None:
-    """Where Ray will look for its cluster; None if it is not known."""
+def _address_of_auto(named: str) -> str | None:
+    """Where Ray will look for its cluster; None if it is not known. `named`: RAY_ADDRESS."""
     try:
         from ray._private.services import canonicalize_bootstrap_address
     except ImportError:  # it is not a public function
         return None
-    found: str | None = canonicalize_bootstrap_address("auto")
+    try:
+        found: str | None = canonicalize_bootstrap_address("auto")
+    except ValueError as error:
+        raise ClusterError(
+            f"RAY_ADDRESS is {named!r}, which is not the address of a Ray cluster ({one_line(error)}); set "
+            "it to host:port, which is usually port 6379 of the head, or unset it."
+        ) from None
     return found
 
 

@@ -31,19 +31,21 @@ def folder(prefix: str, parent: str | None = None) -> Iterator[Path]:
 
     After the block, or the death of this process, no process of a Ray in it runs, and it is gone.
     """
-    made = tempfile.mkdtemp(prefix=prefix, dir=parent)
+    made, owner = tempfile.mkdtemp(prefix=prefix, dir=parent), os.getpid()
     command = [sys.executable, "-I", "-S", __file__, made]
     reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:
         yield Path(made)
     finally:
-        assert reaper.stdin is not None
-        reaper.stdin.close()
-        reaper.wait()
+        if os.getpid() == owner:  # a forked child that leaves the block ends nothing
+            assert reaper.stdin is not None
+            with suppress(BrokenPipeError), reaper.stdin as pipe:
+                pipe.write(b"\n")  # closing is not enough: forked children of this process have the pipe open
+            reaper.wait()
 
 
 def main(folder: str) -> None:
-    """Wait until standard input is closed or the parent is dead, end what is left, delete the folder."""
+    """Wait for a byte or the end of standard input, or of the parent; end what is left, delete the folder."""
     parent = os.getppid()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     if child := os.fork():  # a worker of Ray that ends kills its children, but not theirs

@@ -117,6 +117,11 @@ def is_run_in_cloud(cloud: Cloud) -> bool:
     return Store(cloud).head(CONFIG) is not None
 
 
+def has_lake_of_run(cloud: Cloud) -> bool:
+    """Whether the lake of a run is there, also if the first push of the run ended before its other files."""
+    return Store(lake_of(cloud)).head(description.NAME) is not None
+
+
 def _order(name: str) -> tuple[int, str]:
     """Each file after those it refers to: a state names arrays and the length of the log."""
     ranks = {METRICS: 1, CONFIG: 3, "result.json": 4}

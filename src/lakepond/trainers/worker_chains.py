@@ -19,9 +19,10 @@ from typing import Any, NamedTuple, Self
 from lakepond.distributed import reaper
 from lakepond.distributed.ray_cluster import Cluster
 from lakepond.distributed.workers import Workers
-from lakepond.errors import CloudError, ConfigError
+from lakepond.errors import CloudError, ConfigError, SpecError
 from lakepond.flow.following.chains import Chains, chains_at
 from lakepond.lake import writers
+from lakepond.lake.format import description
 from lakepond.replay import Replay
 from lakepond.runs.run import WORKERS
 from lakepond.types import Batch, Spec
@@ -44,20 +45,29 @@ class WorkerChain:
     def __init__(self, place: str, name: str, spec: Spec, capacity: int, min_free: str) -> None:
         """`place`: folder or URL of the workers' lake; `capacity`: steps of a task."""
         self._writer = f"{name}-{os.urandom(4).hex()}"
-        self._folder, self._stack, cloud = Path(place), ExitStack(), None
-        if "://" in place:
-            self._folder = self._stack.enter_context(reaper.folder(f"lakepond-{name}-"))
-            cloud = place
-        self._pushes = cloud is not None
-        self.replay = Replay.open(
-            self._folder,
-            spec,
-            capacity,
-            cloud=cloud,
-            writer=self._writer,
-            min_free=min_free,
-            merge_after=None,
-        )
+        self._folder, self._pushes = Path(place), "://" in place
+        with ExitStack() as stack:
+            if self._pushes:
+                self._folder = stack.enter_context(reaper.folder(f"lakepond-{name}-"))
+            try:
+                self.replay = Replay.open(
+                    self._folder,
+                    spec,
+                    capacity,
+                    cloud=place if self._pushes else None,
+                    writer=self._writer,
+                    min_free=min_free,
+                    merge_after=None,
+                )
+            except SpecError as error:
+                there = description.read(self._folder)
+                if there == spec:
+                    raise
+                raise SpecError(
+                    f"{place} is left over from another run and was created with a different spec: "
+                    f"{spec.differences(there)}; delete {place}, or give another URL."
+                ) from error
+            self._stack = stack.pop_all()
 
     def store(self, first: int, note: dict[str, Any]) -> StepsLocation:
         """Commit what was recorded from number `first` on, and push it; where it is."""

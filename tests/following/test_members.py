@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
-from worlds import Constant, wait_until
 
 from lakepond.distributed import collectors as module
 from lakepond.distributed import ray_cluster
+from lakepond.distributed.collector import CollectorStatus
 from lakepond.distributed.collectors import Collectors, _Actor, _Member, _Place
 from lakepond.errors import ClusterError
+from worlds import Constant, wait_until
 
 
 def bare(**state) -> Collectors:
@@ -69,6 +71,40 @@ def test_a_process_that_dies_before_its_collector_exists_is_a_restart(monkeypatc
             actor._end.set()
             actor._has_place.set()
         released.set()
+
+
+def test_an_error_of_a_collector_is_logged_once(caplog):
+    member, status = _Member("c0", None), CollectorStatus("c0", pid=1)
+    for error in (None, "the policy failed", None, "the policy failed", "the disk is full"):
+        found = asdict(replace(status, error=error))
+        member.answered({**found, "acknowledged": 0, "is_started": True, "has_place": True})
+    logged = [each.getMessage() for each in caplog.records if each.funcName == "answered"]
+    assert logged == ["c0: the policy failed", "c0: the disk is full"]
+
+
+def test_the_pause_after_an_error_is_short_again_once_steps_were_recorded(monkeypatch):
+    monkeypatch.setattr(ray_cluster, "hide_gpus", lambda: None)
+    steps, pauses = iter([0, 0, 5, 0]), []
+
+    class Fails:
+        def __init__(self, **_):
+            self.steps, self.status = next(steps), CollectorStatus("c0")
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            """Nothing is open."""
+
+        def run(self):
+            raise OSError("the disk is full")
+
+    actor = _Actor(None, Constant, "c0", {})
+    actor._make, actor._place = Fails, _Place("nowhere")
+    actor._end = SimpleNamespace(is_set=lambda: len(pauses) == 4, wait=pauses.append)
+    actor._has_place.set()
+    actor._thread.join(30)
+    assert pauses == [1, 2, 1, 2]
 
 
 def test_an_actor_that_is_restarted_during_the_start_does_not_end_it(monkeypatch):

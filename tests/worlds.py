@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
@@ -163,16 +164,20 @@ def wait_until(condition, seconds: float = 60.0) -> None:
 
 
 @contextmanager
-def killing_a_busy_worker(cluster: Nodes, once: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Kill (-9) one worker of a trainer on this cluster during a block, while it does a task.
+def killing_a_busy_worker(
+    cluster: Nodes | None = None, once: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
+    """Kill (-9) one worker of a trainer during a block, while it does a task.
 
-    once: it is not killed before this is true. Fails if there was no worker to kill.
+    cluster: of the worker; None: the Ray that this process has started. once: it is not killed before this
+    is true. Fails if there was no worker to kill.
     """
     killed, ended = [], threading.Event()
+    workers = partial(psutil.Process().children, recursive=True) if cluster is None else cluster.workers
 
     def kill() -> None:
-        while not killed and not ended.wait(0.02):
-            for each in cluster.workers() if once() else ():
+        while not killed and not ended.wait(0.1):
+            for each in workers() if once() else ():
                 with suppress(psutil.NoSuchProcess):  # it has just ended
                     if "_Worker.call" in " ".join(each.cmdline()):
                         ended.wait(0.2)

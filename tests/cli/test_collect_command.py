@@ -16,7 +16,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from worlds import Constant, Counting, all_obs, each_once, wait_until
 
 import lakepond as lp
 from lakepond.cli import collect, main
@@ -26,13 +25,14 @@ from lakepond.distributed.weights import SavedWeights, save_weights
 from lakepond.errors import ConfigError
 from lakepond.flow.following.positions import Learners
 from lakepond.lake.lock import FileLock
+from worlds import Constant, Counting, all_obs, each_once, wait_until
 
 ENVIRONMENT = ["--env", "worlds:Counting", "--policy", "worlds:Constant"]
 
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch):
-    monkeypatch.chdir(Path(__file__).parent)
+    monkeypatch.chdir(Path(__file__).parents[1])
 
 
 def json_of(capsys, *line) -> dict:
@@ -142,9 +142,14 @@ def test_an_environment_that_fails_is_replaced(tmp_path, monkeypatch):
         assert (
             lake.steps(0, 150).truncated[[98, 99, 148, 149]].all()
         )  # ends of episodes, and what it cut short
-    failing = Collector(partial(Counting, 0, 0), Constant, tmp_path / "other", "c0")
-    with failing, pytest.raises(RuntimeError, match="crashed"):  # before the first step
+
+
+def test_an_error_before_the_first_step_is_raised_and_is_in_the_lake(tmp_path, capsys):
+    failing = Collector(partial(Counting, 0, 0), Constant, tmp_path / "lake", "c0")
+    with pytest.raises(RuntimeError, match="crashed"), failing:
         failing.run()
+    assert main(["status", str(tmp_path / "lake")]) == 0
+    assert "RuntimeError: the emulator has crashed" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_process_that_still_has_the_name_is_left_alone(tmp_path, monkeypatch):
@@ -335,8 +340,26 @@ def test_the_hint_after_ctrl_c_is_true(tmp_path, monkeypatch):
         assert ("What was recorded is in the lake" in command.interrupted()) is not is_full
 
 
-def test_a_lake_of_another_run(tmp_path, capsys):
-    lp.Replay.open(tmp_path / "lake", lp.Spec(obs=lp.Field((2,), "float32"))).close()
-    line = ["collect", "--writer", "c0", "--lake", str(tmp_path / "lake"), *ENVIRONMENT]
-    assert main(line) != 0
-    assert "was created with a different spec" in " ".join(capsys.readouterr().err.split())
+def test_a_lake_of_another_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    other, url = lp.Spec(obs=lp.Field((2,), "float32")), f"file://{tmp_path}/bucket"
+    with lp.Replay.open(tmp_path / "lake", other, cloud=url) as replay:
+        replay.commit({})
+        assert replay.push(wait=True).done
+    differs = r"was created with a different spec: obs is int64\[3\], not float32\[2\].*; choose another"
+
+    def refused(lake, *more) -> str:
+        assert (
+            main(["collect", "--writer", "c0", "--lake", str(lake), *ENVIRONMENT, "--steps", "1", *more]) == 2
+        )
+        return " ".join(capsys.readouterr().err.split())
+
+    for folder in ([], ["--folder", str(tmp_path / "disk")]) * 2:  # nothing is left of the first attempt
+        assert re.search(f"the lake {url} {differs} lake URL", refused(url, *folder))
+        assert not list((tmp_path / "tmp").glob("*"))
+    assert re.search(f"the lake {tmp_path}/lake {differs} folder", refused(tmp_path / "lake"))
+    (tmp_path / "disk").mkdir(exist_ok=True)
+    (tmp_path / "lake").rename(tmp_path / "disk" / "c0")
+    mine = f"{tmp_path}/disk/c0 has files of a lake that {differs} lake URL than file://{tmp_path}/new, or"
+    assert re.search(mine, refused(f"file://{tmp_path}/new", "--folder", str(tmp_path / "disk")))
+    assert (tmp_path / "disk" / "c0" / "lake.json").exists()
