@@ -41,7 +41,7 @@ from lakepond.lake.read.lake import Lake
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers.limits import Limits, check_limits
+from lakepond.trainers.limits import ABOVE_0, Limits, check_limits
 from lakepond.trainers.loop import LAKE, Loop, create_run
 from lakepond.trainers.pushing import Pushing
 from lakepond.types import Array, Field
@@ -240,9 +240,10 @@ LIMITS: Limits = {
         "big_target_every big_n_step evaluation_episodes evaluation_steps checkpoint_every max_steps "
         "keep_last push_every envs rollout epochs minibatches",
         (0, 1): "epsilon_start epsilon_end epsilon_share epsilon_reset evaluation_epsilon big_shrink "
-        "big_gamma gamma lam",
-        (0, inf): "seed keep_every big_replay_ratio big_last big_learning_rate big_rate_end big_new_layers "
-        "big_distill learning_rate max_gradient",
+        "big_gamma gamma lam big_rate_end",
+        (0, inf): "seed keep_every big_replay_ratio big_last big_learning_rate big_new_layers big_distill "
+        "learning_rate",
+        (ABOVE_0, inf): "max_gradient",
         (-1, 1): "epsilon_offsets",
     }.items()
     for name in names.split()
@@ -277,6 +278,9 @@ def build(config: MixtureConfig) -> MixtureAlgorithm:
     _ = config.stages  # raises if they do not match
     env = arena.make_env(config)
     network = arena.network_of(config, env)
+    layers = len(jax.eval_shape(network.init, jax.random.PRNGKey(0)))
+    if config.big_new_layers > layers:
+        raise ConfigError(f"big_new_layers is {config.big_new_layers}, but the network has {layers} layers.")
     epsilon = arena.make_epsilon(
         config.epsilon_kind,
         config.epsilon_start,

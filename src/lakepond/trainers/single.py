@@ -45,7 +45,7 @@ from lakepond.lake.read.lake import Lake
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers.limits import Limits, check_limits
+from lakepond.trainers.limits import ABOVE_0, Limits, check_limits
 from lakepond.trainers.loop import LAKE, Loop, create_run
 from lakepond.trainers.pushing import Pushing
 from lakepond.types import Field
@@ -164,7 +164,8 @@ LIMITS: Limits = {
         "keep_last",
         (0, 1): "epsilon_start epsilon_end epsilon_share evaluation_epsilon gamma lam replay_share "
         "replay_rewarded",
-        (0, inf): "seed keep_every learning_rate max_gradient",
+        (0, inf): "seed keep_every learning_rate",
+        (ABOVE_0, inf): "max_gradient",
     }.items()
     for name in names.split()
 }
@@ -174,6 +175,9 @@ LIMITS: Limits = {
 def build(config: SingleConfig) -> PQN:
     """The algorithm for these settings; `ConfigError` if they are invalid."""
     check_limits(config, LIMITS)
+    for name in ("replay_newest", "replay_rewarded"):
+        if getattr(config, name) and not config.replay_share:
+            raise ConfigError(f"{name} has no effect without replay_share; set that too, to 0.5 for example.")
     arena.check_budget(config.env_steps, "evaluate_every", config.evaluate_every, config.pqn.update_steps)
     env = arena.make_env(config)
     epsilon = arena.make_epsilon(
