@@ -139,6 +139,15 @@ def test_the_page_tells_all_and_keeps_what_was_written_by_hand(comparison, tmp_p
     assert "old" not in page.read_text().partition(MARKER)[2].split("\n")
 
 
+def test_a_recovery_by_the_next_evaluation_is_not_one_at_once(tmp_path):
+    reset = {"frames": 450, "before": 4.0, "after": 3.0, "recovery": 50, "recovery_95": 50}
+    made_up(tmp_path, "mixture", "Breakout", 0, 5.0, [reset, reset | {"recovery": 150}])
+    write(tmp_path, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert "| at once | by the next evaluation | not before the end |" in text
+    assert "| mixture | 2 | 0 % | 50 % | 0 % | 10 % |" in text
+
+
 def test_nothing_to_report_is_told(tmp_path):
     with pytest.raises(RunNotFound, match="no finished run"):
         read(tmp_path)

@@ -11,8 +11,6 @@ uses two cores, and starting it again continues. The arms, with equal environmen
 
     single           A: one agent, PQN
     mixture          B: four agents, a quarter of the steps each, with resets from one that learned from all
-    mixture-restart  B with epsilon back to 1 at each reset
-    mixture-keep     B with epsilon going on at each reset
     mixture-last     the best B that was found: epochs as in `single-epochs`, BigAgents that learn twice as
                      often and faster, and one more after the last step, which is what is deployed
     mixture-acts     B whose BigAgent acts on half of the lanes and learns all the time, half from its newest
@@ -72,8 +70,6 @@ ARMS = (
     "single-newest",
     "single-rewarded",
     "mixture",
-    "mixture-restart",
-    "mixture-keep",
     "mixture-last",
     "mixture-acts",
     "live",
@@ -95,9 +91,9 @@ class CompareConfig:
     arms: tuple[str, ...] = (
         "single",
         "single-epochs",
+        "single-fresh",
         "single-lake",
         "mixture",
-        "mixture-restart",
         "mixture-acts",
         "live",
         "apart",
@@ -127,7 +123,7 @@ class CompareConfig:
     rates: tuple[str, ...] = ()
     """learning rates of single arms, as ARM=RATE"""
     big_replay_ratio: float = 4.0
-    """average number of times the big agent trains on a transition"""
+    """average number of times the big agent trains on a transition; 0: `mixture` learns nothing at a reset"""
     suite: Literal["minatar", "atari", "gymnasium", "gymnax", "module"] = "minatar"
     """minatar, gymnax: on the device; atari: ale-py; gymnasium: on the host; module: your own"""
 
@@ -391,8 +387,6 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
     arms: dict[str, tuple[Any, dict[str, Any]]] = {
         "single": (SingleConfig, {**shared, "pqn": pqn}),
         "mixture": (MixtureConfig, mixed),
-        "mixture-restart": (MixtureConfig, {**mixed, "epsilon_reset": 1.0}),
-        "mixture-keep": (MixtureConfig, {**mixed, "epsilon_reset": "keep"}),
         "mixture-last": (MixtureConfig, more),
         "mixture-acts": (LiveConfig, acts),
         "live": (LiveConfig, {**shared, **big, "pqn": four, "evaluate_every": max(each, 2 * update)}),
@@ -407,7 +401,10 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "single-rewarded": (SingleConfig, {**lake, "replay_rewarded": 0.5}),
     }
     kind, settings = arms[job.arm]
-    return kind(**settings), {SingleConfig: single, MixtureConfig: mixture, LiveConfig: live}[kind]
+    trainer: Any = {SingleConfig: single, MixtureConfig: mixture, LiveConfig: live}[kind]
+    made = kind(**settings)
+    check_limits(made, trainer.LIMITS)
+    return made, trainer
 
 
 def final_score(config: Any, folder: Path) -> float:
