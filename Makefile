@@ -52,26 +52,30 @@ bench: .venv-bench/.installed  ## speed beside other libraries, in a venv of its
 	.venv-bench/bin/python -m benchmarks $(ARGS)
 
 # The long ones. Each resumes where it was stopped; their pages under docs/results name the command and the machine.
-# The runs of docs/results/mixture.md that are done are in docs/results/mixture/runs and are not repeated; `make
-# keep-results` copies new ones there. RATE, the learning rate, is what the tuning gives.
-MIXTURE = --games Breakout Freeway SpaceInvaders Asterix --first-seed 100 --hidden 256 128 --learning-rate $(RATE)
+# `make keep-results` copies the results of docs/results/mixture.md to docs/results/mixture/runs, and those that are there
+# are not repeated. RATES: the learning rates that the tuning gives the five main arms, in the order of MAIN.
+GAMES4 = --games Breakout Freeway SpaceInvaders Asterix --first-seed 100 --hidden 256 128
+MAIN   = single-epochs single-fresh single-lake mixture mixture-acts
+rate   = $(foreach arm,$(2),$(arm)=$(word $(1),$(RATES)))
 results: $(VENV)/.installed-test  ## the long experiments of docs/results; resumable
 	$(BIN)/lakepond train erl --preset eigen2 --out runs/eigen2 $(if $(wildcard runs/eigen2/config.json),--resume)
 	$(BIN)/python -m benchmarks.market_study --folder runs/market --page docs/results/erl.md
-	mkdir -p runs && cp -rn docs/results/mixture/runs/. runs/
+	mkdir -p runs docs/results/mixture/runs && cp -rn docs/results/mixture/runs/. runs/
 	for rate in 0.00025 0.0005 0.001; do $(BIN)/lakepond compare --folder runs/tuning-$$rate --learning-rate $$rate --games Breakout Freeway \
-	  --env-steps 1000000 --first-seed 90 --seeds 1 --hidden 256 128 --arms single-epochs single-lake mixture mixture-acts || exit; done
-ifdef RATE
-	$(BIN)/lakepond compare --folder runs/mixture-5m --report docs/results/mixture.md $(MIXTURE) --env-steps 5000000 --seeds 5 \
-	  --arms single-epochs single-lake mixture mixture-acts
-	$(BIN)/lakepond compare --folder runs/mixture-controls $(MIXTURE) --env-steps 1000000 --seeds 3 \
-	  --arms single single-epochs-4 clone-best apart single-resets live
+	  --env-steps 1000000 --first-seed 90 --seeds 1 --hidden 256 128 --arms $(MAIN) || exit; done
+ifdef RATES
+	$(BIN)/lakepond compare --folder runs/mixture-5m --report docs/results/mixture.md $(GAMES4) --env-steps 5000000 --seeds 5 --arms $(MAIN) \
+	  --rates $(foreach number,1 2 3 4 5,$(call rate,$(number),$(word $(number),$(MAIN))))
+	$(BIN)/lakepond compare --folder runs/mixture-controls $(GAMES4) --env-steps 1000000 --seeds 3 \
+	  --arms $(MAIN) single single-epochs-4 clone-best apart single-resets live \
+	  --rates $(foreach number,1 2 3 4 5,$(call rate,$(number),$(word $(number),$(MAIN)))) \
+	  $(call rate,1,single single-epochs-4) $(call rate,4,clone-best apart single-resets live)
 else
-	@echo "Choose the learning rate as docs/results/mixture.md says, and continue: make results RATE=0.0005"
+	@echo "Choose the learning rates as docs/results/mixture.md says: make results RATES='0.0005 0.0005 0.0005 0.0005 0.0005'"
 endif
 
 keep-results:  ## copy the results of finished comparison runs to docs/results, to be committed
-	cd runs && find . -regex './\(tuning\|mixture\)-.*/\(result\|settings\)\.json' -exec cp --parents {} ../docs/results/mixture/runs/ \;
+	mkdir -p docs/results/mixture/runs && cd runs && find . -regex './\(tuning\|mixture\)-.*/\(result\|settings\)\.json' -exec cp --parents {} ../docs/results/mixture/runs/ \;
 
 # Every fault drill at length, one to two hours; started again it skips what has held. Writes docs/results/faults.md.
 soak: $(VENV)/.installed-test $(VENV)/.tools  ## every fault drill at length; ARGS='--only signals' runs a part

@@ -151,11 +151,11 @@ def gap(runs: Runs, arm: str, other: str) -> list[float]:
 
 
 def mean(values: list[float]) -> str:
-    """The mean with its 95 % bootstrap interval over seeds."""
+    """The mean with its 95 % t interval over seeds, if there are several."""
     if not values:
         return "–"
-    found = statistics.interval(np.array(values)[:, None], figure=statistics.mean, draws=10_000)
-    return f"{found.value:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
+    found, _ = statistics.t_interval(np.array(values))
+    return f"{found.value:+.1f}" + (f" ({found.low:+.1f} to {found.high:+.1f})" if len(values) > 1 else "")
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:

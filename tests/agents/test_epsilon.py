@@ -43,6 +43,7 @@ def test_agents_have_offsets_of_their_own_within_bounds():
         ({"start": 1.5}, "both must be in"),
         ({"env_steps": 0}, "at least 1"),
         ({"kind": "exponential", "end": 0.0}, "above 0"),
+        ({"start": 0.01}, "starts at 0.01 and cannot fall to 0.05"),
     ],
 )
 def test_what_cannot_be_is_refused(settings, message):

@@ -13,6 +13,7 @@ from lakepond.agents.pqn import PQN, Collected, PQNSettings, PQNState, Rollout
 from lakepond.agents.replay import learn, replayed_lanes
 from lakepond.envs.vector import EnvState
 from lakepond.pond.device import Sequences
+from lakepond.trainers import single
 
 NETWORK = Network(lambda key: jnp.array([[1.0, 2.0]]), lambda params, obs: obs.astype(jnp.float32) @ params)
 SETTINGS = PQNSettings(
@@ -51,7 +52,7 @@ def learned(share, **how):
     return learn(pqn, state, seen, draw, share=share)
 
 
-@pytest.mark.parametrize(("share", "lanes"), [(0.25, 1), (0.5, 2), (1.0, 4), (0.01, 1)])
+@pytest.mark.parametrize(("share", "lanes"), [(0.25, 1), (0.5, 2), (1.0, 4), (0.01, 1), (0.0, 0)])
 def test_a_share_of_each_pass_is_from_history_and_returns_end_where_it_is_cut(share, lanes):
     assert replayed_lanes(4, share) == lanes
     _, metrics = learned(share)
@@ -71,3 +72,18 @@ def test_targets_are_those_of_the_current_weights_in_every_pass():
     second = 0.5 * (np.array(errors) ** 2).mean()
     assert float(both.loss) == pytest.approx((float(first.loss) + second) / 2, rel=1e-5)
     assert int(two.updates) == 1
+
+
+def test_without_replay_a_rollout_is_learned_as_without_history_but_for_its_targets():
+    """One gradient step per epoch, so that its order does not matter."""
+    settings = replace(SETTINGS, learning_rate=0.1)
+    config = replace(single.PRESETS["tiny"], hidden=(4,))
+    moved = {}
+    for epochs in (1, 2):
+        pqn = single.build(replace(config, pqn=replace(settings, envs=8, rollout=16, epochs=epochs)))
+        for recompute in (False, True):
+            state = pqn.init(jax.random.PRNGKey(0))
+            state, _, _ = single.train(pqn, state, 1, recompute=recompute)
+            moved[epochs, recompute] = np.asarray(state.params["head"]["advantage"]["weight"])
+    assert moved[1, True] == pytest.approx(moved[1, False], rel=1e-4, abs=1e-6)  # the weights that acted
+    assert moved[2, True] != pytest.approx(moved[2, False], rel=1e-4, abs=1e-6)

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from lakepond.errors import RunNotFound
+from lakepond.errors import ConfigError, RunNotFound
 from lakepond.report.comparison import MARKER, figures, read, write
 
 
-def made_up(folder, arm, game, seed, level, resets=()):
+def made_up(folder, arm, game, seed, level, resets=(), **more):
     curve = [(100 * (i + 1), level * (i + 1) / 10) for i in range(10)]
     result = {
         "arm": arm,
@@ -21,7 +21,7 @@ def made_up(folder, arm, game, seed, level, resets=()):
         "frames": 1000,
         "samples": 2000,
         "seconds": {},
-    }
+    } | more
     home = folder / game / arm / str(seed)
     home.mkdir(parents=True)
     (home / "result.json").write_text(json.dumps(result))
@@ -38,7 +38,7 @@ def comparison(tmp_path):
     return tmp_path
 
 
-def test_scores_are_told_over_those_of_the_best_arm_on_the_games_that_were_learned(comparison):
+def test_scores_are_told_over_those_of_the_baseline_on_the_games_that_it_learned(comparison):
     for seed in range(4):
         made_up(comparison, "single", "Freeway", seed, 0.01)
         made_up(comparison, "mixture", "Freeway", seed, 0.2)
@@ -48,7 +48,7 @@ def test_scores_are_told_over_those_of_the_best_arm_on_the_games_that_were_learn
     assert found["single"]["iqm"] == [1.0, 1.0, 1.0]
     assert found["mixture"]["iqm"] == found["mixture"]["mean"] == [0.5, 0.5, 0.5]
     assert found["mixture"]["beats"] == [0.0, 0.0, 0.0]
-    assert summary["left_out"] == ["Freeway"]  # nobody has learned it
+    assert summary["left_out"] == ["Freeway"]  # `single` has not learned it
     assert (found["live"]["runs"], found["live"]["iqm"][0]) == (1, 1.0)  # compared where it is
     assert np.isnan(found["live"]["iqm"][1])  # one seed has no interval
 
@@ -57,24 +57,58 @@ def test_differences_on_each_game_come_first_and_are_of_the_seeds_that_both_arms
     for seed, level in enumerate((12.0, 14.0, 99.0)):
         made_up(comparison, "live", "Breakout", seed + (seed == 2) * 7, level)  # no other arm has seed 9
     arms = figures(read(comparison))["arms"]
-    assert arms["live"]["differences"]["Breakout"][0] == 3.0
-    low, high = arms["live"]["differences"]["Breakout"][1:]
-    assert (low, high) == (2.0, 4.0)
-    assert arms["mixture"]["differences"] == {"Asterix": [-1.0] * 3, "Breakout": [-5.0] * 3}
+    value, low, high, _ = arms["live"]["score_differences"]["Breakout"]
+    assert (value, low, high) == pytest.approx((3.0, 3 - 12.7062, 3 + 12.7062), abs=1e-3)  # 2 and 4
+    assert arms["mixture"]["score_differences"]["Breakout"][:3] == [-5.0] * 3
+    assert arms["mixture"]["curve_differences"]["Breakout"][:3] == pytest.approx([-2.75] * 3)
     write(comparison, tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
-    assert "| live |  | 3.00 [2.00, 4.00] |" in text
-    assert text.index("3.00 [2.00, 4.00]") < text.index("Scores: the mean over seeds") < text.index("IQM")
+    assert "| live |  | 3.00 [-9.71, 15.71] |" in text
+    assert "| mixture | -1.00 [-1.00, -1.00] † | -5.00 [-5.00, -5.00] † |" in text
+    assert "correction for the 3 intervals" in text
+    assert (
+        text.index("3.00 [-9.71") < text.index("learning curve") < text.index("Scores: the mean over seeds")
+    )
 
 
-def test_without_single_the_others_are_compared_with_single_epochs(tmp_path):
+def test_a_difference_that_does_not_remain_after_holm_has_no_mark(tmp_path):
+    for game, others in (("Breakout", (9.0, 11.0, 10.5)), ("Freeway", (21.0, 21.2, 21.1))):
+        for seed, level in enumerate(others):
+            made_up(tmp_path, "single", game, seed, 5.0)
+            made_up(tmp_path, "live", game, seed, level)
+            made_up(tmp_path, "mixture", game, seed, 5.0 + 0.1 * seed)
+    found = figures(read(tmp_path))["arms"]["live"]["score_differences"]
+    assert found["Breakout"][1] > 0
+    assert [found[game][3] for game in ("Breakout", "Freeway")] == [True, True]
+    for seed, level in enumerate((7.5, 9.5, 7.7)):  # p = 0.037, of five: 0.05 / 3 is its level
+        made_up(tmp_path, "apart", "Breakout", seed, level)
+    found = figures(read(tmp_path))["arms"]["apart"]["score_differences"]["Breakout"]
+    assert found[1] > 0
+    assert not found[3]
+
+
+def test_the_baseline_can_be_chosen_and_cpu_seconds_are_those_of_runs_in_one_piece(comparison, tmp_path):
+    made_up(comparison, "live", "Breakout", 0, 10.0, seconds={"cpu": 100.0})
+    made_up(comparison, "live", "Breakout", 1, 10.0, seconds={})
+    summary = write(comparison, tmp_path / "page.md", "mixture")
+    assert summary["arms"]["single"]["score_differences"]["Breakout"][:3] == [5.0] * 3
+    assert summary["arms"]["single"]["iqm"][0] == 2.0
+    text = (tmp_path / "page.md").read_text()
+    assert "--baseline mixture" in text
+    assert text.count("| 100 |") == 1
+    with pytest.raises(ConfigError, match="'apart' has no finished run; choose from single, mixture, live"):
+        figures(read(comparison), "apart")
+
+
+def test_the_others_are_compared_with_single_epochs_if_it_has_runs(tmp_path):
     for seed in range(2):
         made_up(tmp_path, "mixture", "Breakout", seed, 6.0)
         made_up(tmp_path, "single-epochs", "Breakout", seed, 8.0)
+        made_up(tmp_path, "single", "Breakout", seed, 3.0)
     write(tmp_path, tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
-    assert "Difference from `single-epochs`" in text
-    assert "| mixture | -2.00 [-2.00, -2.00] |" in text
+    assert "Difference of the score from `single-epochs`" in text
+    assert "| mixture | -2.00 [-2.00, -2.00] † |" in text
     assert "nan" not in text
 
 
@@ -83,13 +117,13 @@ def test_the_mean_of_all_games_is_not_the_interquartile_mean(comparison):
         made_up(comparison, "live", "Breakout", seed, 40.0)
         made_up(comparison, "live", "Asterix", seed, 0.0)
     arm = figures(read(comparison))["arms"]["live"]
-    assert arm["mean"][0] == 0.5 == arm["iqm"][0]
+    assert arm["mean"][0] == 2.0 == arm["iqm"][0]
     for seed in range(4):
         made_up(comparison, "single", "Freeway", seed, 10.0)
         made_up(comparison, "live", "Freeway", seed, 10.0)
     arm = figures(read(comparison))["arms"]["live"]
-    assert arm["mean"][0] == pytest.approx(2 / 3)
-    assert arm["iqm"][0] > arm["mean"][0]
+    assert arm["mean"][0] == pytest.approx(5 / 3)
+    assert arm["iqm"][0] < arm["mean"][0]
 
 
 def test_the_page_tells_all_and_keeps_what_was_written_by_hand(comparison, tmp_path):
@@ -103,6 +137,15 @@ def test_the_page_tells_all_and_keeps_what_was_written_by_hand(comparison, tmp_p
     write(comparison, page)
     assert page.read_text().startswith("# By hand\n\nSo it was.\n\n" + MARKER)
     assert "old" not in page.read_text().partition(MARKER)[2].split("\n")
+
+
+def test_a_recovery_by_the_next_evaluation_is_not_one_at_once(tmp_path):
+    reset = {"frames": 450, "before": 4.0, "after": 3.0, "recovery": 50, "recovery_95": 50}
+    made_up(tmp_path, "mixture", "Breakout", 0, 5.0, [reset, reset | {"recovery": 150}])
+    write(tmp_path, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert "| at once | by the next evaluation | not before the end |" in text
+    assert "| mixture | 2 | 0 % | 50 % | 0 % | 10 % |" in text
 
 
 def test_nothing_to_report_is_told(tmp_path):

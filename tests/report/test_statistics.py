@@ -1,7 +1,16 @@
 import numpy as np
 import pytest
 
-from lakepond.report.statistics import chance_of_improvement, interval, iqm, mean
+from lakepond.report.statistics import (
+    chance_of_improvement,
+    holm,
+    interval,
+    iqm,
+    mean,
+    t_interval,
+    t_quantile,
+    t_within,
+)
 
 
 def test_the_interquartile_mean_by_hand():
@@ -29,3 +38,36 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(rng):
 def test_draws_stay_within_a_game():
     scores = np.array([[0.0, 100.0]] * 4)
     assert interval(scores, figure=mean) == (50.0, 50.0, 50.0)
+
+
+def test_quantiles_of_t_are_those_of_the_tables():
+    known = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 7: 2.3646, 10: 2.2281, 29: 2.0452}
+    assert {freedom: t_quantile(0.95, freedom) for freedom in known} == pytest.approx(known, abs=1e-4)
+    assert t_within(1.0, 1) == pytest.approx(0.5)
+    assert t_quantile(0.99, 5) == pytest.approx(4.0321, abs=1e-4)
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_a_t_interval_of_few_seeds_holds_the_truth_in_95_percent_of_cases(rng, seeds):
+    scores = rng.normal(size=(4_000, seeds))
+    found = [t_interval(each) for each in scores]
+    held = np.array([each.low <= 0 <= each.high for each, _ in found])
+    assert held.mean() == pytest.approx(0.95, abs=0.012)
+    assert (held == [p > 0.05 for _, p in found]).all()
+    drawn = [interval(each[:, None], figure=mean, draws=200) for each in scores[:400]]
+    assert np.mean([each.low <= 0 <= each.high for each in drawn]) < 0.89  # which the bootstrap does not
+
+
+def test_equal_differences_and_single_ones():
+    assert t_interval(np.array([2.0, 2.0])) == ((2.0, 2.0, 2.0), 0.0)
+    assert t_interval(np.zeros(3)) == ((0.0, 0.0, 0.0), 1.0)
+    (value, low, high), p = t_interval(np.array([2.0]))
+    assert value == 2.0
+    assert np.isnan([low, high, p]).all()
+
+
+def test_holm_by_hand():
+    # 0.05 / 3, / 2, / 1: the third is not tested, because the second is above its level
+    assert holm([0.04, 0.01, float("nan"), 0.03]) == [False, True, False, False]
+    assert holm([0.04, 0.01, 0.02]) == [True, True, True]
+    assert holm([]) == []

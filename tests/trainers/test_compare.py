@@ -10,11 +10,13 @@ from pathlib import Path
 import jax
 import pytest
 
+import lakepond
 from lakepond.agents.settings import PQNSettings
 from lakepond.errors import ConfigError
 from lakepond.runs import Run
-from lakepond.trainers import arena, compare, compare_workers, mixture
+from lakepond.trainers import arena, compare, compare_workers, mixture, single
 from lakepond.trainers.compare import ARMS, CompareConfig, Job
+from lakepond.types import Field
 
 
 @pytest.fixture(autouse=True)
@@ -27,22 +29,33 @@ def job(arm, folder):
     return Job("Breakout", arm, 3, folder)
 
 
-@pytest.mark.parametrize("env_steps", [100_000, 5_000_000])
+def results(folder):
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*/*/*/result.json"))]
+
+
+@pytest.mark.parametrize("env_steps", [100_000, 1_000_000, 5_000_000])
 def test_every_arm_has_the_same_frames_and_its_own_difference(tmp_path, env_steps):
     config = CompareConfig(env_steps=env_steps, learning_rate=1e-3)
     found = {arm: compare.arm_settings(config, job(arm, tmp_path))[0] for arm in ARMS}
     update = PQNSettings().update_steps
-    total = env_steps // (4 * update) * 4 * update
+    each = env_steps // 16 // update * update
+    total = 16 * each
     assert {settings.env_steps for settings in found.values()} == {total}
+    assert {settings.evaluate_every for arm, settings in found.items() if arm != "live"} == {each}
+    assert found["mixture"].reset_every == 4 * each  # so an evaluation is right before each reset
     assert {settings.seed for settings in found.values()} == {3}
     assert {settings.pqn.learning_rate for settings in found.values()} == {1e-3}
-    assert found["mixture"].epsilon_reset == 0.3
-    assert found["mixture-restart"].epsilon_reset == 1.0
-    assert found["mixture-keep"].epsilon_reset == "keep"
     assert not found["apart"].share
-    assert found["single-lake"] == dataclasses.replace(found["single-epochs"], replay_share=0.5)
+    assert found["single-fresh"] == dataclasses.replace(found["single-epochs"], recompute_targets=True)
+    lake = {"replay_share": 0.5, "replay_pond": 2 * total}
+    assert found["single-lake"] == dataclasses.replace(found["single-epochs"], **lake)
     assert found["single-newest"] == dataclasses.replace(found["single-lake"], replay_newest=total // 5)
     assert found["single-rewarded"] == dataclasses.replace(found["single-lake"], replay_rewarded=0.5)
+    per_checkpoint = each * found["single-lake"].checkpoint_every
+    memory = single.make_memory(
+        Field((2,), "int32"), found["single-lake"].pqn, 2 * total, total, per_checkpoint
+    )
+    assert memory.filled.capacity == total  # all steps of the lake, not a sample of them
     acts = found["mixture-acts"]
     assert acts.big_steps == acts.agents_steps == found["single"].pqn.update_steps // 2
     per_step = acts.pqn.epochs / 2 + acts.big_pqn.epochs / 2
@@ -97,10 +110,11 @@ def test_each_run_is_done_once_and_another_start_goes_on(tmp_path, monkeypatch):
     assert [board.parts[-3] for board in boards] == ["1", "2"]  # seed 0 was done before
     assert compare.run(config, tmp_path) == 0
     assert len(done) == 4
-    results = list(compare.results(tmp_path))
-    assert [r["seed"] for r in results] == [0, 1, 2]
-    assert results[0]["score"] == 7.0
-    assert results[0]["curve"][-1] == [40, 4.0]
+    found = results(tmp_path)
+    assert [r["seed"] for r in found] == [0, 1, 2]
+    assert found[0]["score"] == 7.0
+    assert found[0]["curve"][-1] == [40, 4.0]
+    assert found[0]["seconds"]["cpu"] >= 0
 
 
 TRAINED = CompareConfig(games=("Breakout",), arms=("single",), seeds=3)
@@ -168,7 +182,7 @@ def test_a_run_that_another_process_is_about_to_finish_is_not_done_again(at, tmp
     arm = tmp_path / "Breakout" / "single"
     assert sorted((arm / "done").read_text().split()) == ["0", "1", "2"]
     assert [log_of(arm / seed) for seed in "012"] == [[10, 20, 30]] * 3
-    assert [r["seed"] for r in compare.results(tmp_path)] == [0, 1, 2]
+    assert [r["seed"] for r in results(tmp_path)] == [0, 1, 2]
 
 
 def test_a_run_that_was_done_since_the_list_was_made_is_not_done_again(tmp_path, monkeypatch):
@@ -223,7 +237,8 @@ def test_the_score_of_every_arm_is_that_of_the_policy_that_its_run_ends_with(tmp
     network = arena.network_of(config, env)
     big = Run.open(tmp_path / "run").load(like={"big": network.init(jax.random.PRNGKey(0))}).arrays["big"]
     evaluate = arena.make_evaluate(env, network, 12, epsilon=config.evaluation_epsilon)
-    assert score == evaluate(big, arena.evaluation_key(0)).mean()
+    assert score == evaluate(big, compare.final_key(config.seed)).mean()
+    assert (compare.final_key(0) != compare.final_key(1)).any()  # other episodes for another seed
     found = compare.result_of(tmp_path / "run")
     (reset,) = [line for line in Run.open(tmp_path / "run").history() if "reset" in line]
     assert found["samples"] == reset["samples"] > 2_048 * pqn.epochs
@@ -251,27 +266,70 @@ def test_a_folder_is_one_comparison(tmp_path):
         compare.settle(CompareConfig(reset_parts=2), tmp_path)
 
 
+def test_a_result_of_other_settings_is_not_counted_as_done(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare.single, "run", train)
+    config = dataclasses.replace(TRAINED, seeds=1)
+    compare.run(config, tmp_path)
+    file = tmp_path / "Breakout" / "single" / "0" / "result.json"
+    result = json.loads(file.read_text())
+    assert result["settings"]["pqn.epochs"] == 2
+    assert result["lakepond"] == lakepond.__version__
+    del result["settings"]["frame_stack"]  # a setting that came later: its default
+    file.write_text(json.dumps(result))
+    compare.run(config, tmp_path)
+    result["settings"]["pqn.epochs"] = 3
+    file.write_text(json.dumps(result))
+    wanted = r"result.json was made with pqn.epochs=3, not 2; delete .*/single/0 to do it again, or"
+    with pytest.raises(ConfigError, match=wanted):
+        compare.run(config, tmp_path)
+    del result["settings"]
+    file.write_text(json.dumps(result))
+    with pytest.raises(ConfigError, match="does not say with which settings it was made; delete"):
+        compare.run(config, tmp_path)
+
+
+def test_arms_may_have_a_learning_rate_of_their_own(tmp_path):
+    config = CompareConfig(rates=("mixture=0.001", "single-lake=0.00025"))
+    found = {arm: compare.arm_settings(config, job(arm, tmp_path))[0] for arm in ARMS}
+    rates = {arm: settings.pqn.learning_rate for arm, settings in found.items()}
+    assert rates == dict.fromkeys(ARMS, 5e-4) | {"mixture": 1e-3, "single-lake": 2.5e-4}
+    big = mixture.MixtureConfig().big_learning_rate
+    assert found["mixture"].big_learning_rate == 2 * big  # DQN of the BigAgent is tuned as well
+    assert found["clone-best"].big_learning_rate == found["live"].big_learning_rate == big
+    compare.settle(config, tmp_path)
+    with pytest.raises(ConfigError, match="is a comparison with rates="):
+        compare.settle(CompareConfig(), tmp_path)
+    for wrong in ("mixture", "mixture=fast", "mixture=0", "=0.001"):
+        with pytest.raises(ConfigError, match=r"give ARM=RATE|there is no arm ''"):
+            compare.jobs(CompareConfig(rates=(wrong,)), tmp_path)
+
+
 def test_settings_and_results_that_are_not_finite_are_strict_json(tmp_path, monkeypatch):
     def refused(constant):
         raise AssertionError(f"{constant} is not JSON")
 
     monkeypatch.setattr(compare.single, "run", train)
     monkeypatch.setattr(compare, "final_score", lambda config, folder: float("nan"))
-    config = dataclasses.replace(TRAINED, seeds=1, learning_rate=float("inf"))
+    config = dataclasses.replace(TRAINED, seeds=1)
     assert compare.run(config, tmp_path) == 0
-    file, job = tmp_path / "settings.json", compare.jobs(config, tmp_path)[0]
+    job = compare.jobs(config, tmp_path)[0]
+    config = dataclasses.replace(config, learning_rate=float("inf"))  # no run could have it
+    file = tmp_path / "other" / "settings.json"
+    compare.settle(config, file.parent)
     assert json.loads(file.read_text(), parse_constant=refused)["learning_rate"] == "Infinity"
-    (result,) = compare.results(tmp_path)
+    (result,) = results(tmp_path)
     assert json.loads((job.folder / "result.json").read_text(), parse_constant=refused) == result
     assert result["score"] == "NaN"
     compare_workers._write_result(job, {**result, "score": float("nan")})
-    assert list(compare.results(tmp_path)) == [result]
+    assert list(results(tmp_path)) == [result]
     file.write_text(file.read_text().replace('"Infinity"', "Infinity"))  # as earlier versions wrote it
-    compare.settle(config, tmp_path)
+    compare.settle(config, file.parent)
 
 
 def test_what_cannot_be_is_told(tmp_path):
     with pytest.raises(ConfigError, match="there is no arm"):
         compare.jobs(CompareConfig(arms=("double",)), tmp_path)
-    with pytest.raises(ConfigError, match="too few for 4 parts between resets"):
+    with pytest.raises(ConfigError, match=r"16 evaluations cannot be divided into 3 parts .*; take 18"):
+        compare.arm_settings(CompareConfig(reset_parts=3), job("single", tmp_path))
+    with pytest.raises(ConfigError, match="100 steps are too few for 16 evaluations; take at least 65,536"):
         compare.arm_settings(CompareConfig(env_steps=100), job("single", tmp_path))

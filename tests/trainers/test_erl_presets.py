@@ -36,10 +36,10 @@ def test_the_gpu_preset_is_sound_and_planned_for():
 
 
 def test_a_small_version_of_the_gpu_preset_plays_and_learns(tmp_path):
-    config = replace(erl.PRESETS["gpu"], **SMALL, generations=1, learn_from=90, gradient_steps=32)
+    config = replace(erl.PRESETS["gpu"], **SMALL, generations=1, learn_from=90, gradient_steps=8)
     assert (config.dtype, config.together, config.batch_size) == ("bfloat16", 256, 256)
     metrics = erl.train(config, tmp_path / "run")
-    assert metrics["gradient_steps"] == 32
+    assert metrics["gradient_steps"] == 8  # as many as asked, not whole programs
     for name in ("fitness_best", "validation", "critic_loss", "actor_loss", "q_mean"):
         assert math.isfinite(metrics[name]), name
     assert asdict(config)["critics"] == 2

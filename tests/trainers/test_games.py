@@ -511,19 +511,31 @@ def test_clones_are_the_big_agent_and_who_and_what_are_settings():
 
 
 def test_the_agent_with_the_best_training_scores_can_be_cloned_without_learning(tmp_path, monkeypatch):
-    """The control `clone-best`."""
-    seen, clone_agents = [], mixture.clone_agents
+    """The control `clone-best`; the scores count from the last reset, not from the last evaluation."""
+    seen, clone_agents, parts, train_agents = [], mixture.clone_agents, [], mixture.train_agents
+
+    def train(*args):
+        found = train_agents(*args)
+        parts.append((np.array(found[-1].score, float), np.array(found[-1].episodes)))
+        return found
 
     def clone(made, agents, big):
         seen.append(jax.tree.map(np.array, (agents.params, big.params)))
         return clone_agents(made, agents, big)
 
     monkeypatch.setattr(mixture, "clone_agents", clone)
+    monkeypatch.setattr(mixture, "train_agents", train)
     monkeypatch.setattr(mixture, "fill_big_pond", None)  # nothing is read from the lake
-    mixture.run(replace(MIXTURE, env_steps=2_048, big_replay_ratio=0.0), tmp_path / "run")
+    config = replace(MIXTURE, env_steps=2_048, evaluate_every=512, big_replay_ratio=0.0)
+    mixture.run(config, tmp_path / "run")
     lines = list(Run.open(tmp_path / "run").history())
     (reset,) = [line for line in lines if "reset" in line]
     before = next(line for line in lines if line["step"] == reset["step"] == 1_024)
+    end = [line for line in lines if "evaluation" in line][-1]
+    for line, some in ((before, parts[:3]), (end, parts[3:])):  # of 2, 1 and 1 updates, and of 2 and 2
+        scores, episodes = (np.sum(each, 0) for each in zip(*some, strict=True))
+        assert episodes.sum() > 0
+        assert line["score_agents"] == pytest.approx((scores / np.maximum(episodes, 1)).tolist())
     assert reset["evaluation_before"] == before["evaluation"]
     assert reset["samples"] == before["samples"]
     assert "big_steps" not in reset

@@ -49,7 +49,12 @@ class Epsilon:
             raise ConfigError(f"epsilon goes from {self.start} to {self.end}; both must be in [0, 1].")
         if self.env_steps < 1:
             raise ConfigError(f"the epsilon schedule has {self.env_steps} steps; it must have at least 1.")
-        if self.kind == "exponential" and not 0 < self.end <= self.start:
+        if self.kind != "constant" and self.start < self.end:
+            raise ConfigError(
+                f"epsilon starts at {self.start} and cannot fall to {self.end}; lower its end, or take a "
+                "constant epsilon."
+            )
+        if self.kind == "exponential" and self.end == 0:
             raise ConfigError(
                 "an exponential epsilon must fall to an end above 0; use a linear schedule for 0."
             )

@@ -5,7 +5,8 @@
     state, metrics = learn(pqn, state, seen, partial(memory.draw, history), share=0.5)
 
 The lambda-returns of both parts are computed before each pass with the current weights; there is no target
-network. A pass has as many steps as a rollout, so gradient samples are the same for every share.
+network. A pass has as many steps as a rollout, so gradient samples are the same for every share. With a share
+of 0 nothing is drawn, and only the targets are recomputed.
 
 History is two device ponds. `recent` holds all steps since the last fill, one lane per environment. `filled`
 is a uniform sample of the `older` steps in the lake, loaded at the last fill (`flow.device_fill`). A
@@ -33,7 +34,7 @@ Draw = Callable[[jax.Array, int, int], Sequences]
 
 
 def learn(
-    pqn: PQN, state: PQNState, seen: Collected, draw: Draw, *, share: float
+    pqn: PQN, state: PQNState, seen: Collected, draw: Draw | None = None, *, share: float = 0.0
 ) -> tuple[PQNState, PQNMetrics]:
     """One update from a rollout and, for a `share` of the sequences of each pass, from history."""
     settings, rollout = pqn.settings, seen.rollout
@@ -48,9 +49,11 @@ def learn(
     ) -> tuple[tuple[Params, optax.OptState], tuple[jax.Array, jax.Array]]:
         params, optimiser = carry
         key_lanes, key_draw, key_order = jax.random.split(key, 3)
-        lanes = jax.random.permutation(key_lanes, settings.envs)[replayed:]
-        past = draw(key_draw, replayed, settings.rollout)
-        mixed = jax.tree.map(lambda new, old: jnp.concatenate([new[:, lanes], old], 1), fresh, past)
+        mixed = fresh
+        if draw is not None and replayed:
+            lanes = jax.random.permutation(key_lanes, settings.envs)[replayed:]
+            past = draw(key_draw, replayed, settings.rollout)
+            mixed = jax.tree.map(lambda new, old: jnp.concatenate([new[:, lanes], old], 1), fresh, past)
         values = pqn.network.apply(params, mixed.next_obs.reshape(-1, *mixed.next_obs.shape[2:]))
         value = values.max(-1).reshape(mixed.reward.shape)
         target = pqn.returns(mixed.reward, mixed.terminated, mixed.cut, value)
@@ -66,8 +69,8 @@ def learn(
 
 
 def replayed_lanes(envs: int, share: float) -> int:
-    """How many of the `envs` sequences of a pass come from history: at least one."""
-    return max(1, round(envs * share))
+    """How many of the `envs` sequences of a pass come from history: at least one, unless `share` is 0."""
+    return max(1, round(envs * share)) if share else 0
 
 
 def as_added(rollout: Rollout) -> Added:

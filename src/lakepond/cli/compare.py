@@ -13,7 +13,7 @@ from lakepond.cli import words
 from lakepond.cli.options import Flag, Json, at_least, optional
 from lakepond.cli.settings import options_of, with_options
 from lakepond.cli.training import GpuShare, Log, Ray, Workers
-from lakepond.trainers.compare import PRESETS, CompareConfig
+from lakepond.trainers.compare import ARMS, PRESETS, CompareConfig
 
 Options: Any = options_of(CompareConfig, PRESETS, {"": " ".join(CompareConfig.__dataclass_fields__)})
 NOTHING_GIVEN = Options()
@@ -44,6 +44,8 @@ class Compare:
     """page to write, with its figures next to it"""
     only_report: Flag = False
     """do not train; report the runs that are finished"""
+    baseline: Annotated[str | None, optional("ARM", "single-epochs if it has runs, or else single")] = None
+    """arm that the others are compared with in the report"""
     ray: Ray = None
     """do the runs on workers of a Ray cluster: started on this machine, the one here, or that one"""
     workers: Workers = 2
@@ -70,6 +72,8 @@ class Compare:
         config = with_options(PRESETS[self.preset], self.settings)
         if self.cloud is not None and self.ray is None and not self.only_report:
             raise ConfigError("--cloud needs --ray: lakepond compare --ray local --cloud URL.")
+        if self.baseline not in (None, *ARMS):
+            raise ConfigError(f"there is no arm {self.baseline!r}; choose from {', '.join(ARMS)}.")
         if not self.only_report:
             with jax.debug_nans(True) if self.preset == "tiny" else nullcontext():
                 left = self._train(config)
@@ -80,7 +84,7 @@ class Compare:
 
             fetch_results(config, self.folder, self.cloud)
         page = self.report or self.folder / "report.md"
-        found = write(self.folder, page)
+        found = write(self.folder, page, self.baseline)
         if self.json:
             words.print_json({**found, "report": str(page)})
             return
@@ -112,10 +116,10 @@ class Compare:
 
 
 def table(arms: dict[str, Any]) -> RenderableType:
-    """The scores of all arms, as a fraction of the best arm's."""
+    """The scores of all arms, as a fraction of the baseline's."""
     rows = [
         (arm, str(found["runs"]), *(f"{figure:.2f}" for figure in (*found["mean"], found["iqm"][0])))
         for arm, found in arms.items()
     ]
     heads = ("arm", "runs", "mean", "95 % from", "to", "IQM")
-    return words.NumberTable("Score as a fraction of the best arm's", heads, rows)
+    return words.NumberTable("Score as a fraction of the baseline's", heads, rows)

@@ -25,7 +25,7 @@ HEADINGS = {
     "PQN": "rollout epochs minibatches gamma lam max_gradient",
     "epsilon": "epsilon_kind epsilon_start epsilon_end epsilon_share epsilon_reset epsilon_offsets",
     "evaluation": "evaluation_episodes evaluation_epsilon evaluation_greedy evaluation_steps",
-    "replay": "replay_share replay_pond replay_newest replay_rewarded",
+    "replay": "recompute_targets replay_share replay_pond replay_newest replay_rewarded",
     "saving": "checkpoint_every keep_every lake max_steps keep_last min_free push_to push_every",
     "reset": "share pond clone_optimiser",
     "big-agent": "dueling big_envs big_pond big_batch big_learning_rate big_target_every big_double "

@@ -23,6 +23,7 @@ worth need not be found among twenty open positions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from lakepond.errors import MarketDataError
@@ -44,7 +45,7 @@ class Rules:
     max_holding: int = 20
     """days after which a position is sold at the closing price"""
     threshold: float = 0.5
-    """coefficient above which an instrument is bought, 0 to 1"""
+    """coefficient above which an instrument is bought, at least 0 and less than 1"""
     target_low: float = 10.0
     """lowest sale target, in percent above the purchase price"""
     target_high: float = 50.0
@@ -68,10 +69,18 @@ class Rules:
         for name in ("context", "trading_days", "settlement_days", "max_holding", "delisted_after"):
             if getattr(self, name) < 1:
                 raise MarketDataError(f"{name} is {getattr(self, name)}, but must be at least 1 day.")
-        if not 0 < self.target_low <= self.target_high:
+        if not 0 < self.target_low <= self.target_high < inf:
             raise MarketDataError(
-                f"sale targets must be above 0 and in order, not {self.target_low}..{self.target_high}."
+                "sale targets must be above 0, finite and in order, "
+                f"not {self.target_low}..{self.target_high}."
             )
+        if not 0 <= self.threshold < 1:
+            raise MarketDataError(f"threshold is {self.threshold}, but must be at least 0 and less than 1.")
+        for name in ("inaction_penalty", "zero_trade_penalty"):
+            if not 0 <= getattr(self, name) < inf:
+                raise MarketDataError(
+                    f"{name} is {getattr(self, name)}, but must be at least 0 percent and finite."
+                )
         for name, most in (("cost", 99), ("slippage", 99), ("delisting_loss", 100)):
             if not 0 <= getattr(self, name) <= most:
                 raise MarketDataError(f"{name} is {getattr(self, name)}, but must be 0 to {most} percent.")

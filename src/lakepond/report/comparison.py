@@ -11,29 +11,43 @@ from typing import Any
 
 import numpy as np
 
-from lakepond.errors import RunCorrupt, RunNotFound
+from lakepond.errors import ConfigError, RunCorrupt, RunNotFound
 from lakepond.report import png
 from lakepond.report.chart import Chart, Line, mean_line
-from lakepond.report.statistics import Figure, chance_of_improvement, interval, iqm, mean
+from lakepond.report.statistics import (
+    Figure,
+    Interval,
+    chance_of_improvement,
+    holm,
+    interval,
+    iqm,
+    mean,
+    t_interval,
+)
 from lakepond.runs.metrics import is_number
 from lakepond.trainers.compare import ARMS
 from lakepond.types import Array
 from lakepond.untrusted import blaming, read_json
 
 MARKER = "<!-- all below is written by `lakepond compare --only-report` -->"
-BASELINES = ("single", "single-epochs")
+BASELINES = ("single-epochs", "single")
 """what the others are compared with: the first of these that has runs, or else the first arm"""
 LEARNED = 1.0
-"""a game whose best arm scores less than this has not been learned by any"""
+"""a game on which the baseline scores less than this has not been learned by it: a fraction means nothing"""
+PRIMARY = ("score", "curve")
+"""what arms are compared by on each game: the final score, and the mean of a run's evaluations"""
+
+HOLM = "†"
+"""marks a difference that remains after Holm's correction"""
 
 Results = dict[str, dict[str, dict[int, dict[str, Any]]]]
 """by arm, game and seed"""
 
 
-def write(folder: Path, page: Path) -> dict[str, Any]:
-    """Write the page and its pictures; returns the figures."""
+def write(folder: Path, page: Path, baseline: str | None = None) -> dict[str, Any]:
+    """Write the page and its pictures; returns the figures. baseline: arm; None: the first of BASELINES."""
     results = read(folder)
-    summary = figures(results)
+    summary = figures(results, baseline)
     pictures = page.parent / page.stem
     pictures.mkdir(parents=True, exist_ok=True)
     png.save(learning_curves(results), [pictures / "curves.png"])
@@ -58,7 +72,8 @@ def read(folder: Path) -> Results:
 
 def _checked(result: dict[str, Any]) -> dict[str, Any]:
     """The result of one run; ValueError, KeyError or TypeError unless it has all that is drawn."""
-    numbers = [result.get("gradient_steps", 0), *(result[name] for name in ("score", "frames", "samples"))]
+    numbers = [result.get("gradient_steps", 0), result.get("seconds", {}).get("cpu", 0)]
+    numbers += [result[name] for name in ("score", "frames", "samples")]
     numbers += [number for at, score in result["curve"] for number in (at, score)]
     for reset in result["resets"]:
         numbers += [reset[name] for name in ("frames", "before", "after")]
@@ -81,37 +96,58 @@ def _games(results: Results) -> list[str]:
     return sorted({game for games in results.values() for game in games})
 
 
-def figures(results: Results) -> dict[str, Any]:
-    """Per arm: scores over the best arm's mean on each game, summed up; frames and samples of a run.
+def figures(results: Results, baseline: str | None = None) -> dict[str, Any]:
+    """Per arm: differences from the baseline on each game; scores over the baseline's mean, summed up.
 
-    A game on which no arm has learned anything yet says nothing, and is left out of what is summed up.
+    A game that the baseline has not learned yet is left out of what is summed up.
     """
-    baseline = next((arm for arm in BASELINES if arm in results), next(iter(results)))
-    best: dict[str, float] = {}
-    for games in results.values():
-        for game, seeds in games.items():
-            best[game] = max(best.get(game, 0.0), float(np.mean([run["score"] for run in seeds.values()])))
-    learned = {game for game, score in best.items() if score >= LEARNED}
+    baseline = baseline or next((arm for arm in BASELINES if arm in results), next(iter(results)))
+    if baseline not in results:
+        raise ConfigError(f"the baseline {baseline!r} has no finished run; choose from {', '.join(results)}.")
+    usual = {
+        game: float(np.mean([run["score"] for run in seeds.values()]))
+        for game, seeds in results[baseline].items()
+    }
     arms: dict[str, Any] = {}
     for arm, games in results.items():
         runs = _runs(games)
-        common = [game for game in results[baseline] if game in games]
-        shared = [game for game in common if game in learned]
+        common = [game for game in usual if game in games]
+        shared = [game for game in common if usual[game] >= LEARNED]
         ours, theirs = _paired(results, arm, baseline, shared)
-        fractions = ours / [best[game] for game in shared]
-        differences = {game: np.subtract(*_paired(results, arm, baseline, [game])) for game in common}
+        fractions = ours / [usual[game] for game in shared]
+        cpu = [run["seconds"]["cpu"] for run in runs if "cpu" in run.get("seconds", {})]
         arms[arm] = {
             "runs": len(runs),
             "frames": float(np.mean([run["frames"] for run in runs])),
             "samples": float(np.mean([run["samples"] for run in runs])),
             "gradient_steps": float(np.mean([run.get("gradient_steps", np.nan) for run in runs])),
+            "cpu_seconds": float(np.mean(cpu)) if cpu else np.nan,
             "games": {game: sorted(run["score"] for run in seeds.values()) for game, seeds in games.items()},
-            "differences": {game: _estimate(each, figure=mean) for game, each in differences.items()},
             "mean": _estimate(fractions, figure=mean),
             "iqm": _estimate(fractions, figure=iqm),
             "beats": _estimate(ours, theirs, figure=chance_of_improvement),
         }
-    return {"arms": arms, "baseline": baseline, "left_out": sorted(best.keys() - learned)}
+    for what in PRIMARY:
+        _compare(results, baseline, what, arms)
+    return {"arms": arms, "baseline": baseline, "left_out": [g for g in usual if usual[g] < LEARNED]}
+
+
+def _compare(results: Results, baseline: str, what: str, arms: dict[str, Any]) -> None:
+    """Add the differences of `what` to each arm: mean, low, high and whether it is one after Holm's test.
+
+    The test is over all games and arms.
+    """
+    found: dict[tuple[str, str], tuple[Interval, float]] = {}
+    for arm, games in results.items():
+        for game in (game for game in results[baseline] if game in games and arm != baseline):
+            differences = np.subtract(*_paired(results, arm, baseline, [game], what)).reshape(-1)
+            if differences.size:
+                found[arm, game] = t_interval(differences)
+    kept = dict(zip(found, holm([p for _, p in found.values()]), strict=True))
+    for arm in arms:
+        arms[arm][f"{what}_differences"] = {
+            game: [*found[arm, game][0], kept[arm, game]] for one, game in found if one == arm
+        }
 
 
 def _estimate(*scores: Array, figure: Figure) -> list[float]:
@@ -122,15 +158,24 @@ def _estimate(*scores: Array, figure: Figure) -> list[float]:
     return [value, low, high] if len(scores[0]) > 1 else [value, np.nan, np.nan]
 
 
-def _paired(results: Results, arm: str, baseline: str, games: list[str]) -> tuple[Array, Array]:
-    """Scores (seeds, games) of an arm and of the baseline, for the seeds that all games of both have."""
+def _paired(
+    results: Results, arm: str, baseline: str, games: list[str], what: str = "score"
+) -> tuple[Array, Array]:
+    """Scores (seeds, games) of an arm and of the baseline, for the seeds that all games of both have.
+
+    what: "curve" for the mean of a run's evaluations instead of its score.
+    """
     both = [results[a][game].keys() for game in games for a in (arm, baseline)]
     seeds = sorted(set.intersection(*map(set, both))) if both else []
     scores = [
-        [[results[a][game][seed]["score"] for game in games] for seed in seeds] for a in (arm, baseline)
+        [[_value(results[a][game][seed], what) for game in games] for seed in seeds] for a in (arm, baseline)
     ]
     ours, theirs = np.reshape(scores, (2, len(seeds), len(games)))
     return ours, theirs
+
+
+def _value(run: dict[str, Any], what: str) -> float:
+    return float(run["curve"][:, 1].mean() if what == "curve" else run[what])
 
 
 # --- pictures ------------------------------------------------------------------------------------
@@ -164,7 +209,7 @@ def draw_scores(arms: dict[str, Any], file: Path) -> None:
     axes.axvline(1.0, color=png.MARK, linestyle=":")
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel("score over the best arm's mean; IQM and 95 % interval")
+    axes.set_xlabel("score over the baseline's mean; IQM and 95 % interval")
     figure.savefig(file, dpi=200)
 
 
@@ -202,11 +247,15 @@ def _after_resets(run: dict[str, Any]) -> list[tuple[list[float], list[float]]]:
 
 def _body(folder: Path, results: Results, summary: dict[str, Any], pictures: str) -> str:
     games, arms, baseline = _games(results), summary["arms"], summary["baseline"]
-    differences = [
-        [arm, *(_interval(each["differences"].get(game, [np.nan])) for game in games)]
-        for arm, each in arms.items()
-        if arm != baseline
-    ]
+    scores, curves = (
+        [
+            [arm, *(_difference(each[f"{what}_differences"].get(game)) for game in games)]
+            for arm, each in arms.items()
+            if arm != baseline
+        ]
+        for what in PRIMARY
+    )
+    tests = sum(not np.isnan(d[1]) for each in arms.values() for d in each["score_differences"].values())
     spreads = [[arm, *(_spread(each["games"].get(game, [])) for game in games)] for arm, each in arms.items()]
     totals = [
         [
@@ -218,27 +267,34 @@ def _body(folder: Path, results: Results, summary: dict[str, Any], pictures: str
             f"{each['frames'] / 1e6:.2f}M",
             f"{each['samples'] / 1e6:.1f}M",
             f"{each['gradient_steps'] / 1e3:.0f}k" if np.isfinite(each["gradient_steps"]) else "",
+            f"{each['cpu_seconds']:,.0f}" if np.isfinite(each["cpu_seconds"]) else "",
         ]
         for arm, each in arms.items()
     ]
     heads = ["arm", "runs", "mean", "IQM", f"beats `{baseline}`", "steps", "samples", "gradient steps"]
+    heads += ["CPU seconds"]
     left_out = [
-        f"Left out of this, for no arm scores {LEARNED} there yet: {game}.\n" for game in summary["left_out"]
+        f"Left out of this, for `{baseline}` scores less than {LEARNED} there: {game}.\n"
+        for game in summary["left_out"]
     ]
     return f"""\
 {sum(each["runs"] for each in arms.values())} runs so far. A run's score is that of the policy it \
 ends with, the same for all arms.
 
-Difference from `{baseline}` on each game: the mean over the seeds that both have, with the 95 %
-interval of a bootstrap over these seeds.
-{_table(["arm", *games], differences)}
+Difference of the score from `{baseline}` on each game: the mean over the seeds that both have, with
+its 95 % t interval. {HOLM}: it is a difference also after Holm's correction for the {tests} intervals
+of the table, at a level of 5 % for all together.
+{_table(["arm", *games], scores)}
+The same for the mean of a run's evaluations, which is the area under its learning curve.
+{_table(["arm", *games], curves)}
 Scores: the mean over seeds, and their range in brackets.
 {_table(["arm", *games], spreads)}
-All games together, as a fraction of the best arm's mean on each game: the plain mean and the
+All games together, as a fraction of the mean of `{baseline}` on each game: the plain mean and the
 interquartile mean, each with the 95 % interval of a stratified bootstrap, and the chance that one
 run beats one of `{baseline}` on a game at random. The interquartile mean of a few games leaves
 out most of the best and of the worst game. Of a run: its environment steps, its gradient samples,
-and its gradient steps one after the other, where agents that learn side by side count once.
+its gradient steps one after the other, where agents that learn side by side count once, and its CPU
+seconds, if it ran in one piece.
 {"".join(left_out)}{_table(heads, totals)}
 ![scores]({pictures}/scores.png)
 
@@ -258,29 +314,39 @@ agents of `clone-best` learn nothing at a reset, so what they show is noise: the
 
 ```sh
 lakepond compare --folder runs/{folder.name}        # trains; again: goes on; twice: two cores
-lakepond compare --folder runs/{folder.name} --only-report --report docs/results/{folder.name}.md
+lakepond compare --folder runs/{folder.name} --only-report --baseline {baseline} \\
+    --report docs/results/{folder.name}.md
 ```
 """
 
 
 def _recovery_table(results: Results) -> str:
-    heads = ["arm", "resets", "at once", "within 4 %", "not before the end"]
+    heads = ["arm", "resets", "at once", "by the next evaluation", "not before the end"]
     heads += ["median", "median, 95 % of the level"]
     rows = []
     for arm, games in results.items():
-        resets = [(reset, run["frames"]) for run in _runs(games) for reset in run["resets"]]
+        resets = [(reset, run) for run in _runs(games) for reset in run["resets"]]
         if resets:
             share, near = (_shares(resets, name) for name in ("recovery", "recovery_95"))
-            cells = [f"{100 * np.mean(of):.0f} %" for of in (share == 0, share <= 4.5, np.isinf(share))]
+            soon = share <= [_until_evaluated(*each) for each in resets]
+            cells = [f"{100 * np.mean(of):.0f} %" for of in (share == 0, soon, np.isinf(share))]
             middles = [float(np.median(each)) for each in (share, near)]
             cells += [f"{middle:.0f} %" if np.isfinite(middle) else "not reached" for middle in middles]
             rows.append([arm, str(len(resets)), *cells])
     return _table(heads, rows)
 
 
-def _shares(resets: Sequence[tuple[dict[str, Any], float]], name: str) -> Array:
+def _shares(resets: Sequence[tuple[dict[str, Any], dict[str, Any]]], name: str) -> Array:
     """Steps to the recovery from each reset, in % of all steps of its run; infinite if there was none."""
-    return np.array([np.inf if each[name] is None else 100 * each[name] / of for each, of in resets])
+    return np.array(
+        [np.inf if each[name] is None else 100 * each[name] / run["frames"] for each, run in resets]
+    )
+
+
+def _until_evaluated(reset: dict[str, Any], run: dict[str, Any]) -> float:
+    """Steps from a reset to the next evaluation, in % of all steps of the run."""
+    later = (at for at in run["curve"][:, 0] if at > reset["frames"])
+    return float(100 * (next(later, reset["frames"]) - reset["frames"]) / run["frames"])
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -297,3 +363,7 @@ def _interval(three: list[float]) -> str:
     if not np.isfinite(three[0]):
         return ""
     return f"{three[0]:.2f} [{three[1]:.2f}, {three[2]:.2f}]" if np.isfinite(three[1]) else f"{three[0]:.2f}"
+
+
+def _difference(found: list[Any] | None) -> str:
+    return "" if found is None else _interval(found[:3]) + (f" {HOLM}" if found[3] else "")

@@ -11,8 +11,6 @@ uses two cores, and starting it again continues. The arms, with equal environmen
 
     single           A: one agent, PQN
     mixture          B: four agents, a quarter of the steps each, with resets from one that learned from all
-    mixture-restart  B with epsilon back to 1 at each reset
-    mixture-keep     B with epsilon going on at each reset
     mixture-last     the best B that was found: epochs as in `single-epochs`, BigAgents that learn twice as
                      often and faster, and one more after the last step, which is what is deployed
     mixture-acts     B whose BigAgent acts on half of the lanes and learns all the time, half from its newest
@@ -23,7 +21,8 @@ uses two cores, and starting it again continues. The arms, with equal environmen
     single-resets    control: one agent with resets from its own lake
     single-epochs-4  control: A with four epochs of PQN
     single-epochs    control: A with more epochs of PQN, so that it takes as many gradient samples as B
-    single-lake      A with a lake: half of each of those epochs is drawn from all steps so far
+    single-fresh     control: the same, with targets of the current weights before each of those epochs
+    single-lake      A with a lake: the same, and half of each of those epochs is drawn from all steps so far
     single-newest    the same, from the newest fifth of the run's steps
     single-rewarded  the same, from all steps so far; half of the sequences contain a reward
 """
@@ -33,13 +32,14 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakepond import lazy, stopping, untrusted
+from lakepond._version import __version__
 from lakepond.agents.settings import PQNSettings
 from lakepond.errors import ConfigError, LakeLocked, RunCorrupt, RunLocked
 from lakepond.lake.files import write_bytes
@@ -47,10 +47,11 @@ from lakepond.lake.format.sealed import as_stored, strict
 from lakepond.lake.lock import WriterLock
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
-from lakepond.runs.settings import renamed
+from lakepond.runs.settings import as_json, flat, renamed
 from lakepond.trainers import live, mixture, programs, single
 from lakepond.trainers.limits import Limits, check_limits
 from lakepond.trainers.live import LiveConfig
+from lakepond.trainers.loop import MAY_CHANGE
 from lakepond.trainers.mixture import MixtureConfig
 from lakepond.trainers.single import SingleConfig
 
@@ -64,12 +65,11 @@ else:  # `lakepond compare --help` reads the settings below and imports none of 
 RESULT, SETTINGS = "result.json", "settings.json"
 ARMS = (
     "single",
+    "single-fresh",
     "single-lake",
     "single-newest",
     "single-rewarded",
     "mixture",
-    "mixture-restart",
-    "mixture-keep",
     "mixture-last",
     "mixture-acts",
     "live",
@@ -91,9 +91,9 @@ class CompareConfig:
     arms: tuple[str, ...] = (
         "single",
         "single-epochs",
+        "single-fresh",
         "single-lake",
         "mixture",
-        "mixture-restart",
         "mixture-acts",
         "live",
         "apart",
@@ -106,11 +106,11 @@ class CompareConfig:
     first_seed: int = 0
     """seed of the first of them; choose another one than in runs that were used to choose settings"""
     env_steps: int = 524_288
-    """environment steps of each run, over all its agents; rounded down to whole parts"""
+    """environment steps of each run, over all its agents; rounded down to whole evaluations"""
     reset_parts: int = 4
     """equal parts of a run of mixture, with a reset between two of them"""
     evaluations: int = 16
-    """evaluations per run"""
+    """evaluations per run; a multiple of reset_parts"""
     evaluation_episodes: int = 32
     """episodes per evaluation"""
     network: Literal["mlp", "cnn", "nature"] = "mlp"
@@ -118,9 +118,12 @@ class CompareConfig:
     hidden: tuple[int, ...] = (128,)
     """widths of the layers of the mlp"""
     learning_rate: float = PQNSettings.learning_rate
-    """initial learning rate of the agents of all arms; decays linearly to 0 over the run"""
+    """initial learning rate of the agents of all arms; decays linearly to 0 over the run. That of a BigAgent
+    that learns with DQN changes by the same factor"""
+    rates: tuple[str, ...] = ()
+    """learning rates of single arms, as ARM=RATE"""
     big_replay_ratio: float = 4.0
-    """average number of times the big agent trains on a transition"""
+    """average number of times the big agent trains on a transition; 0: `mixture` learns nothing at a reset"""
     suite: Literal["minatar", "atari", "gymnasium", "gymnax", "module"] = "minatar"
     """minatar, gymnax: on the device; atari: ale-py; gymnasium: on the host; module: your own"""
 
@@ -165,7 +168,7 @@ class Job:
 
 def jobs(config: CompareConfig, folder: Path) -> list[Job]:
     """All runs, in an order in which the finished ones are a fair comparison at any time."""
-    for arm in config.arms:
+    for arm in (*config.arms, *learning_rates(config)):
         if arm not in ARMS:
             raise ConfigError(f"there is no arm {arm!r}; choose from {', '.join(ARMS)}.")
     games = [arena.make_env(SingleConfig(game, config.suite)).name for game in config.games]
@@ -175,6 +178,20 @@ def jobs(config: CompareConfig, folder: Path) -> list[Job]:
         for game in games
         for arm in config.arms
     ]
+
+
+def learning_rates(config: CompareConfig) -> dict[str, float]:
+    """The learning rates of the arms that have one of their own; `ConfigError` if one is invalid."""
+    found: dict[str, float] = {}
+    for each in config.rates:
+        arm, _, rate = each.partition("=")
+        try:
+            found[arm] = float(rate)
+        except ValueError:
+            found[arm] = nan
+        if not 0 < found[arm] < inf:
+            raise ConfigError(f"rates has {each!r}; give ARM=RATE, like mixture=0.001.")
+    return found
 
 
 @stopping.deferring("portion")
@@ -189,7 +206,10 @@ def run(
     folder = Path(folder)
     check_limits(config, LIMITS)
     todo = jobs(config, folder)
+    for job in todo:
+        arm_settings(config, job)  # invalid ones are refused before anything is written
     settle(config, folder)
+    check_results(config, todo)
     while waiting := [job for job in todo if not job.done or job.checkpoints.exists()]:
         took = [attempt(config, job, tell, loggers=loggers) for job in waiting]
         if not any(took):
@@ -217,6 +237,32 @@ def check_settings(config: CompareConfig, file: bytes, place: object) -> None:
             raise ConfigError(
                 f"{place} is a comparison with {name}={there[name]!r}, not {value!r}; choose another folder."
             )
+
+
+def check_results(config: CompareConfig, jobs: Sequence[Job]) -> None:
+    """`ConfigError` if a run that is done had other settings than it would have now, or unknown ones."""
+    for job in jobs:
+        if not job.done:
+            continue
+        file, settings = job.folder / RESULT, arm_settings(config, job)[0]
+        with untrusted.blaming(file, RunCorrupt, "delete it, and the run is made again"):
+            there = untrusted.read_json(file).get("settings")
+            if there is None:
+                why = "does not say with which settings it was made"
+            else:
+                there, wanted = _settings_of(type(settings)()) | there, _settings_of(settings)
+                names = wanted.keys() ^ there.keys() or [n for n in wanted if wanted[n] != there[n]]
+                if not names:
+                    continue
+                name = min(names)
+                why = f"was made with {name}={there.get(name)!r}, not {wanted.get(name)!r}"
+        raise ConfigError(f"{file} {why}; delete {job.folder} to do it again, or choose another folder.")
+
+
+def _settings_of(settings: Any) -> dict[str, Any]:
+    """All settings that decide what a run does, by their full names."""
+    named = flat(as_json(settings))
+    return {name: value for name, value in named.items() if name not in MAY_CHANGE}
 
 
 def _fixed(config: CompareConfig) -> dict[str, Any]:
@@ -265,11 +311,15 @@ def _do(
     settings, trainer = arm_settings(config, job)
     if push_to is not None:
         settings = dataclasses.replace(settings, push_to=push_to, push_every=1)
-    began = time.perf_counter()
+    began, cpu, resumed = time.perf_counter(), time.process_time(), job.checkpoints.exists()
     trainer.run(settings, job.folder, loggers=loggers)
+    cpu = time.process_time() - cpu
     programs.forget()  # or 120 runs end with the memory of the programs of all
     result = {**result_of(job.folder), "score": final_score(settings, job.folder)}
     result |= {"game": job.game, "arm": job.arm, "seed": job.seed}
+    result |= {"lakepond": __version__, "settings": _settings_of(settings)}
+    if not resumed:  # or a part of it was not measured
+        result["seconds"]["cpu"] = round(cpu, 3)
     write_bytes(job.folder, RESULT, strict(result))
     took = time.perf_counter() - began
     tell(f"{job.game} {job.arm} seed {job.seed}: {result['score']:.2f} in {took:.0f} s")
@@ -277,18 +327,25 @@ def _do(
 
 def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
     """The settings of a run, and its trainer."""
-    update = PQNSettings().update_steps
-    if config.env_steps < config.reset_parts * update:
+    update, count = PQNSettings().update_steps, config.evaluations
+    if count % config.reset_parts:
         raise ConfigError(
-            f"{config.env_steps:,} steps are too few for {config.reset_parts} parts between resets; "
-            f"take at least {config.reset_parts * update:,}."
+            f"{count} evaluations cannot be divided into {config.reset_parts} parts between resets; "
+            f"take {-(-count // config.reset_parts) * config.reset_parts}."
         )
-    part = config.env_steps // config.reset_parts // update * update
-    each = max(update, config.env_steps // config.evaluations // update * update)
+    each = config.env_steps // count // update * update
+    if each == 0:
+        raise ConfigError(
+            f"{config.env_steps:,} steps are too few for {count} evaluations; "
+            f"take at least {count * update:,}."
+        )
+    rate = learning_rates(config).get(job.arm, config.learning_rate)
+    faster = rate / PQNSettings.learning_rate
     shared: dict[str, Any] = {
         "game": job.game,
         "suite": config.suite,
-        "env_steps": part * config.reset_parts,  # or there were a reset right before the end
+        "env_steps": each * count,
+        "evaluate_every": each,
         "seed": job.seed,
         "network": config.network,
         "hidden": config.hidden,
@@ -298,9 +355,11 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "keep_every": 0,
     }
     big: dict[str, Any] = {"big_replay_ratio": config.big_replay_ratio}
-    pqn = PQNSettings(learning_rate=config.learning_rate)
-    four = dataclasses.replace(MixtureConfig().pqn, learning_rate=config.learning_rate)
-    mixed: dict[str, Any] = {**shared, **big, "pqn": four, "reset_every": part, "evaluate_every": each}
+    big["big_learning_rate"] = faster * MixtureConfig.big_learning_rate
+    pqn = PQNSettings(learning_rate=rate)
+    four = dataclasses.replace(MixtureConfig().pqn, learning_rate=rate)
+    mixed: dict[str, Any] = {**shared, **big, "pqn": four}
+    mixed["reset_every"] = each * (count // config.reset_parts)
     mixed["big_pond"] = shared["env_steps"]  # all of the Lake, or long runs take fewer samples per step
     # B learns from the steps of part i at every later reset
     epochs = round(four.epochs + config.big_replay_ratio * (config.reset_parts - 1) / 2)
@@ -310,14 +369,14 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "big_replay_ratio": 2 * config.big_replay_ratio,
         "big_last": 2 * config.big_replay_ratio,
         "big_target_every": 100,
-        "big_learning_rate": 1e-3,
+        "big_learning_rate": faster * 1e-3,
     }
-    more_epochs = {**shared, "evaluate_every": each, "pqn": dataclasses.replace(pqn, epochs=epochs)}
-    lake: dict[str, Any] = {**more_epochs, "replay_share": 0.5}
+    more_epochs: dict[str, Any] = {**shared, "pqn": dataclasses.replace(pqn, epochs=epochs)}
+    lake = {**more_epochs, "replay_share": 0.5}
+    lake["replay_pond"] = 2 * shared["env_steps"]  # all steps so far, never a sample of them
     newest = max(2 * update, shared["env_steps"] // 5)
     acts: dict[str, Any] = {
         **shared,
-        "evaluate_every": each,
         "pqn": dataclasses.replace(four, envs=16, minibatches=4),
         "big_envs": 64,
         "big_pond": shared["env_steps"],
@@ -326,10 +385,8 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "clone_every": shared["env_steps"] // 32,
     }
     arms: dict[str, tuple[Any, dict[str, Any]]] = {
-        "single": (SingleConfig, {**shared, "pqn": pqn, "evaluate_every": each}),
+        "single": (SingleConfig, {**shared, "pqn": pqn}),
         "mixture": (MixtureConfig, mixed),
-        "mixture-restart": (MixtureConfig, {**mixed, "epsilon_reset": 1.0}),
-        "mixture-keep": (MixtureConfig, {**mixed, "epsilon_reset": "keep"}),
         "mixture-last": (MixtureConfig, more),
         "mixture-acts": (LiveConfig, acts),
         "live": (LiveConfig, {**shared, **big, "pqn": four, "evaluate_every": max(each, 2 * update)}),
@@ -338,24 +395,34 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "single-resets": (MixtureConfig, {**mixed, "agents": 1, "pqn": pqn, "pond": 65_536}),
         "single-epochs-4": (SingleConfig, {**more_epochs, "pqn": dataclasses.replace(pqn, epochs=4)}),
         "single-epochs": (SingleConfig, more_epochs),
+        "single-fresh": (SingleConfig, {**more_epochs, "recompute_targets": True}),
         "single-lake": (SingleConfig, lake),
         "single-newest": (SingleConfig, {**lake, "replay_newest": newest}),
         "single-rewarded": (SingleConfig, {**lake, "replay_rewarded": 0.5}),
     }
     kind, settings = arms[job.arm]
-    return kind(**settings), {SingleConfig: single, MixtureConfig: mixture, LiveConfig: live}[kind]
+    trainer: Any = {SingleConfig: single, MixtureConfig: mixture, LiveConfig: live}[kind]
+    made = kind(**settings)
+    check_limits(made, trainer.LIMITS)
+    return made, trainer
 
 
 def final_score(config: Any, folder: Path) -> float:
     """The mean score of the policy that a run ends with, in three times the episodes of an evaluation.
 
-    It is the same for all arms: `single` ends with its agent, `mixture` with the agent that had the best
-    training scores, or with the BigAgent trained after the last step, and `live` with the big agent.
+    Runs with another seed play other episodes. It is the same for all arms: `single` ends with its agent,
+    `mixture` with the agent that had the best training scores since the last reset, or with the BigAgent
+    trained after the last step, and `live` with the big agent.
     """
     network = arena.network_of(config, arena.make_env(config))
     policy = Run.open(folder).load(like={"policy": network.init(jax.random.PRNGKey(0))}).arrays["policy"]
     evaluate = arena.evaluator_of(config, network, episodes=3 * config.evaluation_episodes)
-    return float(evaluate(policy, arena.evaluation_key(0)).mean())
+    return float(evaluate(policy, final_key(config.seed)).mean())
+
+
+def final_key(seed: int) -> jax.Array:
+    """The key of the episodes of a run's final score."""
+    return jax.random.fold_in(arena.evaluation_key(0), seed)
 
 
 def result_of(folder: Path) -> dict[str, Any]:
@@ -395,11 +462,3 @@ def _recovered(reset: dict[str, Any], curve: list[tuple[int, float]]) -> dict[st
         "recovery": until(before),
         "recovery_95": until(0.95 * before),
     }
-
-
-def results(folder: str | Path) -> Iterator[dict[str, Any]]:
-    """The results of the finished runs of a comparison."""
-    for file in sorted(Path(folder).glob(f"*/*/*/{RESULT}")):
-        with untrusted.blaming(file, RunCorrupt, "delete it, and the run is made again"):
-            result = untrusted.read_json(file)
-        yield result

@@ -115,6 +115,7 @@ def run(
     if cloud is not None:
         _agree(config, settings, cloud)
         fetch_results(config, folder, cloud)
+    compare.check_results(config, jobs)
     todo = [job for job in jobs if not job.done or (cloud is None and job.checkpoints.exists())]
     if not todo:
         return 0

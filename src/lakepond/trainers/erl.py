@@ -44,7 +44,7 @@ from lakepond.replay import Replay
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers.limits import Limits, check_limits, check_memory
+from lakepond.trainers.limits import Limits, check_limits, check_memory, check_order
 from lakepond.trainers.loop import LAKE, MAY_CHANGE, Loop
 from lakepond.trainers.pushing import Pushing
 from lakepond.types import Field, Spec, WindowRef
@@ -245,6 +245,10 @@ def check(config: Config) -> None:
         check_limits(config, {"elites": (1, inf), "mutants": (2, inf)})
     elif not config.gradient_steps:
         raise ConfigError("without a population the learner needs gradient_steps of at least 1.")
+    check_order(config, "blend_low", "blend_high")
+    check_order(config, "mutation_std", "mutation_std_max")
+    if config.gradient_steps:  # or the learner never learns
+        check_order(config, "learn_from", "capacity")
     if config.new_steps > config.capacity:
         raise ConfigError(
             f"a generation records {config.new_steps:,} steps, but the replay holds {config.capacity:,}; "
@@ -409,9 +413,9 @@ def learn(
     if len(replay) < config.learn_from or config.gradient_steps == 0:
         return learner, {"gradient_steps": 0}
     metrics: dict[str, Any] = {}
-    chunks = -(-config.gradient_steps // CHUNK)
-    for _ in range(chunks):
-        batch = replay.sample(CHUNK * config.batch_size, rng=rng, exclude=WINDOWS)
+    for done in range(0, config.gradient_steps, CHUNK):
+        count = min(CHUNK, config.gradient_steps - done)
+        batch = replay.sample(count * config.batch_size, rng=rng, exclude=WINDOWS)
         steps = ddpg.Transitions(
             day=batch.extras["day"],
             position=batch.obs["position"],
@@ -421,9 +425,9 @@ def learn(
             next_position=batch.next_obs["position"],
             terminated=batch.terminated,
         )
-        folded = jax.tree.map(lambda x: x.reshape(CHUNK, config.batch_size, *x.shape[1:]), steps)
+        folded = jax.tree.map(lambda x: x.reshape(-1, config.batch_size, *x.shape[1:]), steps)
         learner, metrics = ddpg.learn(learner, folded, market.world.summaries, settings=config.learner)
-    return learner, {"gradient_steps": chunks * CHUNK, **metrics}
+    return learner, {"gradient_steps": config.gradient_steps, **metrics}
 
 
 class ErlInProcess:

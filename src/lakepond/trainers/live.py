@@ -33,11 +33,10 @@ from lakepond.agents.settings import PQNSettings
 from lakepond.errors import ConfigError
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
-from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers.limits import Limits, check_limits
-from lakepond.trainers.loop import LAKE, Loop, create_run
+from lakepond.trainers.limits import ABOVE_0, Limits, check_limits
+from lakepond.trainers.loop import Loop, create_run
 from lakepond.trainers.pushing import Pushing
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class LiveConfig:
     big_replay_share: float = 0.5
     """pqn: share of each epoch that is drawn from the pond; the rest is its newest rollout"""
     big_replay_ratio: float = 4.0
-    """average number of times the big agent trains on a transition"""
+    """average number of times the big agent trains on a transition, above 0"""
     clone_every: int = 0
     """environment steps after which the agents continue as copies of the big agent; 0: never"""
     big_batch: int = 512
@@ -212,8 +211,8 @@ LIMITS: Limits = {
         "keep_last push_every envs rollout epochs minibatches",
         (0, 1): "epsilon_start epsilon_end epsilon_share evaluation_epsilon big_epsilon_start "
         "big_replay_share gamma lam",
-        (0, inf): "seed keep_every clone_every big_replay_ratio big_learning_rate big_alpha learning_rate "
-        "max_gradient",
+        (0, inf): "seed keep_every clone_every big_learning_rate big_alpha learning_rate",
+        (ABOVE_0, inf): "big_replay_ratio max_gradient",
     }.items()
     for name in names.split()
 }
@@ -511,20 +510,11 @@ def run(
                 loop.log(env_steps, metrics, number)
                 tell(arena.scores_line(config, env_steps, metrics))
                 due = number % config.checkpoint_every == 0 or int(state.iterations) == config.iterations
+                if due:
+                    loop.take(number, {"all": state, "policy": state.big.params}, {"frames": env_steps})
                 push = number // config.checkpoint_every % config.push_every == 0
-                save = partial(_save, kept, loop, number, state, env_steps, lake)
-                loop.save(save, due=due, push=due and push)
+                loop.save(loop.write_taken, push=due and push)
         return metrics or kept.last_line()
-
-
-def _save(
-    kept: Run, loop: Loop, number: int, state: LiveState, env_steps: int, lake: DeviceLake | None
-) -> None:
-    """A checkpoint, once the lake has all steps, which it names a commit of."""
-    commit = None if lake is None else loop.attempt(LAKE, lake.wait)
-    if LAKE not in loop.failing:
-        noted = {"frames": env_steps, "lake_commit": None if commit is None else commit.number}
-        loop.checkpoint(partial(kept.save, number, {"all": state, "policy": state.big.params}, noted))
 
 
 def _portion(

@@ -41,10 +41,10 @@ from lakepond.lake.read.lake import Lake
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers.limits import Limits, check_limits
+from lakepond.trainers.limits import ABOVE_0, Limits, check_limits
 from lakepond.trainers.loop import LAKE, Loop, create_run
 from lakepond.trainers.pushing import Pushing
-from lakepond.types import Field
+from lakepond.types import Array, Field
 
 if TYPE_CHECKING:
     import jax
@@ -240,9 +240,10 @@ LIMITS: Limits = {
         "big_target_every big_n_step evaluation_episodes evaluation_steps checkpoint_every max_steps "
         "keep_last push_every envs rollout epochs minibatches",
         (0, 1): "epsilon_start epsilon_end epsilon_share epsilon_reset evaluation_epsilon big_shrink "
-        "big_gamma gamma lam",
-        (0, inf): "seed keep_every big_replay_ratio big_last big_learning_rate big_rate_end big_new_layers "
-        "big_distill learning_rate max_gradient",
+        "big_gamma gamma lam big_rate_end",
+        (0, inf): "seed keep_every big_replay_ratio big_last big_learning_rate big_new_layers big_distill "
+        "learning_rate",
+        (ABOVE_0, inf): "max_gradient",
         (-1, 1): "epsilon_offsets",
     }.items()
     for name in names.split()
@@ -277,6 +278,9 @@ def build(config: MixtureConfig) -> MixtureAlgorithm:
     _ = config.stages  # raises if they do not match
     env = arena.make_env(config)
     network = arena.network_of(config, env)
+    layers = len(jax.eval_shape(network.init, jax.random.PRNGKey(0)))
+    if config.big_new_layers > layers:
+        raise ConfigError(f"big_new_layers is {config.big_new_layers}, but the network has {layers} layers.")
     epsilon = arena.make_epsilon(
         config.epsilon_kind,
         config.epsilon_start,
@@ -517,22 +521,25 @@ class _MixtureTraining:
         key_agents, self.key_big = jax.random.split(jax.random.PRNGKey(config.seed))
         keys = jax.random.split(key_agents, config.agents)
         self.agents = fleet.over_agents(mixture.pqn.init, keys, divide=mixture.pqn.env.resumes)
-        self.scores = np.zeros(config.agents)  # mean training scores of each agent before the last evaluation
+        # of each agent since the last reset: the sum of the scores of its training episodes, and their number
+        self.scores, self.episodes = np.zeros(config.agents), np.zeros(config.agents, int)
         self.big: Params = mixture.pqn.network.init(self.key_big)
         self.big_pond_shape = mixture.big_pond
         self.big_pond: PondState | None = None  # allocated at the first reset
         self.resets, self.big_samples = 0, 0  # so far; samples: transitions in gradients of the BigAgent
         self.seconds = dict.fromkeys(("train", "pour", "fill", "learn", "evaluate"), 0.0)
-        state = self._state() | {"lake_commit": None}
+        state = {"lake_commit": None} | self._state()
+        added = {name: state.pop(name) for name in ("score_sums", "score_episodes")}  # older runs lack them
         open_lake = partial(arena.open_lake, config, kept.lake_folder, mixture.pond.obs)
         checkpoint, self.lake = how.take_up(
             kept, self._arrays(), state, open_lake if config.share else lambda _: None
         )
         if checkpoint is not None:
-            state = checkpoint.state
+            state = added | checkpoint.state
             self.agents = arena.restored(self.agents, checkpoint.arrays["agents"], mixture.pqn.env)
             self.big = jax.tree.map(jnp.array, checkpoint.arrays["big"])
-            self.scores, self.seconds = np.array(state["scores"]), state["seconds"]
+            self.scores, self.episodes = np.array(state["score_sums"]), np.array(state["score_episodes"])
+            self.seconds = state["seconds"]
             self.resets, self.big_samples = state["resets"], state["big_samples"]
             tell(f"resuming from checkpoint {checkpoint.number}, {state['frames']:,} steps")
         self.pond: PondState | None = None
@@ -608,20 +615,28 @@ class _MixtureTraining:
         self.seconds["pour"] += time.perf_counter() - began
 
     def _best(self) -> Params:
-        """The agent with the best training scores; the scores of evaluations do not decide anything."""
-        return fleet.pick(self.agents.params, int(self.scores.argmax()))
+        """The agent with the best mean score of the training episodes that ended since the last reset.
+
+        An agent without such an episode is only chosen, as the first of them, if none has one. The scores of
+        evaluations do not decide anything.
+        """
+        means = np.where(self.episodes > 0, self._mean_scores(), -np.inf)
+        return fleet.pick(self.agents.params, int(means.argmax()))
+
+    def _mean_scores(self) -> Array:
+        """Of each agent since the last reset; 0 without an episode."""
+        return np.asarray(self.scores / np.maximum(self.episodes, 1))
 
     def _evaluate(self, sums: PQNMetrics, updates: int) -> dict[str, Any]:
         """The best agent, in environments of its own."""
-        ended = sums.episodes > 0
-        self.scores = np.where(ended, sums.score / np.maximum(sums.episodes, 1), self.scores)
+        self.scores, self.episodes = self.scores + sums.score, self.episodes + sums.episodes
         began = time.perf_counter()
         greedy = self.config.evaluation_greedy
         found = arena.evaluated(self.evaluate, self._best(), self.env_steps, greedy=greedy)
         self.seconds["evaluate"] += time.perf_counter() - began
         metrics = arena.means(sums, updates) | {
             **found,
-            "score_agents": self.scores.tolist(),
+            "score_agents": self._mean_scores().tolist(),
             **self._learned(),
             "big_samples": self.big_samples,
             **arena.emulator_frames(self.config, self.env_steps),
@@ -642,6 +657,7 @@ class _MixtureTraining:
         if ratio:
             big, learned = self._learn(big, best, key_learn, ratio)
         self.agents, self.big = clone_agents(mixture, self.agents, big), big.params
+        self.scores, self.episodes = np.zeros_like(self.scores), np.zeros_like(self.episodes)
         self.resets += 1
         greedy, later = config.evaluation_greedy, self.env_steps + arena.EVALUATION_STEP  # other episodes
         after = arena.evaluated(self.evaluate, self.big, later, greedy=greedy, named="_after")
@@ -692,7 +708,8 @@ class _MixtureTraining:
         """The counters of a checkpoint."""
         return {
             "frames": self.env_steps,
-            "scores": self.scores.tolist(),
+            "score_sums": self.scores.tolist(),
+            "score_episodes": self.episodes.tolist(),
             "resets": self.resets,
             "big_samples": self.big_samples,
             "seconds": dict(self.seconds),

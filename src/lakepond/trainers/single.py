@@ -16,7 +16,8 @@ background, and what is drawn from is on the device (`agents/replay.py`). Which 
 full, and before every checkpoint, the lake is filled into the other pond, all of it if it fits and else a
 uniform sample, and `recent` starts empty. So a checkpoint needs no pond: its commit of the lake and the
 number of the update determine what it held. A history of the newest N steps is filled from the newest
-N - `recent` steps of the lake, so that it holds no older step when `recent` is full.
+N - `recent` steps of the lake, so that it holds no older step when `recent` is full: it has all of the newest
+N steps only then, and N - `recent` of them right after a fill.
 
 With `seeds` several agents train in one program, each as a run of its own that can be resumed by itself.
 """
@@ -44,7 +45,7 @@ from lakepond.lake.read.lake import Lake
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
-from lakepond.trainers.limits import Limits, check_limits
+from lakepond.trainers.limits import ABOVE_0, Limits, check_limits
 from lakepond.trainers.loop import LAKE, Loop, create_run
 from lakepond.trainers.pushing import Pushing
 from lakepond.types import Field
@@ -112,12 +113,14 @@ class SingleConfig:
     """evaluations between two checkpoints; the end always writes one"""
     keep_every: int = field(default=1, compare=False)
     """keep every n-th checkpoint besides the last three; 1: all, 0: none"""
+    recompute_targets: bool = False
+    """compute the targets of every epoch with the current weights; replay always does"""
     replay_share: float = 0.0
     """share of each PQN epoch that is drawn from all steps so far, from a lake; 0: PQN without replay"""
     replay_pond: int = 1_000_000
     """steps held on the device for replay; if the run has more, they are drawn from the lake"""
     replay_newest: int | None = None
-    """replay only from this many newest steps; not given: from all"""
+    """replay only from this many newest steps, at least half of them at any time; not given: from all"""
     replay_rewarded: float = 0.0
     """share of the replayed sequences that are drawn by a reward in them; the others are drawn uniformly"""
     max_steps: int | None = None
@@ -161,7 +164,8 @@ LIMITS: Limits = {
         "keep_last",
         (0, 1): "epsilon_start epsilon_end epsilon_share evaluation_epsilon gamma lam replay_share "
         "replay_rewarded",
-        (0, inf): "seed keep_every learning_rate max_gradient",
+        (0, inf): "seed keep_every learning_rate",
+        (ABOVE_0, inf): "max_gradient",
     }.items()
     for name in names.split()
 }
@@ -171,6 +175,9 @@ LIMITS: Limits = {
 def build(config: SingleConfig) -> PQN:
     """The algorithm for these settings; `ConfigError` if they are invalid."""
     check_limits(config, LIMITS)
+    for name in ("replay_newest", "replay_rewarded"):
+        if getattr(config, name) and not config.replay_share:
+            raise ConfigError(f"{name} has no effect without replay_share; set that too, to 0.5 for example.")
     arena.check_budget(config.env_steps, "evaluate_every", config.evaluate_every, config.pqn.update_steps)
     env = arena.make_env(config)
     epsilon = arena.make_epsilon(
@@ -259,7 +266,7 @@ class PouredHistory:
 # --- training ------------------------------------------------------------------------------------------
 
 
-@lazy.jit(static_argnames=("pqn", "memory", "share"), donate_argnames=("state", "history"))
+@lazy.jit(static_argnames=("pqn", "memory", "share", "recompute"), donate_argnames=("state", "history"))
 def train(
     pqn: PQN,
     state: PQNState,
@@ -267,20 +274,26 @@ def train(
     memory: HistoryPonds | None = None,
     history: HistoryState | None = None,
     share: float = 0.0,
+    recompute: bool = False,
 ) -> tuple[PQNState, PQNMetrics, HistoryState | None]:
-    """A portion of updates, with a `share` of each epoch from a history; metrics are summed over them."""
+    """A portion of updates, with a `share` of each epoch from a history; metrics are summed over them.
+
+    recompute: compute the targets before every epoch without a history as well.
+    """
 
     def update(
         _: int, carry: tuple[PQNState, PQNMetrics, HistoryState | None]
     ) -> tuple[PQNState, PQNMetrics, HistoryState | None]:
         state, sums, history = carry
-        if memory is None or history is None:
-            state, _rollout, metrics = pqn.update(state)
-        else:
+        if memory is not None and history is not None:
             seen = pqn.collect(state)
             history = memory.add(history, seen.rollout)
             draw = partial(memory.draw, history)
             state, metrics = replay.learn(pqn, state, seen, draw, share=share)
+        elif recompute:
+            state, metrics = replay.learn(pqn, state, pqn.collect(state))
+        else:
+            state, _rollout, metrics = pqn.update(state)
         return state, jax.tree.map(jnp.add, sums, metrics), history
 
     found: tuple[PQNState, PQNMetrics, HistoryState | None] = jax.lax.fori_loop(
@@ -289,14 +302,16 @@ def train(
     return found
 
 
-@lazy.jit(static_argnames="pqn")
+@lazy.jit(static_argnames=("pqn", "recompute"))
 def train_seeds(
-    pqn: PQN, states: Sequence[PQNState], updates: int
+    pqn: PQN, states: Sequence[PQNState], updates: int, recompute: bool = False
 ) -> tuple[list[PQNState], list[PQNMetrics]]:
     """`train` without replay for several agents: one after another on a CPU, under `vmap` elsewhere."""
     alone = replace(pqn, spread=False)  # agents are divided among the devices, not the environments of each
     trained = fleet.over_agents(
-        lambda state: train(alone, state, updates)[:2], fleet.stack(list(states)), divide=pqn.env.resumes
+        lambda state: train(alone, state, updates, recompute=recompute)[:2],
+        fleet.stack(list(states)),
+        divide=pqn.env.resumes,
     )
     agents = [fleet.pick(trained, number) for number in range(len(states))]
     return [state for state, _ in agents], [sums for _, sums in agents]
@@ -371,7 +386,8 @@ def train_portion(runs: list[_SingleTraining]) -> None:
         for each in runs:
             each.finish_portion(each.train(count), count)
         return
-    states, sums = train_seeds(runs[0].pqn, [each.state for each in runs], count)
+    recompute = runs[0].config.recompute_targets
+    states, sums = train_seeds(runs[0].pqn, [each.state for each in runs], count, recompute)
     sums = jax.tree.map(np.asarray, sums)  # waits until it is done
     spent = time.perf_counter() - began
     for each, state, own in zip(runs, states, sums, strict=True):
@@ -443,7 +459,8 @@ class _SingleTraining:
         while (done := self.updates) < stop:
             began, part = time.perf_counter(), stop - done
             if self.history is None:
-                self.state, new, _ = train(self.pqn, self.state, part)
+                recompute = self.config.recompute_targets
+                self.state, new, _ = train(self.pqn, self.state, part, recompute=recompute)
             else:
                 room = self.history.memory.recent.capacity // self.config.pqn.rollout
                 if done - self.filled == room:

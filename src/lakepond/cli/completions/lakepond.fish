@@ -214,6 +214,7 @@ complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subc
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l evaluation-epsilon -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l evaluation-greedy -x -a 'True False'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l evaluation-steps -r
+complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l recompute-targets -x -a 'True False'
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l replay-share -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l replay-pond -r
 complete -c lakepond -n '__fish_seen_subcommand_from train; and __fish_seen_subcommand_from single' -l replay-newest -r
@@ -357,6 +358,7 @@ complete -c lakepond -n '__fish_seen_subcommand_from compare' -l folder -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l preset -x -a 'minatar tiny'
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l report -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l only-report
+complete -c lakepond -n '__fish_seen_subcommand_from compare' -l baseline -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l ray -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l workers -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l gpus-per-worker -r
@@ -374,6 +376,7 @@ complete -c lakepond -n '__fish_seen_subcommand_from compare' -l evaluation-epis
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l network -x -a 'mlp cnn nature'
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l hidden -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l learning-rate -r
+complete -c lakepond -n '__fish_seen_subcommand_from compare' -l rates -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l big-replay-ratio -r
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l suite -x -a 'minatar atari gymnasium gymnax module'
 complete -c lakepond -n '__fish_seen_subcommand_from compare' -l help
