@@ -60,6 +60,8 @@ class Outflow:
         self._handed = Handed(writer.next_rows(), writer.sources())
         self._ends: dict[int, tuple[bool, bool]] = {}  # flags of steps that changed after their hand-over
         self._committed_links = link_note(pond)
+        if cloud is not None:  # before the other one, so that it is called after it
+            weakref.finalize(self, _push_at_exit, weakref.ref(self))
         self.background = Background(writer, keeps_all=keeps_all)
         self.lock = threading.RLock()
         """held while steps are submitted for a commit; nothing is recorded meanwhile"""
@@ -69,7 +71,7 @@ class Outflow:
         self._asked_for: int | None = None  # the newest commit that `commit_and_push` has pushed
         if cloud is not None:
             cloud.wait_with(self.background.wait_for_jobs)
-        self.background.drop_with(self, lambda: pond.recorded)
+        self.background.drop_with(self, lambda: pond.recorded, self.submit_the_rest)
         forks.register(self)
 
     def restart_in_child(self) -> None:
@@ -113,10 +115,16 @@ class Outflow:
 
     def commit_the_rest(self) -> None:
         """Make all steps durable, if all are kept."""
+        if (done := self.submit_the_rest()) is not None:
+            done.result()
+
+    def submit_the_rest(self) -> Future[Commit] | None:
+        """Submit all steps that were not submitted, if all are kept; None: there is nothing to submit."""
         self.background.check()
         is_new = self.background.taken < self._pond.recorded or bool(self._ends)
         if self.background.keeps_all and (is_new or link_note(self._pond) != self._committed_links):
-            self.commit({}).result()
+            return self.commit({})
+        return None
 
     def end(self, stream: int, *, terminated: bool, truncated: bool) -> int:
         """`Pond.end`; the next commit updates the flags of a step that was already submitted."""
@@ -199,6 +207,14 @@ class Outflow:
     def _keep_to_budget(self, done: Future[Commit]) -> None:
         if self._cloud is not None and done.exception() is None:
             self._cloud.committed()
+
+
+def _push_at_exit(dropped: weakref.ref[Outflow]) -> None:
+    """Push the last commit when the interpreter exits, as `close` does, unless it was closed."""
+    outflow = dropped()
+    if outflow is not None and not outflow.ended.is_set() and not outflow.background.forked:
+        assert outflow._cloud is not None
+        outflow._cloud.close()
 
 
 def _push_every(outflow: weakref.ref[Outflow], seconds: float) -> None:
