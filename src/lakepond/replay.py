@@ -12,6 +12,7 @@ from lakepond.errors import SampleError, SpecError, TooFewSteps, UnknownStream
 from lakepond.flow.agents_to_pond import MISSING, Intake, as_array, check_length, joins_of
 from lakepond.flow.persistence import MERGE_AFTER, Persistent
 from lakepond.formats import parse_seconds
+from lakepond.paths import lake_folder
 from lakepond.pond import Pond
 from lakepond.pond.direct import DirectAppend
 from lakepond.pond.hints import hints
@@ -132,7 +133,7 @@ class Replay(Persistent):
         from lakepond.lake.write.retention import check_kept
         from lakepond.lake.write.writer import LakeWriter
 
-        path = Path(path)
+        path = lake_folder(path)
         if max_steps is not None and max_steps < capacity:
             raise SpecError(f"max_steps={max_steps:,} must be at least the capacity of {capacity:,} steps.")
         check_kept(keep_last, keep_every)
@@ -141,7 +142,7 @@ class Replay(Persistent):
             raise SpecError("push_every needs a cloud; pass its URL, like cloud='gs://bucket/demo'.")
         number = None if isinstance(commit, Start) else commit
         copy = pond_and_lake.cloud_copy(path, spec, cloud, pull, local_budget, number, writer)
-        spec = pond_and_lake.find_or_make(path, spec)
+        spec = pond_and_lake.find_or_make(path, spec, None if copy is None else copy.cloud)
         replay = cls(spec, capacity, alpha=alpha, threads=threads, seed=seed, cast=cast)
         lake_writer = LakeWriter(
             path,

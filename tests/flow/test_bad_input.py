@@ -3,11 +3,15 @@
 import copy
 import dataclasses
 import warnings
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lakepond as lp
+from lakepond.flow.device_to_lake import DeviceLake
+from lakepond.runs import Run
 
 SPEC = lp.Spec(
     obs={"image": lp.Field((4, 8, 8), "uint8"), "speed": lp.Field((3,), "float32")},
@@ -248,6 +252,72 @@ def test_after_close():
 def test_specs(make, says):
     with pytest.raises(lp.SpecError, match=says):
         make()
+
+
+def full() -> lp.Replay:
+    replay = lp.Replay(SPEC, 10)
+    replay.record(**step())
+    return replay
+
+
+WRITES = {
+    "open": lambda path: lp.Replay.open(path, SPEC).close(),
+    "save": lambda path: full().save(path),
+    "snapshot": lambda path: full().snapshot(path),
+    "device": lambda path: DeviceLake(path, lp.Spec(lp.Field((8,), "uint8"))).close(),
+    "pull": lambda path: lp.pull(path, "memory://nothing"),
+}
+READS = {
+    "read": lambda path: lp.Lake.open(path),
+    "repair": lp.repair,
+    "push": lambda path: lp.push(path, "memory://nothing"),
+    "follow": lambda path: lp.Replay.follow(path),
+    "run": Run.open,
+}
+
+
+@pytest.mark.parametrize("how", [*WRITES, *READS])
+def test_paths(how, tmp_path, monkeypatch):
+    """A URL and a file in place of a folder are refused, nothing is created, and ~ is the home folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "file").write_text("")
+    call = (WRITES | READS)[how]
+    for url in ("s3://b/x", Path("s3://b/x")):
+        if how not in ("read", "follow") or isinstance(url, Path):
+            with pytest.raises(
+                lp.SpecError, match=r"must be on this disk; pass a bucket as cloud='s3://b/x'"
+            ):
+                call(url)
+    for path in ("file", "file/below") if how in WRITES else ():
+        with pytest.raises(NotADirectoryError, match=r"^\[Errno 20\] file is a file, not a folder") as error:
+            call(path)
+        assert isinstance(error.value, lp.LakeError)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    with (
+        suppress(lp.CloudNotFound) if how in WRITES else pytest.raises(FileNotFoundError, match=str(tmp_path))
+    ):
+        call("~/lake")
+    assert (tmp_path / "home" / "lake" / "lake.json").exists() == (how in WRITES and how != "pull")
+    assert not (tmp_path / "~").exists()
+
+
+def test_a_folder_that_the_system_does_not_create():
+    with pytest.raises(lp.LakeNotFound, match="/proc/none cannot be created; choose another folder"):
+        lp.Replay.open("/proc/none/lake", SPEC)
+
+
+def test_opening_a_lake_that_does_not_exist_without_a_spec(tmp_path):
+    for options, says in (
+        ({}, "no lake at .*lake; pass a spec"),
+        (
+            {"cloud": f"file://{tmp_path}/bucket", "pull": "lazy"},
+            "none was pulled from file:.*bucket; pass a",
+        ),
+    ):
+        for kind in (lp.LakeNotFound, lp.SpecError):
+            with pytest.raises(kind, match=says):
+                lp.Replay.open(tmp_path / "lake", **options)
 
 
 @pytest.mark.parametrize("good_before", [0, 3])

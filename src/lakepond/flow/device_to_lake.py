@@ -31,6 +31,7 @@ from lakepond.lake.write import writer as lake_writer
 from lakepond.lake.write.commit_queue import Background
 from lakepond.lake.write.disk_guard import parse_bytes
 from lakepond.lake.write.handover import HandOver, Windows
+from lakepond.paths import lake_folder
 from lakepond.types import Array, Spec
 
 PIECE_BYTES = 8 << 20
@@ -72,7 +73,7 @@ class DeviceLake:
         max_steps: older steps are dropped; keep_last: newest commits that are kept besides those of
         checkpoints, None: all; min_free: free disk space below which nothing is written, like "1GB".
         """
-        path = Path(path)
+        path = lake_folder(path)
         if (path / description.NAME).exists():
             if description.read(path) != spec:
                 raise SpecError(f"{path} was created with a different spec; choose another folder.")

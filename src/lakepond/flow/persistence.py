@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from lakepond.closing import close_after
 from lakepond.errors import LakepondError, ReplayClosed, SpecError
 from lakepond.flow.sampler import Sampler
+from lakepond.paths import lake_folder
 from lakepond.pond import Pond
 from lakepond.types import Spec
 
@@ -51,7 +52,7 @@ class Persistent(Sampler):
         """
         from lakepond.flow.pond_and_lake import save_to
 
-        path = Path(path)
+        path = lake_folder(path)
         self._check_open()
         if self._outflow is None:
             self._outflow = save_to(self._pond, path, codec, MERGE_AFTER, self._rng)
@@ -73,7 +74,7 @@ class Persistent(Sampler):
         """
         from lakepond.flow.pond_and_lake import write_snapshot
 
-        return write_snapshot(self._pond, Path(path), codec, self._rng, self._saved_note())
+        return write_snapshot(self._pond, lake_folder(path), codec, self._rng, self._saved_note())
 
     def _saved_note(self) -> dict[str, Any]:
         alpha = getattr(self._pond.priorities, "alpha", None)

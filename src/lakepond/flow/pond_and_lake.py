@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from lakepond import forks
-from lakepond.errors import LakeCorrupt, RecordError, ReplayClosed, SpecError
+from lakepond.errors import LakeCorrupt, NoLakeToOpen, RecordError, ReplayClosed, SpecError
 from lakepond.flow import lake_to_pond
 from lakepond.flow.link_notes import link_note
 from lakepond.flow.pond_to_lake import Handed, copy_of, hand_over
@@ -239,12 +239,16 @@ def _push_every(outflow: weakref.ref[Outflow], seconds: float) -> None:
             return
 
 
-def find_or_make(path: Path, spec: Spec | None) -> Spec:
-    """The spec of the lake at a path; the lake is created for `spec` if there is none."""
+def find_or_make(path: Path, spec: Spec | None, cloud: Cloud | None = None) -> Spec:
+    """The spec of the lake at a path; the lake is created for `spec` if there is none.
+
+    `cloud`: where none was pulled from, for the message.
+    """
     if spec is not None and not (path / description.NAME).exists():
         create(path, description.describe(spec))
     elif spec is None and not (path / description.NAME).exists():
-        raise SpecError(f"there is no lake at {path}; pass a spec to create one.")
+        where = path if cloud is None else f"{path}, and none was pulled from {cloud}"
+        raise NoLakeToOpen(f"found no lake at {where}; pass a spec to create one.")
     known = description.read(path)
     if spec is not None and spec != known:
         raise SpecError(

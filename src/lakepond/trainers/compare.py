@@ -45,6 +45,7 @@ from lakepond.errors import ConfigError, LakeLocked, RunCorrupt, RunLocked
 from lakepond.lake.files import write_bytes
 from lakepond.lake.format.sealed import as_stored, strict
 from lakepond.lake.lock import WriterLock
+from lakepond.paths import on_disk
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.settings import renamed
@@ -186,7 +187,7 @@ def run(
     tell: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Do every run that is not done, and return how many are still being done by others."""
-    folder = Path(folder)
+    folder = on_disk(folder)
     check_limits(config, LIMITS)
     todo = jobs(config, folder)
     settle(config, folder)
@@ -399,7 +400,7 @@ def _recovered(reset: dict[str, Any], curve: list[tuple[int, float]]) -> dict[st
 
 def results(folder: str | Path) -> Iterator[dict[str, Any]]:
     """The results of the finished runs of a comparison."""
-    for file in sorted(Path(folder).glob(f"*/*/*/{RESULT}")):
+    for file in sorted(on_disk(folder).glob(f"*/*/*/{RESULT}")):
         with untrusted.blaming(file, RunCorrupt, "delete it, and the run is made again"):
             result = untrusted.read_json(file)
         yield result
