@@ -684,6 +684,23 @@ def test_a_note_cannot_have_keys_of_lakepond(tmp_path, note):
         assert replay.commit({"loss": 1}).recorded == 5
 
 
+@pytest.mark.parametrize(
+    ("note", "says"),
+    [
+        ("text", "must be a dict, not str"),
+        ({"a": {1: 2}}, r"note\['a'\] has the key 1"),
+        ({"a": [object()]}, r"note\['a'\] is object"),
+        ({"a": np.zeros(5000)}, "up to 1,000 values"),
+    ],
+)
+def test_a_note_takes_what_json_has_and_numpy_values(tmp_path, note, says):
+    with lp.Replay.open(tmp_path / "lake", spec_of("vector"), capacity=100) as replay:
+        with pytest.raises(lp.SpecError, match=says):
+            replay.commit(note)
+        kept = replay.commit({"a": np.float32(1.5), "b": {"c": (np.arange(3), np.bool_(True))}}).note
+        assert kept == {"a": 1.5, "b": {"c": [[0, 1, 2], True]}}
+
+
 def test_saving_has_its_own_lakes(tmp_path):
     world = "vector"
     replay = lp.Replay(spec_of(world), 50)

@@ -23,7 +23,7 @@ from lakepond.closing import close_after
 from lakepond.errors import LakeNotFound, SpecError
 from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit, Start
-from lakepond.lake.format.sealed import as_stored
+from lakepond.lake.format.link_notes import stored_note
 from lakepond.lake.format.tracks import Layout
 from lakepond.lake.read.assemble import batch_of
 from lakepond.lake.read.lake import Lake, commit_to_follow
@@ -105,7 +105,7 @@ class DeviceLake:
         Raises `SpecError` if a ring no longer holds all of these steps or their rows.
         """
         self._background.check()
-        stored = as_stored(note or {})
+        stored = stored_note({} if note is None else note)
         length, declared = self.spec.obs.stack, self.spec.obs.row_layout
         starts: list[Array] = []
         columns: list[dict[str, Array]] = []

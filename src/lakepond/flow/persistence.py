@@ -88,19 +88,18 @@ class Persistent(Sampler):
         """Write all steps recorded since the last commit to the lake, and return the new commit.
 
         note: JSON-serialisable data that is stored with the commit. A number that is not finite is stored as
-        the string "NaN", "Infinity" or "-Infinity"; `Commit.note` has the stored form.
+        the string "NaN", "Infinity" or "-Infinity", a NumPy scalar as a number and an array of up to 1,000
+        values as a list; `Commit.note` has the stored form.
         wait: return when the commit is durable. With `wait=False` the call returns a future after a few
         milliseconds and the steps are written in the background. Steps that cannot be written, for example
         because the disk is full, stay in memory and are part of the next commit.
 
-        Raises `ReplayClosed` if the replay has no lake, `SpecError` for a key in the note that lakepond uses
-        itself; with `wait`, `LakeFull` if the disk is full or a quota is exceeded.
+        Raises `ReplayClosed` if the replay has no lake, `SpecError` for a note of other types or with a key
+        that lakepond uses itself; with `wait`, `LakeFull` if the disk is full or a quota is exceeded.
         """
-        from lakepond.lake.format.link_notes import check_note
-        from lakepond.lake.format.sealed import as_stored
+        from lakepond.lake.format.link_notes import stored_note
 
-        stored = as_stored(note or {})  # raises now for what cannot be written later
-        check_note(stored)
+        stored = stored_note({} if note is None else note)  # raises now for what cannot be written later
         done = self._on_disk().commit(stored)
         return done.result() if wait else done
 
