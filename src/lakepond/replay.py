@@ -16,6 +16,7 @@ from lakepond.paths import lake_folder
 from lakepond.pond import Pond
 from lakepond.pond.direct import DirectAppend
 from lakepond.pond.hints import hints
+from lakepond.sampling.arguments import check_count, check_generator, check_number
 from lakepond.sampling.links import DERIVE
 from lakepond.sampling.priorities import MOST_WEIGHT
 from lakepond.types import Array, Spec, Stats, Tree
@@ -60,13 +61,9 @@ class Replay(Persistent):
 
         Raises `SpecError` if an argument is invalid or the machine has too little memory.
         """
-        if not isinstance(spec, Spec):
-            raise SpecError(f"Replay needs a Spec, not {type(spec).__name__}; see Spec.from_spaces.")
-        if not isinstance(capacity, int | np.integer) or capacity < 1:
-            raise SpecError(f"capacity must be an integer number of steps, at least 1, but is {capacity!r}.")
-        if alpha is not None and not 0 <= alpha < np.inf:
-            raise SpecError(f"alpha must be at least 0 (0: uniform, 1: proportional), but is {alpha!r}.")
+        _check(spec, capacity, alpha)
         self.spec = spec
+        alpha = None if alpha is None else float(alpha)  # may be a NumPy scalar
         super().__init__(Pond(spec, int(capacity), alpha=alpha), threads, seed)
         self._intake = Intake(spec, cast=cast)
         self._options = {"cast": cast}
@@ -134,6 +131,7 @@ class Replay(Persistent):
         from lakepond.lake.write.writer import LakeWriter
 
         path = lake_folder(path)
+        _check(spec, capacity, alpha, needs_spec=False)
         if max_steps is not None and max_steps < capacity:
             raise SpecError(f"max_steps={max_steps:,} must be at least the capacity of {capacity:,} steps.")
         check_kept(keep_last, keep_every)
@@ -299,11 +297,14 @@ class Replay(Persistent):
         lake of its own.
         """
         from lakepond.flow import lake_to_pond
+        from lakepond.lake.read.lake import Lake
 
         self._check_open()
-        if not isinstance(rng, np.random.Generator):
-            raise SampleError(f"rng must be a numpy Generator, not {rng!r}; see np.random.default_rng.")
-        if not 1 <= count <= len(lake):
+        if not isinstance(lake, Lake):
+            raise SpecError(f"fill_from takes a lake, not {type(lake).__name__}; pass lp.Lake.open(path).")
+        check_generator(rng)
+        check_count("count", count)
+        if count > len(lake):
             raise TooFewSteps(f"{count:,} steps were requested, but {lake.path} has {len(lake):,}.")
         if lake.spec != self.spec:
             raise SpecError(
@@ -428,3 +429,13 @@ class Replay(Persistent):
 
     def __repr__(self) -> str:
         return f"Replay({self.stats()})"
+
+
+def _check(spec: object, capacity: object, alpha: object, *, needs_spec: bool = True) -> None:
+    """Refuse invalid arguments of a replay, before anything is created."""
+    if not isinstance(spec, Spec) and (needs_spec or spec is not None):
+        raise SpecError(f"Replay needs a Spec, not {type(spec).__name__}; see Spec.from_spaces.")
+    if not isinstance(capacity, int | np.integer) or capacity < 1:
+        raise SpecError(f"capacity must be an integer number of steps, at least 1, but is {capacity!r}.")
+    if alpha is not None:
+        check_number("alpha", alpha, refuse=SpecError)

@@ -145,10 +145,21 @@ def test_a_nan_reward_is_warned_of_while_recording_if_nobody_samples():
         replay.record(**batch_of(5, reward=np.full(5, np.nan)))
 
 
-@pytest.mark.parametrize("capacity", [0, -1, 2.5, "many"])
-def test_capacity(capacity):
-    with pytest.raises(lp.SpecError, match="at least 1"):
-        lp.Replay(SPEC, capacity)
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        *(({"capacity": wrong}, "at least 1") for wrong in (0, -1, 2.5, "many")),
+        *(({"alpha": wrong}, "alpha must be a finite number") for wrong in ("0.6", -1, np.inf, np.nan)),
+        ({"spec": 100}, "needs a Spec, not int"),
+    ],
+)
+def test_arguments_of_a_replay(tmp_path, arguments, says):
+    arguments = {"spec": SPEC, "capacity": 10} | arguments
+    with pytest.raises(lp.SpecError, match=says):
+        lp.Replay(**arguments)
+    with pytest.raises(lp.SpecError, match=says):
+        lp.Replay.open(tmp_path / "lake", **arguments)
+    assert not (tmp_path / "lake").exists()
 
 
 def test_a_capacity_that_cannot_be():
@@ -174,8 +185,13 @@ def test_a_replay_too_small():
         replay.sample(4, rng=rng, replace=False)
     with pytest.raises(lp.TooFewSteps, match="4 consecutive steps of one stream within an episode"):
         replay.sample(1, rng=rng, sequence_length=4)
-    with pytest.raises(lp.TooFewSteps, match=r"holds \[0, 3\)"):
+    with pytest.raises(lp.TooFewSteps, match=r"step 3 was never recorded: the replay has the steps \[0, 3\)"):
         replay.steps([1, 3])
+    with pytest.raises(lp.TooFewSteps, match="step -1 is not valid"):
+        replay.steps([1, -1])
+    assert replay.steps([]).obs["image"].shape == (0, 4, 8, 8)
+    with pytest.raises(lp.SampleError, match="count must be an integer, at least 1, but is 0"):
+        replay.recent(0)
     with pytest.raises(lp.UnknownStream, match=r"stream 7; the live streams are \[0\]"):
         replay.recent(1, stream=7)
 
@@ -192,9 +208,20 @@ def test_arguments_of_sample():
         ({"sequence_length": 0}, "length"),
         ({"sequence_length": 2, "n_step": 2, "gamma": 0.9}, "without n_step"),
         ({"beta": 0.4}, "alpha"),
+        ({"beta": -1}, "beta must be a finite number, at least 0, but is -1"),
+        ({"beta": np.nan}, "beta must be"),
+        ({"beta": "0.4"}, "beta must be"),
+        ({"n_step": 3.0}, "n_step must be an integer"),
+        ({"gamma": "0.99"}, r"gamma must be a number in \[0, 1\] but is '0.99'"),
+        ({"sequence_length": 2.0}, "sequence_length must be an integer"),
+        ({"out": {}}, "out must be a Batch that this replay returned, not dict"),
     ]:
         with pytest.raises(lp.SampleError, match=says):
             replay.sample(**({"batch_size": 1, "rng": rng} | changes))
+    with pytest.raises(lp.SpecError, match=r"fill_from takes a lake.*Lake\.open"):
+        replay.fill_from("lake", 1, rng=rng)
+    with pytest.raises(lp.SpecError, match="takes a dict of sources with their shares"):
+        lp.mix([replay, replay])
     with pytest.raises(lp.SampleError, match="no priorities"):
         replay.update_priorities([0], [1.0])
 
@@ -245,6 +272,7 @@ def test_after_close():
         (lambda: lp.Spec(obs={}), "no field"),
         (lambda: lp.Spec(obs=np.zeros(3)), "give a Field"),
         (lambda: lp.Spec(obs=lp.Field(()), extras={"reward": lp.Field(())}), "none of"),
+        (lambda: lp.Spec(obs=lp.Field(()), extras=["v"]), "extras is list; give a dict"),
         (lambda: lp.RowSource(np.array([None])), "array of rows"),
         (lambda: lp.Field((2**62, 30), "uint8"), "138,350,580,552,821,637,120 bytes; the most is 1 TiB"),
     ],
