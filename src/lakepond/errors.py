@@ -45,6 +45,14 @@ class LakeNotFound(LakeError, FileNotFoundError):
     """The path does not contain a lake, or the lake does not have that commit."""
 
 
+class NoLakeToOpen(LakeNotFound, SpecError):
+    """`Replay.open` found no lake and was given no spec to create one."""
+
+
+class LakeNotAFolder(LakeError, NotADirectoryError):
+    """The path of a lake, or a parent of it, is a file."""
+
+
 class LakeLocked(LakeError, BlockingIOError):
     """Another process is writing the lake."""
 

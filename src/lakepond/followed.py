@@ -99,10 +99,8 @@ class FollowedReplay(Replay):
         writer did last. options: all other arguments of `Replay.sample`.
         """
         follower = self._follower
-        given: dict[str, Any] = {"n_step": 1, "gamma": None, "sequence_length": None, "replace": True}
-        given |= {name: value for name, value in options.items() if name in given}
-        check_arguments(batch_size, **given)  # before waiting
-        count = batch_size * (given["sequence_length"] or 1)
+        check_arguments(batch_size, **options)  # before waiting
+        count = batch_size * (options.get("sequence_length") or 1)
         follower.limits.wait(count, timeout, lambda: self._pond.size, self._reason)
         try:
             return super().sample(batch_size, **options)

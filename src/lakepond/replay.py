@@ -12,9 +12,11 @@ from lakepond.errors import SampleError, SpecError, TooFewSteps, UnknownStream
 from lakepond.flow.agents_to_pond import MISSING, Intake, as_array, check_length, joins_of
 from lakepond.flow.persistence import MERGE_AFTER, Persistent
 from lakepond.formats import parse_seconds
+from lakepond.paths import lake_folder
 from lakepond.pond import Pond
 from lakepond.pond.direct import DirectAppend
 from lakepond.pond.hints import hints
+from lakepond.sampling.arguments import check_count, check_generator, check_number
 from lakepond.sampling.links import DERIVE
 from lakepond.sampling.priorities import MOST_WEIGHT
 from lakepond.types import Array, Spec, Stats, Tree
@@ -59,13 +61,9 @@ class Replay(Persistent):
 
         Raises `SpecError` if an argument is invalid or the machine has too little memory.
         """
-        if not isinstance(spec, Spec):
-            raise SpecError(f"Replay needs a Spec, not {type(spec).__name__}; see Spec.from_spaces.")
-        if not isinstance(capacity, int | np.integer) or capacity < 1:
-            raise SpecError(f"capacity must be an integer number of steps, at least 1, but is {capacity!r}.")
-        if alpha is not None and not 0 <= alpha < np.inf:
-            raise SpecError(f"alpha must be at least 0 (0: uniform, 1: proportional), but is {alpha!r}.")
+        _check(spec, capacity, alpha)
         self.spec = spec
+        alpha = None if alpha is None else float(alpha)  # may be a NumPy scalar
         super().__init__(Pond(spec, int(capacity), alpha=alpha), threads, seed)
         self._intake = Intake(spec, cast=cast)
         self._options = {"cast": cast}
@@ -132,7 +130,8 @@ class Replay(Persistent):
         from lakepond.lake.write.retention import check_kept
         from lakepond.lake.write.writer import LakeWriter
 
-        path = Path(path)
+        path = lake_folder(path)
+        _check(spec, capacity, alpha, needs_spec=False)
         if max_steps is not None and max_steps < capacity:
             raise SpecError(f"max_steps={max_steps:,} must be at least the capacity of {capacity:,} steps.")
         check_kept(keep_last, keep_every)
@@ -141,7 +140,7 @@ class Replay(Persistent):
             raise SpecError("push_every needs a cloud; pass its URL, like cloud='gs://bucket/demo'.")
         number = None if isinstance(commit, Start) else commit
         copy = pond_and_lake.cloud_copy(path, spec, cloud, pull, local_budget, number, writer)
-        spec = pond_and_lake.find_or_make(path, spec)
+        spec = pond_and_lake.find_or_make(path, spec, None if copy is None else copy.cloud)
         replay = cls(spec, capacity, alpha=alpha, threads=threads, seed=seed, cast=cast)
         lake_writer = LakeWriter(
             path,
@@ -298,11 +297,14 @@ class Replay(Persistent):
         lake of its own.
         """
         from lakepond.flow import lake_to_pond
+        from lakepond.lake.read.lake import Lake
 
         self._check_open()
-        if not isinstance(rng, np.random.Generator):
-            raise SampleError(f"rng must be a numpy Generator, not {rng!r}; see np.random.default_rng.")
-        if not 1 <= count <= len(lake):
+        if not isinstance(lake, Lake):
+            raise SpecError(f"fill_from takes a lake, not {type(lake).__name__}; pass lp.Lake.open(path).")
+        check_generator(rng)
+        check_count("count", count)
+        if count > len(lake):
             raise TooFewSteps(f"{count:,} steps were requested, but {lake.path} has {len(lake):,}.")
         if lake.spec != self.spec:
             raise SpecError(
@@ -427,3 +429,13 @@ class Replay(Persistent):
 
     def __repr__(self) -> str:
         return f"Replay({self.stats()})"
+
+
+def _check(spec: object, capacity: object, alpha: object, *, needs_spec: bool = True) -> None:
+    """Refuse invalid arguments of a replay, before anything is created."""
+    if not isinstance(spec, Spec) and (needs_spec or spec is not None):
+        raise SpecError(f"Replay needs a Spec, not {type(spec).__name__}; see Spec.from_spaces.")
+    if not isinstance(capacity, int | np.integer) or capacity < 1:
+        raise SpecError(f"capacity must be an integer number of steps, at least 1, but is {capacity!r}.")
+    if alpha is not None:
+        check_number("alpha", alpha, refuse=SpecError)

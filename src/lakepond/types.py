@@ -183,12 +183,15 @@ class Spec:
                     raise SpecError(f"Spec {path} is {kind}; give a Field, like {like}.")
         if not isinstance(self.reward, Field):
             raise SpecError(f"Spec reward is {type(self.reward).__name__}; give a Field(shape, dtype).")
-        for name, extra in self.extras.items():
+        extras: object = self.extras
+        if not isinstance(extras, Mapping):
+            raise SpecError(f"Spec extras is {type(extras).__name__}; give a dict of names and Fields.")
+        for name, extra in extras.items():
             if name in RESERVED or not str(name).isidentifier():
                 raise SpecError(f"Spec extra {name!r} must be an identifier and none of {sorted(RESERVED)}.")
             if not isinstance(extra, Field):
                 raise SpecError(f"Spec extra {name!r} is {type(extra).__name__}; give a Field(shape, dtype).")
-        object.__setattr__(self, "extras", dict(self.extras))
+        object.__setattr__(self, "extras", dict(extras))
         for name in ("obs", "action"):  # lists become tuples, so that equal specs are equal
             object.__setattr__(self, name, map_leaves(lambda leaf: leaf, getattr(self, name)))
 

@@ -3,11 +3,15 @@
 import copy
 import dataclasses
 import warnings
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lakepond as lp
+from lakepond.flow.device_to_lake import DeviceLake
+from lakepond.runs import Run
 
 SPEC = lp.Spec(
     obs={"image": lp.Field((4, 8, 8), "uint8"), "speed": lp.Field((3,), "float32")},
@@ -159,10 +163,21 @@ def test_a_nan_reward_is_warned_of_while_recording_if_nobody_samples():
         replay.record(**batch_of(5, reward=np.full(5, np.nan)))
 
 
-@pytest.mark.parametrize("capacity", [0, -1, 2.5, "many"])
-def test_capacity(capacity):
-    with pytest.raises(lp.SpecError, match="at least 1"):
-        lp.Replay(SPEC, capacity)
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        *(({"capacity": wrong}, "at least 1") for wrong in (0, -1, 2.5, "many")),
+        *(({"alpha": wrong}, "alpha must be a finite number") for wrong in ("0.6", -1, np.inf, np.nan)),
+        ({"spec": 100}, "needs a Spec, not int"),
+    ],
+)
+def test_arguments_of_a_replay(tmp_path, arguments, says):
+    arguments = {"spec": SPEC, "capacity": 10} | arguments
+    with pytest.raises(lp.SpecError, match=says):
+        lp.Replay(**arguments)
+    with pytest.raises(lp.SpecError, match=says):
+        lp.Replay.open(tmp_path / "lake", **arguments)
+    assert not (tmp_path / "lake").exists()
 
 
 def test_a_capacity_that_cannot_be():
@@ -192,8 +207,13 @@ def test_a_replay_too_small():
         replay.sample(4, rng=rng, replace=False)
     with pytest.raises(lp.TooFewSteps, match="4 consecutive steps of one stream within an episode"):
         replay.sample(1, rng=rng, sequence_length=4)
-    with pytest.raises(lp.TooFewSteps, match=r"holds \[0, 3\)"):
+    with pytest.raises(lp.TooFewSteps, match=r"step 3 was never recorded: the replay has the steps \[0, 3\)"):
         replay.steps([1, 3])
+    with pytest.raises(lp.TooFewSteps, match="step -1 is not valid"):
+        replay.steps([1, -1])
+    assert replay.steps([]).obs["image"].shape == (0, 4, 8, 8)
+    with pytest.raises(lp.SampleError, match="count must be an integer, at least 1, but is 0"):
+        replay.recent(0)
     with pytest.raises(lp.UnknownStream, match=r"stream 7; the live streams are \[0\]"):
         replay.recent(1, stream=7)
 
@@ -210,9 +230,20 @@ def test_arguments_of_sample():
         ({"sequence_length": 0}, "length"),
         ({"sequence_length": 2, "n_step": 2, "gamma": 0.9}, "without n_step"),
         ({"beta": 0.4}, "alpha"),
+        ({"beta": -1}, "beta must be a finite number, at least 0, but is -1"),
+        ({"beta": np.nan}, "beta must be"),
+        ({"beta": "0.4"}, "beta must be"),
+        ({"n_step": 3.0}, "n_step must be an integer"),
+        ({"gamma": "0.99"}, r"gamma must be a number in \[0, 1\] but is '0.99'"),
+        ({"sequence_length": 2.0}, "sequence_length must be an integer"),
+        ({"out": {}}, "out must be a Batch that this replay returned, not dict"),
     ]:
         with pytest.raises(lp.SampleError, match=says):
             replay.sample(**({"batch_size": 1, "rng": rng} | changes))
+    with pytest.raises(lp.SpecError, match=r"fill_from takes a lake.*Lake\.open"):
+        replay.fill_from("lake", 1, rng=rng)
+    with pytest.raises(lp.SpecError, match="takes a dict of sources with their shares"):
+        lp.mix([replay, replay])
     with pytest.raises(lp.SampleError, match="no priorities"):
         replay.update_priorities([0], [1.0])
 
@@ -279,6 +310,7 @@ def test_after_close():
         (lambda: lp.Spec(obs={}), "no field"),
         (lambda: lp.Spec(obs=np.zeros(3)), "give a Field"),
         (lambda: lp.Spec(obs=lp.Field(()), extras={"reward": lp.Field(())}), "none of"),
+        (lambda: lp.Spec(obs=lp.Field(()), extras=["v"]), "extras is list; give a dict"),
         (lambda: lp.RowSource(np.array([None])), "array of rows"),
         (lambda: lp.Field((2**62, 30), "uint8"), "138,350,580,552,821,637,120 bytes; the most is 1 TiB"),
     ],
@@ -286,6 +318,72 @@ def test_after_close():
 def test_specs(make, says):
     with pytest.raises(lp.SpecError, match=says):
         make()
+
+
+def full() -> lp.Replay:
+    replay = lp.Replay(SPEC, 10)
+    replay.record(**step())
+    return replay
+
+
+WRITES = {
+    "open": lambda path: lp.Replay.open(path, SPEC).close(),
+    "save": lambda path: full().save(path),
+    "snapshot": lambda path: full().snapshot(path),
+    "device": lambda path: DeviceLake(path, lp.Spec(lp.Field((8,), "uint8"))).close(),
+    "pull": lambda path: lp.pull(path, "memory://nothing"),
+}
+READS = {
+    "read": lambda path: lp.Lake.open(path),
+    "repair": lp.repair,
+    "push": lambda path: lp.push(path, "memory://nothing"),
+    "follow": lambda path: lp.Replay.follow(path),
+    "run": Run.open,
+}
+
+
+@pytest.mark.parametrize("how", [*WRITES, *READS])
+def test_paths(how, tmp_path, monkeypatch):
+    """A URL and a file in place of a folder are refused, nothing is created, and ~ is the home folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "file").write_text("")
+    call = (WRITES | READS)[how]
+    for url in ("s3://b/x", Path("s3://b/x")):
+        if how not in ("read", "follow") or isinstance(url, Path):
+            with pytest.raises(
+                lp.SpecError, match=r"must be on this disk; pass a bucket as cloud='s3://b/x'"
+            ):
+                call(url)
+    for path in ("file", "file/below") if how in WRITES else ():
+        with pytest.raises(NotADirectoryError, match=r"^\[Errno 20\] file is a file, not a folder") as error:
+            call(path)
+        assert isinstance(error.value, lp.LakeError)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    with (
+        suppress(lp.CloudNotFound) if how in WRITES else pytest.raises(FileNotFoundError, match=str(tmp_path))
+    ):
+        call("~/lake")
+    assert (tmp_path / "home" / "lake" / "lake.json").exists() == (how in WRITES and how != "pull")
+    assert not (tmp_path / "~").exists()
+
+
+def test_a_folder_that_the_system_does_not_create():
+    with pytest.raises(lp.LakeNotFound, match="/proc/none cannot be created; choose another folder"):
+        lp.Replay.open("/proc/none/lake", SPEC)
+
+
+def test_opening_a_lake_that_does_not_exist_without_a_spec(tmp_path):
+    for options, says in (
+        ({}, "no lake at .*lake; pass a spec"),
+        (
+            {"cloud": f"file://{tmp_path}/bucket", "pull": "lazy"},
+            "none was pulled from file:.*bucket; pass a",
+        ),
+    ):
+        for kind in (lp.LakeNotFound, lp.SpecError):
+            with pytest.raises(kind, match=says):
+                lp.Replay.open(tmp_path / "lake", **options)
 
 
 @pytest.mark.parametrize("good_before", [0, 3])

@@ -20,6 +20,7 @@ import pytest
 import lakepond as lp
 from lakepond.adapters import trading
 from lakepond.lake.format import commits, link_notes
+from lakepond.lake.format.sealed import as_stored
 from lakepond.types import Tree, leaves, rebuild
 from reference import WORLDS, same_bytes
 
@@ -721,7 +722,7 @@ def test_a_commit_with_a_deeply_nested_note_is_intact_for_a_reader_with_a_deep_c
 ):
     """Earlier versions wrote such notes."""
     path = tmp_path / "lake"
-    monkeypatch.setattr(link_notes, "check_levels", lambda *_: None, raising=False)
+    monkeypatch.setattr(link_notes, "stored_note", as_stored)
     with lp.Replay.open(path, spec_of("vector"), capacity=100) as replay:
         record(replay, "vector", 0, 5)
         replay.commit()
@@ -734,6 +735,23 @@ def test_a_commit_with_a_deeply_nested_note_is_intact_for_a_reader_with_a_deep_c
     for calls in range(0, 960, 10):  # at any depth it is read, or the stack is what is short
         with suppress(RecursionError):
             deep(calls, lambda: commits.Commit.from_json(data, "1"))
+
+
+@pytest.mark.parametrize(
+    ("note", "says"),
+    [
+        ("text", "must be a dict, not str"),
+        ({"a": {1: 2}}, r"note\['a'\] has the key 1"),
+        ({"a": [object()]}, r"note\['a'\] is object"),
+        ({"a": np.zeros(5000)}, "up to 1,000 values"),
+    ],
+)
+def test_a_note_takes_what_json_has_and_numpy_values(tmp_path, note, says):
+    with lp.Replay.open(tmp_path / "lake", spec_of("vector"), capacity=100) as replay:
+        with pytest.raises(lp.SpecError, match=says):
+            replay.commit(note)
+        kept = replay.commit({"a": np.float32(1.5), "b": {"c": (np.arange(3), np.bool_(True))}}).note
+        assert kept == {"a": 1.5, "b": {"c": [[0, 1, 2], True]}}
 
 
 def test_saving_has_its_own_lakes(tmp_path):

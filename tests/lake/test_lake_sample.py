@@ -96,11 +96,14 @@ def test_steps_by_id_in_any_order_and_shape(both):
     assert lake.steps(np.array([[300, 301], [260, 261]])).obs["stack"].shape == (2, 2, 4, 20, 20)
     assert lake.steps(np.zeros(0, int)).obs["stack"].shape == (0, 4, 20, 20)
     with pytest.raises(
-        lp.TooFewSteps, match=r"steps 249..300 were asked for, but commit 3 of .* holds \[250, 400\)"
+        lp.TooFewSteps, match=r"step 249 is not stored any more: commit 3 of .* has the steps \[250, 400\)"
     ):
         lake.steps([300, 249])
     with pytest.raises(lp.SampleError, match="step ids are integers"):
         lake.steps([1.5])
+    for wrong in ({"n_step": 3.0}, {"beta": "0.4"}, {"gamma": float("nan")}):
+        with pytest.raises(lp.SampleError, match=f"{next(iter(wrong))} must be"):
+            lake.sample(4, **wrong)
     with pytest.raises(lp.SampleError, match="n_step=3 needs the discount"):
         lake.steps([300], n_step=3)
 

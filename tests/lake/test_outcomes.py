@@ -74,6 +74,70 @@ def test_a_folder_that_may_not_be_written_can_be_read(tmp_path):
         shutil.rmtree(folder)
 
 
+FORGOTTEN = """
+import os, sys, threading
+import numpy as np, lakepond as lp
+path, cloud, refuse = sys.argv[1], sys.argv[2] or None, sys.argv[3] == "refuse"
+start = threading.Thread.start
+def start_as_python_3_12(thread):
+    if not threading.main_thread().is_alive():
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+    start(thread)
+if refuse:
+    threading.Thread.start = start_as_python_3_12
+rng = np.random.default_rng(0)
+replay = lp.Replay.open(path, lp.Spec(obs=lp.Field((84, 84), "uint8")), 2000, cloud=cloud)
+def record(count):
+    for step in range(replay.recorded, replay.recorded + count):
+        frames = rng.integers(0, 255, (2, 84, 84), dtype=np.uint8)
+        ends = dict(terminated=False, truncated=False)
+        replay.record(obs=frames[0], action=0, reward=step, next_obs=frames[1], **ends)
+record(10)
+replay.commit(wait=False)
+if child := os.fork():
+    os.waitpid(child, 0)
+    record(590)
+"""
+
+
+@pytest.mark.parametrize("threads", ["start", "refuse"])
+@pytest.mark.parametrize("in_cloud", [False, True])
+def test_a_program_that_ends_without_close_commits_what_it_recorded(tmp_path, threads, in_cloud):
+    """8 MB of rows: several groups are compressed, by pools that start no thread at interpreter exit."""
+    lake, bucket = tmp_path / "lake", tmp_path / "bucket"
+    arguments = [lake, f"file://{bucket}" if in_cloud else "", threads]
+    program = [sys.executable, "-W", "ignore", "-c", FORGOTTEN, *map(str, arguments)]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True)
+    late = in_cloud and threads == "refuse"
+    assert ("the next push from" in ended.stderr) == late
+    assert len(ended.stderr.splitlines()) == late, ended.stderr
+    places = [lake, f"file://{bucket}"] if in_cloud and not late else [lake]
+    for place in places:
+        with lp.Lake.open(place) as opened:
+            opened.verify()
+            assert opened.steps(0, 600).reward.tolist() == list(range(600))
+
+
+def test_a_program_that_ends_says_which_steps_it_could_not_commit(tmp_path):
+    """At a full disk, and after the last reference to a replay is gone."""
+    code = """
+import sys, numpy as np, lakepond as lp
+def replay(name, **options):
+    opened = lp.Replay.open(sys.argv[1] + name, lp.Spec(obs=lp.Field((4,), "uint8")), 50, **options)
+    zero = np.zeros(4, np.uint8)
+    opened.record(obs=zero, action=0, reward=0, next_obs=zero, terminated=True, truncated=False)
+    return opened
+full = replay("/full", min_free="1000TB")
+replay("/dropped")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    dropped, full = sorted(ended.stderr.splitlines())
+    assert dropped == f"1 step was not committed to {tmp_path}/dropped: call close() or use `with`"
+    assert full.startswith(f"1 step was not committed to {tmp_path}/full: [Errno 28]")
+
+
 def test_a_replay_that_is_dropped_lets_go_of_its_lake(tmp_path):
     path = tmp_path / "lake"
     replay = lp.Replay.open(path, spec_of("vector"), capacity=50)

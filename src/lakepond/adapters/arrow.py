@@ -35,6 +35,7 @@ from lakepond.lake.format.columns import Column
 from lakepond.lake.format.sealed import strict
 from lakepond.lake.read.episodes import episode_ids
 from lakepond.lake.read.lake import Lake
+from lakepond.paths import on_disk
 from lakepond.types import Array, Batch, Spec, leaves, rebuild
 
 SPEC = b"lakepond.spec"
@@ -58,12 +59,12 @@ def to_arrow(lake: Lake, *, next_obs: bool = True) -> Any:
 def export_parquet(lake: Lake, path: str | Path, *, next_obs: bool = True) -> None:
     """Write one Parquet file, compressed with zstd; atomic."""
     open_file = partial(pq.ParquetWriter, compression="zstd", use_dictionary=False)
-    _export(to_arrow(lake, next_obs=next_obs), Path(path), open_file)
+    _export(to_arrow(lake, next_obs=next_obs), on_disk(path), open_file)
 
 
 def export_arrow(lake: Lake, path: str | Path, *, next_obs: bool = True) -> None:
     """Write one Arrow IPC file; atomic."""
-    _export(to_arrow(lake, next_obs=next_obs), Path(path), pa.ipc.new_file)
+    _export(to_arrow(lake, next_obs=next_obs), on_disk(path), pa.ipc.new_file)
 
 
 def _export(batches: Any, path: Path, open_file: Callable[[str, Any], Any]) -> None:
@@ -80,9 +81,9 @@ def _export(batches: Any, path: Path, open_file: Callable[[str, Any], Any]) -> N
 
 def import_arrow(path: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
     """Import a table that lakepond exported, Parquet or Arrow IPC, to a new lake; `progress` counts steps."""
-    refuse_existing(Path(lake))
+    refuse_existing(on_disk(lake))
     with untrusted.blaming(path, SpecError, "export it again"):
-        total, spec, batches = _opened(Path(path))
+        total, spec, batches = _opened(on_disk(path))
     done = 0
     with recording(lake, spec) as replay:
         while True:

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import d3rlpy.dataset as d3
@@ -40,7 +39,7 @@ class LakeBuffer:
     """
 
     def __init__(self, lake: Lake | str | os.PathLike[str]) -> None:
-        self.lake = lake if isinstance(lake, Lake) else Lake.open(Path(lake))
+        self.lake = lake if isinstance(lake, Lake) else Lake.open(os.fspath(lake))
         spec = self.lake.spec
         if isinstance(spec.obs, dict) or not isinstance(spec.action, Field) or spec.reward.shape:
             raise SpecError(

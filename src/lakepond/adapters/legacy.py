@@ -32,6 +32,7 @@ from lakepond.adapters.staging import refuse_existing
 from lakepond.errors import SpecError
 from lakepond.lake.files import write_path
 from lakepond.lake.read.lake import Lake
+from lakepond.paths import on_disk
 from lakepond.types import Array, Field, Spec
 
 __all__ = [
@@ -86,7 +87,7 @@ def import_legacy(path: PathLike, lake: str | Path, *, progress: Progress | None
     transition does not continue the one before it. The file's capacity is noted in the commit, so that it
     can be written back. An import that fails or is killed leaves nothing at `lake`.
     """
-    refuse_existing(Path(lake))
+    refuse_existing(on_disk(lake))
     capacity = legacy_capacity(path)
     transitions = read_legacy(path, progress=progress)
     first = next(transitions, None)
@@ -130,7 +131,7 @@ def export_legacy(
     for name in ("obs", "action"):
         if not isinstance(getattr(lake.spec, name), Field):
             raise SpecError(f"this pickle has one array as {name}; export the lake in another format.")
-    if Path(path).exists():
+    if on_disk(path).exists():
         raise SpecError(f"{path} already exists; name another file.")
     capacity = max(int(lake.commit.note.get("capacity", 0)), len(lake))
     return write_legacy(path, _transitions(lake, progress), capacity=capacity, compress=compress)
@@ -159,7 +160,7 @@ def write_legacy(
                 Pickler(out, 4).dump({"capacity": capacity, "buffer": stream})
                 plain_bytes = out.tell()
 
-    write_path(Path(path), write)
+    write_path(on_disk(path), write)
     return Written(stream.count, plain_bytes, os.stat(path).st_size)
 
 

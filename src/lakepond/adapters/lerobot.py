@@ -33,6 +33,7 @@ from lakepond.lake.files import write_bytes, write_path
 from lakepond.lake.format import description
 from lakepond.lake.format.sealed import strict
 from lakepond.lake.read.lake import Lake
+from lakepond.paths import on_disk
 from lakepond.types import Array, Field, Spec, keys_of, leaves, rebuild
 
 FILE_BYTES = 100 << 20
@@ -62,7 +63,7 @@ def export_lerobot(lake: Lake, path: str | Path, *, fps: int = 30, progress: Pro
 
     `fps`: steps per second, for the timestamps. `progress` counts steps.
     """
-    path, spec = Path(path), lake.spec
+    path, spec = on_disk(path), lake.spec
     for name, field in _names(spec).items():
         if np.dtype(field.dtype).kind not in "biuf":
             raise SpecError(
@@ -206,8 +207,8 @@ _PANDAS = {"pandas": json.dumps({"index_columns": ["task"], "column_indexes": []
 
 def import_lerobot(path: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
     """Import a dataset that `export_lerobot` wrote to a new lake."""
-    refuse_existing(Path(lake))
-    path = Path(path)
+    refuse_existing(on_disk(lake))
+    path = on_disk(path)
     with untrusted.blaming(path / "meta/info.json", SpecError, "export it again"):
         info = untrusted.read_json(path / "meta/info.json")
         if "lakepond" not in info:

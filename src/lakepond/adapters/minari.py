@@ -40,6 +40,7 @@ from lakepond.arrow_sizes import check_ipc, check_parquet
 from lakepond.errors import SpecError
 from lakepond.lake.files import write_bytes
 from lakepond.lake.read.lake import Lake
+from lakepond.paths import on_disk
 from lakepond.types import Array, Field, Spec, Tree, leaves, map_leaves
 
 VERSION = "0.5.4"
@@ -56,7 +57,7 @@ def export_minari(
     Spaces are those of the spec. Where it has none, numbers are unbounded, and an int64 scalar is a Discrete
     that ends at the highest number. `progress` counts steps.
     """
-    path, spec = Path(path), lake.spec
+    path, spec = on_disk(path), lake.spec
     data = path / "data"
     for tree in (spec.obs, spec.action):
         for name, field in leaves(tree):
@@ -168,8 +169,8 @@ def _space(spec: Tree, path: str, seen: dict[str, tuple[int, int]]) -> dict[str,
 
 def import_minari(path: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
     """Import all episodes of a Minari dataset, one after another, to a new lake."""
-    refuse_existing(Path(lake))
-    data, metadata, (obs_space, action_space) = _described(Path(path))
+    refuse_existing(on_disk(lake))
+    data, metadata, (obs_space, action_space) = _described(on_disk(path))
     total, env_spec = metadata.get("total_episodes"), metadata.get("env_spec")
 
     def spec(first: Episode) -> Spec:
@@ -201,7 +202,7 @@ def read_minari(path: str | Path) -> Iterator[Episode]:
     `infos` with one value per step, or one more, become extras; anything else in them is left out. A dataset
     that is damaged, or whose HDF5 file refers to another file, raises `SpecError`.
     """
-    data, metadata, (obs_space, action_space) = _described(Path(path))
+    data, metadata, (obs_space, action_space) = _described(on_disk(path))
     jpeg = bool(metadata.get("jpeg_encoding", True))
     form = metadata.get("data_format", "hdf5")
     if form not in ("arrow", "hdf5", "parquet"):

@@ -27,6 +27,7 @@ from lakepond.adapters.episodes import (
 from lakepond.errors import SpecError
 from lakepond.lake.files import write_path
 from lakepond.lake.read.lake import Lake
+from lakepond.paths import on_disk
 from lakepond.types import Array, Tree, keys_of, leaves
 
 OTHER = ("reward", "terminated", "truncated", "stream", "step_id")
@@ -35,8 +36,8 @@ OTHER = ("reward", "terminated", "truncated", "stream", "step_id")
 def export_npz(lake: Lake, folder: str | Path, *, progress: Progress | None = None) -> int:
     """Write the episodes one by one, each file atomically; return their number. `progress` counts steps."""
     count = 0
-    for number, _, episode in exporting(lake, Path(folder), progress):
-        write_path(Path(folder) / f"{number:06d}.npz", partial(_save, _named(episode)))
+    for number, _, episode in exporting(lake, on_disk(folder), progress):
+        write_path(on_disk(folder) / f"{number:06d}.npz", partial(_save, _named(episode)))
         count = number + 1
     return count
 
@@ -61,7 +62,7 @@ def _named(episode: Episode) -> dict[str, Array]:
 
 def import_npz(folder: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
     """Import every .npz file of a folder, in the order of their names, as an episode of a new lake."""
-    total = sum(1 for _ in Path(folder).glob("*.npz"))
+    total = sum(1 for _ in on_disk(folder).glob("*.npz"))
     return import_episodes(read_npz(folder), lake, total=total, progress=progress)
 
 
@@ -72,7 +73,7 @@ def read_npz(folder: str | Path) -> Iterator[Episode]:
     file without `terminated`, `done` is used instead. Any other array with one value per step is an extra. A
     file that is damaged or lacks an array raises `SpecError`, which names it. Nothing is unpickled.
     """
-    files = sorted(Path(folder).glob("*.npz"))
+    files = sorted(on_disk(folder).glob("*.npz"))
     if not files:
         raise SpecError(f"{folder} has no .npz files; each is to be one episode.")
     for file in files:

@@ -21,6 +21,7 @@ from lakepond.adapters.cloud_sync import CloudSync
 from lakepond.adapters.legacy import legacy_capacity, read_legacy
 from lakepond.errors import RecordError, SpecError, TooFewSteps
 from lakepond.lake.read.lake import Lake
+from lakepond.paths import on_disk
 from lakepond.replay import Replay
 from lakepond.types import Array, Batch, Field, Spec
 
@@ -144,7 +145,7 @@ class ReplayBuffer:
         """
         if self.replay is None:
             raise TooFewSteps("the buffer is empty; there is nothing to save.")
-        path = Path(file_path)
+        path = on_disk(file_path)
         old = path.with_name(path.name + ".old")
         if path.is_file():
             if old.exists():
@@ -164,7 +165,7 @@ class ReplayBuffer:
 
         Pickles are read in pieces, by a reader that builds only NumPy data. Options: those of the class.
         """
-        path = Path(file_path)
+        path = on_disk(file_path)
         options = {"device": device, "min_size": min_size, "seed": seed}
         if path.is_dir():
             with Lake.open(path) as lake:

@@ -27,6 +27,7 @@ from lakepond.lake.format import commits, description
 from lakepond.lake.format.snapshots import commits_named
 from lakepond.lake.read.catalog import Catalog, new_files
 from lakepond.lake.write.retention import CHECKPOINT, check_kept, checkpointed, commit_of_state
+from lakepond.paths import on_disk
 
 log = logging.getLogger("lakepond")
 DAY = 24 * 3600.0
@@ -99,8 +100,8 @@ def gc(
         raise SpecError(f"keep_snapshots must be at least 0, but is {keep_snapshots!r}.")
     store = Store(Cloud.of(cloud))
     chains = patiently(lambda: _chains(store), for_seconds=1.0, cap=store.cloud.retry_cap)
-    checkpoints = _of_checkpoints(store.cloud, None if lake is None else Path(lake))
-    files = set() if lake is None else _files_of(Path(lake), store)
+    checkpoints = _of_checkpoints(store.cloud, None if lake is None else on_disk(lake))
+    files = set() if lake is None else _files_of(on_disk(lake), store)
     snapshots = Snapshots(store)
     now = time.time() if dry_run else leases.server_time(store)
     deleted = snapshots.collect(keep_snapshots, older_than, now, dry_run)

@@ -69,14 +69,20 @@ class Pusher:
         with self._change:
             if self._stop:
                 raise CloudError(f"the connection to {self.cloud} is closed; open the replay again to push.")
+            exiting = None
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="lakepond-push", daemon=True)
-                thread.start()  # may fail; the next push tries again
-                self._thread = thread
+                try:
+                    thread.start()  # may fail; the next push tries again
+                    self._thread = thread
+                except RuntimeError as error:
+                    exiting = str(error)
+                    if "interpreter shutdown" not in exiting:
+                        raise
             if self._asked == self._served:
                 self._asked_at = time.monotonic()
             self._asked += 1
-            self._failed, self._error = False, None
+            self._failed, self._error = False, exiting
             self._uploader.forget_failures()
             self._change.notify_all()
 

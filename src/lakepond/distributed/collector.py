@@ -32,6 +32,7 @@ from lakepond.lake.files import make_folders
 from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.lock import WriterLock
+from lakepond.paths import on_disk
 from lakepond.replay import Replay
 from lakepond.runs.status import COLLECTOR_NOTE
 from lakepond.types import Field, Spec, Tree, leaves, map_leaves, rebuild
@@ -383,9 +384,9 @@ def _open(
             with ExitStack() as stack:
                 temporary, how = None, dict[str, Any]()
                 if not isinstance(lake, Cloud):
-                    home = Path(lake)
+                    home = on_disk(lake)
                 else:
-                    home = (_temporary_folder(lake) if folder is None else Path(folder)) / name
+                    home = (_temporary_folder(lake) if folder is None else on_disk(folder)) / name
                     how = {"cloud": lake, "local_budget": LOCAL_BYTES}
                     if folder is None:
                         temporary = _Temporary(home)

@@ -34,6 +34,7 @@ from lakepond.distributed.collector import (
 from lakepond.errors import CloudError, ClusterError
 from lakepond.flow.following import positions
 from lakepond.formats import parse_seconds
+from lakepond.paths import on_disk
 from lakepond.types import Spec
 
 log = logging.getLogger("lakepond")
@@ -419,7 +420,7 @@ class _Place:
     def of(cls, lake: str | Path | Cloud) -> Self:
         if isinstance(lake, Cloud):
             return cls(str(lake), dict(vars(lake)))
-        return cls(str(lake) if "://" in str(lake) else str(Path(lake).absolute()))
+        return cls(str(lake) if "://" in str(lake) else str(on_disk(lake).absolute()))
 
     @property
     def bucket(self) -> str | None:

@@ -17,6 +17,7 @@ from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.read.lake import Lake, newest_intact
+from lakepond.paths import lake_folder
 
 log = logging.getLogger("lakepond")
 
@@ -32,7 +33,7 @@ def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, laz
     lake or conflicting commits, `CloudCorrupt` if a downloaded file does not match its checksum, and
     `CloudUnreachable` without network.
     """
-    path, cloud = Path(path), Cloud.of(cloud)
+    path, cloud = lake_folder(path), Cloud.of(cloud)
     store = Store(cloud)
     chains = chain_names(store) or [""]  # which raises if no lake exists
     if commit is not None and len(chains) > 1:

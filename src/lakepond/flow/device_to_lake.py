@@ -23,8 +23,7 @@ from lakepond.closing import close_after
 from lakepond.errors import LakeNotFound, SpecError
 from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit, Start
-from lakepond.lake.format.link_notes import check_note
-from lakepond.lake.format.sealed import as_stored
+from lakepond.lake.format.link_notes import stored_note
 from lakepond.lake.format.tracks import Layout
 from lakepond.lake.read.assemble import batch_of
 from lakepond.lake.read.lake import Lake, commit_to_follow
@@ -32,6 +31,7 @@ from lakepond.lake.write import writer as lake_writer
 from lakepond.lake.write.commit_queue import Background
 from lakepond.lake.write.disk_guard import parse_bytes
 from lakepond.lake.write.handover import HandOver, Windows
+from lakepond.paths import lake_folder
 from lakepond.types import Array, Spec
 
 PIECE_BYTES = 8 << 20
@@ -73,7 +73,7 @@ class DeviceLake:
         max_steps: older steps are dropped; keep_last: newest commits that are kept besides those of
         checkpoints, None: all; min_free: free disk space below which nothing is written, like "1GB".
         """
-        path = Path(path)
+        path = lake_folder(path)
         if (path / description.NAME).exists():
             if description.read(path) != spec:
                 raise SpecError(f"{path} was created with a different spec; choose another folder.")
@@ -105,8 +105,7 @@ class DeviceLake:
         Raises `SpecError` if a ring no longer holds all of these steps or their rows.
         """
         self._background.check()
-        check_note(note or {})
-        stored = as_stored(note or {})
+        stored = stored_note({} if note is None else note)
         length, declared = self.spec.obs.stack, self.spec.obs.row_layout
         starts: list[Array] = []
         columns: list[dict[str, Array]] = []

@@ -12,6 +12,7 @@ from lakepond.cloud.status import UploadStatus, together
 from lakepond.cloud.store import Store
 from lakepond.lake import writers
 from lakepond.lake.format import commits, description
+from lakepond.paths import on_disk
 
 
 def push(path: str | Path, cloud: str | Cloud, *, timeout: float = 3600.0) -> UploadStatus:
@@ -21,7 +22,7 @@ def push(path: str | Path, cloud: str | Cloud, *, timeout: float = 3600.0) -> Up
     timeout: maximum seconds; the upload resumes with the next call. Raises `LakeNotFound` if `path` is not a
     lake. Errors of the cloud are retried and reported in `UploadStatus.last_error`.
     """
-    path, cloud, until = Path(path), Cloud.of(cloud), time.monotonic() + timeout
+    path, cloud, until = on_disk(path), Cloud.of(cloud), time.monotonic() + timeout
     description.read(path)
     store = Store(cloud)
     done: list[UploadStatus] = []

@@ -37,6 +37,11 @@ class Mixture:
     """Draws batches from several sources, see `mix`. Thread-safe like its sources; it owns none of them."""
 
     def __init__(self, sources: Mapping[Any, float], seed: int | None = None) -> None:
+        if not isinstance(sources, Mapping):
+            raise SpecError(
+                f"lp.mix takes a dict of sources with their shares, like {{replay: 0.75, lake: 0.25}}, not "
+                f"{type(sources).__name__}."
+            )
         self.sources: list[Any] = list(sources)
         """in the order of `batch.extras["source"]`"""
         if not self.sources:
@@ -92,9 +97,7 @@ class Mixture:
         """
         if "out" in options:
             raise SampleError("a mixture has no arrays to write to; omit out.")
-        given: dict[str, Any] = {"n_step": 1, "gamma": None, "sequence_length": None, "replace": True}
-        given |= {name: value for name, value in options.items() if name in given}
-        check_arguments(batch_size, **given)
+        check_arguments(batch_size, beta=beta, **options)
         rng = self._rng if rng is None else rng
         check_generator(rng)
         if beta is not None and not any(map(_has_priorities, self.sources)):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from lakepond.closing import close_after
 from lakepond.errors import LakeError, LakepondError, ReplayClosed, SpecError
 from lakepond.flow.sampler import Sampler
+from lakepond.paths import lake_folder
 from lakepond.pond import Pond
 from lakepond.types import Spec
 
@@ -51,7 +52,7 @@ class Persistent(Sampler):
         """
         from lakepond.flow.pond_and_lake import save_to
 
-        path = Path(path)
+        path = lake_folder(path)
         self._check_open()
         if self._outflow is None:
             self._outflow = save_to(self._pond, path, codec, MERGE_AFTER, self._rng)
@@ -73,7 +74,7 @@ class Persistent(Sampler):
         """
         from lakepond.flow.pond_and_lake import write_snapshot
 
-        return write_snapshot(self._pond, Path(path), codec, self._rng, self._saved_note())
+        return write_snapshot(self._pond, lake_folder(path), codec, self._rng, self._saved_note())
 
     def _saved_note(self) -> dict[str, Any]:
         alpha = getattr(self._pond.priorities, "alpha", None)
@@ -87,20 +88,19 @@ class Persistent(Sampler):
         """Write all steps recorded since the last commit to the lake, and return the new commit.
 
         note: JSON-serialisable data that is stored with the commit. A number that is not finite is stored as
-        the string "NaN", "Infinity" or "-Infinity"; `Commit.note` has the stored form.
+        the string "NaN", "Infinity" or "-Infinity", a NumPy scalar as a number and an array of up to 1,000
+        values as a list; `Commit.note` has the stored form.
         wait: return when the commit is durable. With `wait=False` the call returns a future after a few
         milliseconds and the steps are written in the background. Steps that cannot be written, for example
         because the disk is full, stay in memory and are part of the next commit.
 
         Raises `LakeError` if the replay has no lake, `ReplayClosed` after `close()`, `SpecError` for a note
-        that is nested deeper than 100 levels or has a key that lakepond uses itself; with `wait`, `LakeFull`
-        for a full disk or an exceeded quota.
+        of other types, that is nested deeper than 100 levels or that has a key that lakepond uses itself;
+        with `wait`, `LakeFull` for a full disk or an exceeded quota.
         """
-        from lakepond.lake.format.link_notes import check_note
-        from lakepond.lake.format.sealed import as_stored
+        from lakepond.lake.format.link_notes import stored_note
 
-        check_note(note or {})
-        stored = as_stored(note or {})  # raises now for what cannot be written later
+        stored = stored_note({} if note is None else note)  # raises now for what cannot be written later
         done = self._on_disk().commit(stored)
         return done.result() if wait else done
 

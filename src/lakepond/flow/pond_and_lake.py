@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from lakepond import forks
-from lakepond.errors import LakeCorrupt, RecordError, ReplayClosed, SpecError
+from lakepond.errors import LakeCorrupt, NoLakeToOpen, RecordError, ReplayClosed, SpecError
 from lakepond.flow import lake_to_pond
 from lakepond.flow.link_notes import link_note
 from lakepond.flow.pond_to_lake import Handed, copy_of, hand_over
@@ -61,6 +61,8 @@ class Outflow:
         self._handed = Handed(writer.next_rows(), writer.sources())
         self._ends: dict[int, tuple[bool, bool]] = {}  # flags of steps that changed after their hand-over
         self._committed_links = link_note(pond)
+        if cloud is not None:  # before the other one, so that it is called after it
+            weakref.finalize(self, _push_at_exit, weakref.ref(self))
         self.background = Background(writer, keeps_all=keeps_all)
         self.lock = threading.RLock()
         """held while steps are submitted for a commit; nothing is recorded meanwhile"""
@@ -70,7 +72,7 @@ class Outflow:
         self._asked_for: int | None = None  # the newest commit that `commit_and_push` has pushed
         if cloud is not None:
             cloud.wait_with(self.background.wait_for_jobs)
-        self.background.drop_with(self, lambda: pond.recorded)
+        self.background.drop_with(self, lambda: pond.recorded, self.submit_the_rest)
         forks.register(self)
 
     def restart_in_child(self) -> None:
@@ -114,10 +116,16 @@ class Outflow:
 
     def commit_the_rest(self) -> None:
         """Make all steps durable, if all are kept."""
+        if (done := self.submit_the_rest()) is not None:
+            done.result()
+
+    def submit_the_rest(self) -> Future[Commit] | None:
+        """Submit all steps that were not submitted, if all are kept; None: there is nothing to submit."""
         self.background.check()
         is_new = self.background.taken < self._pond.recorded or bool(self._ends)
         if self.background.keeps_all and (is_new or link_note(self._pond) != self._committed_links):
-            self.commit({}).result()
+            return self.commit({})
+        return None
 
     def end(self, stream: int, *, terminated: bool, truncated: bool) -> int:
         """`Pond.end`; the next commit updates the flags of a step that was already submitted."""
@@ -202,6 +210,14 @@ class Outflow:
             self._cloud.committed()
 
 
+def _push_at_exit(dropped: weakref.ref[Outflow]) -> None:
+    """Push the last commit when the interpreter exits, as `close` does, unless it was closed."""
+    outflow = dropped()
+    if outflow is not None and not outflow.ended.is_set() and not outflow.background.forked:
+        assert outflow._cloud is not None
+        outflow._cloud.close()
+
+
 def _push_every(outflow: weakref.ref[Outflow], seconds: float) -> None:
     """Until the replay is closed or dropped. Errors are logged, once for each reason until a success."""
     reasons = Reasons()
@@ -224,12 +240,16 @@ def _push_every(outflow: weakref.ref[Outflow], seconds: float) -> None:
             return
 
 
-def find_or_make(path: Path, spec: Spec | None) -> Spec:
-    """The spec of the lake at a path; the lake is created for `spec` if there is none."""
+def find_or_make(path: Path, spec: Spec | None, cloud: Cloud | None = None) -> Spec:
+    """The spec of the lake at a path; the lake is created for `spec` if there is none.
+
+    `cloud`: where none was pulled from, for the message.
+    """
     if spec is not None and not (path / description.NAME).exists():
         create(path, description.describe(spec))
     elif spec is None and not (path / description.NAME).exists():
-        raise SpecError(f"there is no lake at {path}; pass a spec to create one.")
+        where = path if cloud is None else f"{path}, and none was pulled from {cloud}"
+        raise NoLakeToOpen(f"found no lake at {where}; pass a spec to create one.")
     known = description.read(path)
     if spec is not None and spec != known:
         raise SpecError(

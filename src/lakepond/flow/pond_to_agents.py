@@ -180,6 +180,8 @@ def _tree(spec: Tree, values: list[Any]) -> Tree:
 
 def _arrays_of(out: Batch) -> dict[str, Array]:
     """The arrays of a batch by path."""
+    if not isinstance(out, Batch):
+        raise SampleError(f"out must be a Batch that this replay returned, not {type(out).__name__}.")
     given: dict[str, Array] = {}
     for name, value in out._asdict().items():
         if type(value) is ndarray:

@@ -16,7 +16,7 @@ from lakepond.flow.pond_to_agents import Delivery
 from lakepond.forks import ThreadPool
 from lakepond.pond import Pond
 from lakepond.sampling import draw
-from lakepond.sampling.arguments import check_arguments, check_generator, check_ids, check_n_step
+from lakepond.sampling.arguments import check_arguments, check_count, check_generator, check_ids, check_n_step
 from lakepond.sampling.batches import batches
 from lakepond.types import Array, Batch
 
@@ -82,7 +82,7 @@ class Sampler:
             )
         pond = self._pond
         rng = self._generator(rng)
-        check_arguments(batch_size, n_step, gamma, sequence_length, replace)
+        check_arguments(batch_size, n_step, gamma, sequence_length, replace, beta)
         if beta is not None and not self.prioritized:
             raise SampleError("beta needs priorities; create the replay with Replay(..., alpha=0.6).")
 
@@ -139,6 +139,7 @@ class Sampler:
 
     def recent(self, count: int, *, stream: int | None = None, out: Batch | None = None) -> Batch:
         """Return the newest `count` steps, of all streams or of one, oldest first; `out` as in `sample`."""
+        check_count("count", count)
         return self._delivery.batch(lambda: self._newest(count, stream), out=out, pool=self._pool)
 
     def _newest(self, count: int, stream: int | None) -> Array:
@@ -154,7 +155,7 @@ class Sampler:
                 raise UnknownStream(
                     f"no live step belongs to stream {stream!r}; the live streams are {live}."
                 )
-        if not 1 <= count == len(found):
+        if count != len(found):
             raise TooFewSteps(f"{count:,} recent steps were requested, but {len(found):,} are stored.")
         return found
 

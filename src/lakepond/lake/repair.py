@@ -25,6 +25,7 @@ from lakepond.lake.read.reader import Head, LakeReader
 from lakepond.lake.read.verify import Check, FileChecks, rows_first, run_all
 from lakepond.lake.read.weights import never_recorded
 from lakepond.lake.write.disk_guard import named_errors
+from lakepond.paths import on_disk
 from lakepond.types import Spec
 
 log = logging.getLogger("lakepond")
@@ -48,7 +49,7 @@ def repair(path: str | Path, *, progress: Callable[[int, int], None] | None = No
     `LakeLocked` while a process writes it, `LakeTooNew` if a later version wrote a part of it, and OSError,
     before anything is moved, if a file cannot be read for a reason that may pass, as too many open files.
     """
-    path = Path(path)
+    path = on_disk(path)
     spec = description.read(path)
     homes = {writer: writers.home(path, writer) for writer in writers.names(path)}
     with named_errors(path, rest="nothing was deleted"), ExitStack() as locks:

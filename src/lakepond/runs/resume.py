@@ -30,6 +30,7 @@ from lakepond.lake.format.names import folder_of
 from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.read.lake import Lake
+from lakepond.paths import on_disk
 from lakepond.runs.checkpoints import Checkpoint, Checkpoints
 from lakepond.runs.run import CONFIG, METRICS, WORKERS, Run
 
@@ -76,7 +77,7 @@ class Resume:
 
     def find(self, folder: str | Path) -> None:
         """`RunNotFound` if there must be a run in `folder` and there is none; before anything is created."""
-        folder = Path(folder)
+        folder = on_disk(folder)
         if self.start_over and self.required:
             raise ConfigError("--resume and --start-over exclude each other; give one of them.")
         if self.required and not (folder / CONFIG).is_file():

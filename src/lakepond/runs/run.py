@@ -14,6 +14,7 @@ from lakepond.errors import LakeLocked, RunCorrupt, RunLocked, RunMismatch, RunN
 from lakepond.lake.files import make_folders, sync_folder, write_bytes
 from lakepond.lake.format.sealed import as_stored, strict
 from lakepond.lake.lock import WriterLock
+from lakepond.paths import on_disk
 from lakepond.runs import metrics, session, settings
 from lakepond.runs.checkpoints import Checkpoint, Checkpoints
 from lakepond.runs.metrics import Logger, Metrics
@@ -65,7 +66,7 @@ class Run:
         run (how long it runs, how much it prints), which then become the run's own. `prepare` is called with
         the folder once this process holds its lock and before anything is written; it may raise to refuse.
         """
-        folder = Path(folder)
+        folder = on_disk(folder)
         make_folders(folder)
         try:
             lock = WriterLock(folder / LOCK)
@@ -104,7 +105,7 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         """The run in `folder`, to read; a process may be training it at the same time."""
-        folder = Path(folder)
+        folder = on_disk(folder)
         return cls(folder, _read(folder))
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:

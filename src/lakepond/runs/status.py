@@ -25,6 +25,7 @@ from lakepond.lake import elsewhere, writers
 from lakepond.lake.format import commits
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.read.lake import Lake
+from lakepond.paths import on_disk
 from lakepond.runs import metrics
 from lakepond.runs.run import CONFIG, Run
 from lakepond.types import Spec
@@ -153,7 +154,7 @@ class RunFiles(NamedTuple):
 
 def look(path: str | Path) -> RunStatus:
     """The status of the run or lake in a folder; `RunNotFound` if there is neither."""
-    folder = Path(path)
+    folder = on_disk(path)
     if not folder.exists():
         raise RunNotFound(f"{folder} does not exist; `lakepond ls` lists the runs and lakes below a folder.")
     run = Run.open(folder) if (folder / CONFIG).is_file() else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,39 +12,69 @@ from lakepond.errors import SampleError, TooFewSteps
 from lakepond.types import Array
 
 
-def check_arguments(
-    batch_size: int, n_step: int, gamma: float | None, sequence_length: int | None, replace: bool
+def check_count(name: str, value: object) -> None:
+    """Refuse anything but an integer of at least 1."""
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise SampleError(f"{name} must be an integer, at least 1, but is {value!r}.")
+
+
+def check_number(
+    name: str, value: Any, most: float = math.inf, refuse: type[Exception] = SampleError
 ) -> None:
-    """Refuse invalid arguments of `sample`."""
-    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise SampleError(f"batch_size must be an integer, at least 1, but is {batch_size!r}.")
+    """Refuse anything but a finite number of at least 0 and at most `most`."""
+    try:
+        valid = 0 <= value <= most and value < math.inf
+    except (TypeError, ValueError):  # a string, an array
+        valid = False
+    if not valid:
+        what = "a finite number, at least 0," if most == math.inf else f"a number in [0, {most:g}]"
+        raise refuse(f"{name} must be {what} but is {value!r}.")
+
+
+def check_arguments(
+    batch_size: int,
+    n_step: int = 1,
+    gamma: float | None = None,
+    sequence_length: int | None = None,
+    replace: bool = True,
+    beta: float | None = None,
+    **_: object,
+) -> None:
+    """Refuse invalid arguments of `sample`; others are ignored."""
+    check_count("batch_size", batch_size)
     check_n_step(n_step, gamma)
-    if sequence_length is not None and (sequence_length < 1 or n_step > 1 or not replace):
-        raise SampleError(
-            f"sequence_length must be at least 1, without n_step and replace, but is {sequence_length} with "
-            f"n_step={n_step}, replace={replace}; compute returns from the sequence."
-        )
+    if beta is not None:
+        check_number("beta", beta)
+    if sequence_length is not None:
+        check_count("sequence_length", sequence_length)
+        if n_step > 1 or not replace:
+            raise SampleError(
+                f"sequence_length must be without n_step and replace, but is {sequence_length} with "
+                f"n_step={n_step}, replace={replace}; compute returns from the sequence."
+            )
 
 
 def check_n_step(n_step: int, gamma: float | None) -> None:
     """Refuse an invalid number of steps or discount."""
-    if n_step < 1 or (gamma is not None and not 0 <= gamma <= 1):
-        raise SampleError(f"n_step must be at least 1 and gamma in [0, 1], but are {n_step} and {gamma}.")
+    check_count("n_step", n_step)
+    if gamma is not None:
+        check_number("gamma", gamma, 1)
     if n_step > 1 and gamma is None:
         raise SampleError(f"n_step={n_step} needs the discount of one step; pass gamma=0.99, say.")
 
 
 def check_ids(ids: Array, n_step: int, oldest: int, recorded: int, where: str) -> Array:
     """Step ids as int64; refused unless all of them are in [oldest, recorded). `where`: who has the steps."""
-    if ids.dtype.kind not in "iu":
+    if ids.dtype.kind not in "iu" and ids.size:  # an empty list is an array of float64
         raise SampleError(f"step ids are integers, not {ids.dtype.name}{list(ids.shape)}.")
     if n_step > 1 and ids.ndim != 1:
         raise SampleError(f"n-step returns take a list of step ids, not the shape {list(ids.shape)}.")
-    if ids.size and (ids.min() < oldest or ids.max() >= recorded):
-        raise TooFewSteps(
-            f"steps {ids.min()}..{ids.max()} were asked for, but {where} holds [{oldest}, {recorded}); "
-            "older ones have been evicted."
-        )
+    if ids.size and ((first := ids.min()) < oldest or ids.max() >= recorded):
+        if ids.max() >= recorded:
+            wrong = f"step {ids.max()} was never recorded"
+        else:
+            wrong = f"step {first} is not valid" if first < 0 else f"step {first} is not stored any more"
+        raise TooFewSteps(f"{wrong}: {where} has the steps [{oldest}, {recorded}).")
     return ids.astype(np.int64)
 
 

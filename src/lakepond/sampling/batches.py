@@ -33,8 +33,7 @@ def batches(
     check_generator(rng)
     if num_batches is not None and num_batches < 0:
         raise SampleError(f"num_batches must be at least 0, or None for no end, but is {num_batches}.")
-    given = {"n_step": 1, "gamma": None, "sequence_length": None, **options}
-    check_arguments(batch_size, given["n_step"], given["gamma"], given["sequence_length"], ids is None)
+    check_arguments(batch_size, **{**options, "replace": ids is None})
     rounds = iter(numbers() if num_batches is None else range(num_batches))
     if ids is None:
         return (sample(batch_size, rng=rng, **options) for _ in rounds)

@@ -45,6 +45,7 @@ from lakepond.errors import ConfigError, LakeLocked, RunCorrupt, RunLocked
 from lakepond.lake.files import write_bytes
 from lakepond.lake.format.sealed import as_stored, strict
 from lakepond.lake.lock import WriterLock
+from lakepond.paths import on_disk
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.settings import as_json, flat, renamed
@@ -203,7 +204,7 @@ def run(
     tell: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Do every run that is not done, and return how many are still being done by others."""
-    folder = Path(folder)
+    folder = on_disk(folder)
     check_limits(config, LIMITS)
     todo = jobs(config, folder)
     for job in todo:

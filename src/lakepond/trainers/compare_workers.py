@@ -29,6 +29,7 @@ from lakepond.distributed.workers import Workers
 from lakepond.errors import CloudError, CloudNotFound, ClusterError, RunCorrupt
 from lakepond.lake.files import write_bytes
 from lakepond.lake.format.sealed import strict
+from lakepond.paths import on_disk
 from lakepond.runs.copies import is_run_in_cloud, pull_run, push_run
 from lakepond.runs.metrics import Logger
 from lakepond.trainers import compare, programs
@@ -106,7 +107,7 @@ def run(
     address: "local", "auto" or host:port of a Ray cluster. cloud: URL of a bucket for the runs; the folder
     then has their results only. Raises `ClusterError` if runs have failed, after all others are done.
     """
-    folder = Path(folder).absolute()
+    folder = on_disk(folder).absolute()
     check_limits(config, compare.LIMITS)
     jobs = compare.jobs(config, folder)
     for job in jobs:

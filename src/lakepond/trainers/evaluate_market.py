@@ -44,6 +44,7 @@ from lakepond.envs.market_rules import REASONS, Rules
 from lakepond.errors import RunCorrupt, RunMismatch
 from lakepond.lake.files import write_bytes
 from lakepond.lake.format.sealed import strict
+from lakepond.paths import on_disk
 from lakepond.runs import Run, settings
 from lakepond.trainers.erl import Config, open_market
 from lakepond.trainers.market_rollout import play
@@ -288,7 +289,7 @@ RESULT = "result.json"
 
 def folder_of(run: str | Path, part: Part) -> Path:
     """Where an evaluation is recorded."""
-    return Path(run) / "evaluation" / part
+    return on_disk(run) / "evaluation" / part
 
 
 def recorded(run: str | Path, part: Part) -> dict[str, Any] | None:

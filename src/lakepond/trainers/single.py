@@ -42,6 +42,7 @@ from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.read.lake import Lake
+from lakepond.paths import on_disk
 from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
@@ -336,7 +337,7 @@ def run(
     `config` on, each as a run in `folder/seed-<number>`; returns the metrics of each, by that name.
     """
     how = Resume(required=resume or resume_from is not None, number=resume_from, start_over=start_over)
-    configs = {Path(folder): config} if seeds is None else of_seeds(config, Path(folder), seeds)
+    configs = {on_disk(folder): config} if seeds is None else of_seeds(config, on_disk(folder), seeds)
     for place in configs:
         how.find(place)
     pqn = build(config)

@@ -9,6 +9,7 @@ from typing import Any
 
 from lakepond.adapters.notes import newest_noted
 from lakepond.errors import ForkedReplay, LakeNotFound, SpecError
+from lakepond.paths import on_disk
 from lakepond.replay import Replay
 
 NOTE = "sb3"
@@ -58,7 +59,7 @@ def over_lake(path: str, settings: dict[str, Any], about: dict[str, Any], *, com
     second buffer in `load` and in `load_replay_buffer`. If that buffer is at the same commit and has the same
     settings, its replay is taken over, without reading.
     """
-    key = Path(path).resolve()
+    key = on_disk(path).resolve()
     before = _open_lakes.pop(key, None)
     if before is not None and not before.stopped:
         last = before.commit()

@@ -15,6 +15,7 @@ from lakepond.adapters.notes import newest_noted
 from lakepond.adapters.torchrl.keys import NOTE, PIECE_BYTES, Keys, positions_of, record_steps
 from lakepond.errors import LakepondError, RecordError, SpecError
 from lakepond.lake.read.lake import Lake
+from lakepond.paths import on_disk
 from lakepond.replay import Replay
 from lakepond.types import Array
 
@@ -51,7 +52,7 @@ class LakeCheckpointer(StorageCheckpointerBase):
 
     def dumps(self, storage: Any, path: Any) -> None:
         """Write the steps of a storage to the lake `path`/lake."""
-        folder = Path(path) / "lake"
+        folder = on_disk(path) / "lake"
         data = _tensordict_of(storage)
         size = int(data.shape[0])
         streams = data[0].numel() if data.ndim > 1 else 1
@@ -101,7 +102,7 @@ class LakeCheckpointer(StorageCheckpointerBase):
 
     def loads(self, storage: Any, path: Any) -> None:
         """Read the newest checkpoint of `path` into a storage."""
-        with _newest_checkpoint(Path(path) / "lake") as lake:
+        with _newest_checkpoint(on_disk(path) / "lake") as lake:
             note = lake.commit.note
             keys = Keys.from_note(note[NOTE], lake.spec)
             length, cursor, shape = note[LENGTH], note["cursor"], note["shape"]

@@ -26,6 +26,7 @@ from lakepond.adapters.torchrl.keys import NOTE, Keys, positions_of, record_step
 from lakepond.errors import LakeError, RecordError, SpecError
 from lakepond.lake.format.link_notes import cleared_before
 from lakepond.lake.read.lake import Lake
+from lakepond.paths import on_disk
 from lakepond.replay import Replay
 from lakepond.types import Array
 
@@ -105,7 +106,7 @@ class ReplayStorage(StepsStorage):
 
     def __init__(self, max_size: int, path: str | os.PathLike[str] | None = None) -> None:
         super().__init__(int(max_size))
-        self._path = None if path is None else Path(path)
+        self._path = None if path is None else on_disk(path)
         self._keys: Keys | None = None
         self._replay: Replay | None = None
         self._base = 0
@@ -248,7 +249,7 @@ class LakeStorage(StepsStorage):
     """
 
     def __init__(self, lake: Lake | str | os.PathLike[str]) -> None:
-        self.lake = lake if isinstance(lake, Lake) else Lake.open(Path(lake))
+        self.lake = lake if isinstance(lake, Lake) else Lake.open(os.fspath(lake))
         super().__init__(len(self.lake))
         self.initialized = True
         self._keys = Keys.of_lake(self.lake)

@@ -24,6 +24,7 @@ from lakepond.lake.format import commits, description, snapshots
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.lock import CommitLock
 from lakepond.lake.read.lake import Lake, check_files, newest_intact
+from lakepond.paths import on_disk
 from lakepond.types import Spec
 
 log = logging.getLogger("lakepond")
@@ -102,11 +103,11 @@ def chains_at(place: str | Path | Cloud, cache: str | Path | None = None) -> Cha
     Raises `LakeNotFound` if there is none, `SpecError` if the URL is not valid.
     """
     if not isinstance(place, Cloud) and "://" not in str(place):
-        return LocalChains(Path(place))
+        return LocalChains(on_disk(place))
     from lakepond.flow.following.cloud_chains import CloudChains
 
     return CloudChains(
-        place if isinstance(place, Cloud) else str(place), None if cache is None else Path(cache)
+        place if isinstance(place, Cloud) else str(place), None if cache is None else on_disk(cache)
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from contextlib import suppress
 from functools import cache
 from typing import BinaryIO
 
@@ -120,9 +121,10 @@ class Tally:
         if unhashed > UNHASHED_BYTES:
             self.hash_pending()
         elif unhashed >= PIECE_BYTES and (self._hashing is None or not self._hashing.is_alive()):
-            self._hashing = threading.Thread(target=self._hash, args=(self._unhashed,))
-            self._hashing.start()
-            self._unhashed = []
+            hashing = threading.Thread(target=self._hash, args=(self._unhashed,))
+            with suppress(RuntimeError):  # at interpreter exit, or no thread can be started: hashed later
+                hashing.start()
+                self._hashing, self._unhashed = hashing, []
         while data:
             data = data[self._file.write(data) :]  # an unbuffered file takes a part at a time
 

@@ -15,19 +15,46 @@ import numpy as np
 
 from lakepond.errors import LakeCorrupt, SpecError
 from lakepond.lake.format.commits import Commit
-from lakepond.lake.format.sealed import check_levels
+from lakepond.lake.format.sealed import as_stored, check_levels
 from lakepond.types import STREAM_MAX, Array
 
 CUT_STREAMS, ALONE_STEPS, ENDED_STEPS = "cut_streams", "alone_steps", "ended_steps"
 CLEARED_BEFORE = "cleared_before"
+MOST_VALUES = 1000
+"""of one array in a note"""
 OWN_KEYS = frozenset((CUT_STREAMS, ALONE_STEPS, ENDED_STEPS, CLEARED_BEFORE))
 
 
-def check_note(note: Mapping[str, Any]) -> None:
-    """Raise `SpecError` if the note of a caller has a key of this module, or is nested too deeply."""
+def stored_note(note: object) -> dict[str, Any]:
+    """The note of a caller as a commit stores it, with NumPy values as numbers and lists.
+
+    Raises `SpecError` for a type that it cannot store, for too many levels, and for a key of this module.
+    """
+    if not isinstance(note, dict):
+        raise SpecError(f"a note must be a dict, not {type(note).__name__}.")
     check_levels(note, "the note of a commit")
-    if taken := sorted(OWN_KEYS & note.keys()):
+    if taken := sorted(OWN_KEYS.intersection(note)):
         raise SpecError(f"the key {taken[0]!r} of a note is reserved for lakepond itself; use another one.")
+    stored: dict[str, Any] = as_stored(_json_of(note, "note"))
+    return stored
+
+
+def _json_of(value: Any, where: str) -> Any:
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise SpecError(f"{where} has the key {key!r}; the keys of a note must be str.")
+        return {key: _json_of(inner, f"{where}[{key!r}]") for key, inner in value.items()}
+    if isinstance(value, np.ndarray | np.generic) and value.size <= MOST_VALUES:
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_json_of(each, where) for each in value]
+    if value is not None and not isinstance(value, str | int | float):
+        raise SpecError(
+            f"{where} is {type(value).__name__}; a note takes str, numbers, lists, dicts and NumPy arrays of "
+            f"up to {MOST_VALUES:,} values."
+        )
+    return value
 
 
 def cut_streams(commit: Commit) -> list[int]:

@@ -122,7 +122,12 @@ class _Blocks:
     def _submit(self) -> None:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(2, "lakepond-zstd")
-        self._waiting.append(self._pool.submit(self._compress, self._group))
+        try:
+            task = self._pool.submit(self._compress, self._group)
+        except RuntimeError:  # at interpreter exit, or no thread can be started
+            task = Future()
+            task.set_result(self._compress(self._group))
+        self._waiting.append(task)
         self._group = []
         while len(self._waiting) > 3:
             self._write_all(self._waiting.popleft().result())

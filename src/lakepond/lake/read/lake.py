@@ -25,6 +25,7 @@ from lakepond.lake.read.index import Index
 from lakepond.lake.read.reader import LakeReader, LeafPart, Part
 from lakepond.lake.read.sampled import Sampled
 from lakepond.lake.read.verify import verify
+from lakepond.paths import on_disk
 from lakepond.types import Array, Field, Spec, leaves
 
 log = logging.getLogger("lakepond")
@@ -127,12 +128,12 @@ class Lake(Sampled, Exports):
         is damaged. Without `commit`, damaged commits are skipped with a warning.
         """
         if "://" in str(path):
-            opened = urls.open_lake(str(path), commit, writer, None if cache is None else Path(cache))
+            opened = urls.open_lake(str(path), commit, writer, None if cache is None else on_disk(cache))
             assert isinstance(opened, Lake)
             return opened
         if cache is not None:
             raise SpecError("cache is for a lake in a bucket; give its URL in place of a path.")
-        path = Path(path)
+        path = on_disk(path)
         spec = description.read(path)
         if writer is not None:
             writer = one_writer(path, writer, writers.names(path))

@@ -55,7 +55,7 @@ class Sampled:
         keeps 4 bytes for each. Raises `SampleError` for invalid arguments, or if `beta` is given but the
         commit has no priorities; `TooFewSteps` if the lake is empty.
         """
-        check_arguments(batch_size, n_step, gamma, sequence_length, replace)
+        check_arguments(batch_size, n_step, gamma, sequence_length, replace, beta)
         rng = self._rng if rng is None else rng
         check_generator(rng)
         if self.commit.recorded == self.commit.oldest:

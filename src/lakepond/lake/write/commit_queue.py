@@ -1,8 +1,8 @@
 """Commits on a thread of their own, in order. A commit that fails stays queued and is retried with the next.
 
-The thread ends when its owner closes it, discards what is queued, or is garbage-collected; only then is the
-lake's lock released. Nothing here refers to the owner or to a caller's stack frames, so an owner that nobody
-uses any more is always collected, also after a failure.
+The thread ends when its owner closes it, discards what is queued, or is garbage-collected, or when the
+interpreter exits; only then is the lake's lock released. Nothing here refers to the owner or to a caller's
+stack frames, so an owner that nobody uses any more is always collected, also after a failure.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from typing import Any
 
 from lakepond import forks
 from lakepond.errors import ForkedReplay, ReplayClosed
+from lakepond.formats import counted
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.write.handover import HandOver
 from lakepond.lake.write.reasons import Reasons
 from lakepond.lake.write.writer import LakeWriter
 
 log = logging.getLogger("lakepond")
+EXIT_SECONDS = 300.0
+"""seconds that the exit of the interpreter waits for commits of a writer that was not closed"""
 
 
 @dataclass
@@ -68,9 +71,21 @@ class Background:
         self._thread.start()
         forks.register(self)
 
-    def drop_with(self, owner: object, recorded: Callable[[], int] = lambda: 0) -> None:
-        """End when `owner` is garbage-collected. `recorded`: steps it had recorded by then."""
-        weakref.finalize(owner, self._drop, recorded).atexit = False
+    def drop_with(
+        self,
+        owner: object,
+        recorded: Callable[[], int] = lambda: 0,
+        submit_rest: Callable[[], object] | None = None,
+    ) -> None:
+        """End when `owner` is garbage-collected, or when the interpreter exits.
+
+        `recorded`: steps it had recorded by then. `submit_rest`: its method that submits those that were not
+        submitted; called at exit only.
+        """
+        dropped = weakref.finalize(owner, self._drop, recorded)
+        dropped.atexit = False
+        rest = None if submit_rest is None else weakref.WeakMethod(submit_rest)
+        weakref.finalize(self, _finish, weakref.ref(self), dropped, rest)
 
     @property
     def waiting(self) -> int:
@@ -185,9 +200,10 @@ class Background:
                 lost += max(0, self._recorded - self._taken())
             self._jobs.clear()
         if lost:
-            why = "they were discarded" if self._give_up else "the writer was dropped without close()"
+            why = "they were discarded" if self._give_up else "call close() or use `with`"
             why = f"{self.failure}; {why}" if self.failure else why
-            log.warning("%d steps were not committed to %s: %s", lost, self.writer.path, why)
+            were = f"{counted(lost, 'step')} {'was' if lost == 1 else 'were'}"
+            log.warning("%s not committed to %s: %s", were, self.writer.path, why)
         self._release(left)
         self._guarded(self.writer.close)
 
@@ -247,11 +263,33 @@ class Background:
         self._cleanup_failures += 1
         if self._reasons.is_new(error):
             log.warning(
-                "cleaning up %s after a commit failed (reported once): %s: %s",
+                "%s: the commit is durable; only cleaning up after it failed (reported once): %s: %s",
                 self.writer.path,
                 type(error).__name__,
                 error,
             )
+
+
+def _finish(
+    writes: weakref.ref[Background],
+    dropped: Callable[[], object],
+    submit_rest: weakref.WeakMethod[Callable[[], object]] | None,
+) -> None:
+    """At the exit of the interpreter: write what a writer was given and its owner recorded, then end it."""
+    background = writes()
+    if background is None or background.forked or not background._thread.is_alive():
+        return
+    submit = None if submit_rest is None or background.stopped else submit_rest()
+    try:
+        if submit is not None:
+            submit()
+    except Exception as error:
+        log.warning("%s: the last steps cannot be committed: %s", background.writer.path, error)
+    del submit
+    dropped()
+    background._thread.join(EXIT_SECONDS)
+    if background._thread.is_alive():
+        log.warning("%s: no commit within %.0f s; not waiting", background.writer.path, EXIT_SECONDS)
 
 
 def _clear_frames(error: BaseException) -> None:

@@ -70,7 +70,12 @@ class Maintenance:
             self._newest = commit
             if self._busy or self._stop.is_set():
                 return
-            self._work = self._pool.submit(self._maintain)  # may fail to start its thread; then next time
+            try:
+                self._work = self._pool.submit(self._maintain)  # may fail to start its thread; then next time
+            except RuntimeError as error:
+                if "shutdown" not in str(error):
+                    raise
+                return  # the next writer does it
             self._busy = True
 
     def take(self) -> list[Merged]:

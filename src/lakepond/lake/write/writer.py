@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from lakepond.errors import LakeConflict, LakeCorrupt, LakepondError
+from lakepond.errors import LakeConflict, LakeCorrupt, LakeNotFound, LakepondError
 from lakepond.formats import ranges
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments
@@ -489,5 +489,10 @@ def _now() -> str:
 def create(path: Path, content: bytes) -> None:
     """Make an empty lake: the folders, and `lake.json`, which is written once."""
     with named_errors(path, creating=True):
-        make_folders(path / "segments")
+        try:
+            make_folders(path / "segments")
+        except FileNotFoundError as error:  # in /proc, for example
+            raise LakeNotFound(
+                error.errno, f"{error.filename} cannot be created; choose another folder"
+            ) from None
         write_bytes(path, description.NAME, content, existing="keep")  # two processes may do so at once
