@@ -102,18 +102,21 @@ def _restore_content(pond: Pond, content: dict[str, Any]) -> None:
 def _append(pond: Pond, content: dict[str, Any]) -> None:
     streams = content["columns"]["stream"].tolist()
     windows: list[SlotWindows | Array] = []
+    pinned: dict[int, list[Array]] = {}
     try:
         for i, leaf in enumerate(content["leaves"]):
             if isinstance(leaf, dict):
+                pond.keep_layout(i)
+                pinned[i] = []
                 slots = pond.load_rows(i, leaf["rows"], None)
+                pinned[i].append(slots)
                 track = Track(leaf["runs"].tobytes())
-                windows.append(SlotWindows(slots[track[np.arange(len(track))]], leaf["starts"], slots))
+                windows.append(SlotWindows(slots[track[np.arange(len(track))]], leaf["starts"]))
             else:
                 windows.append(leaf)
         values = [leaf if isinstance(leaf, SlotWindows) else leaf[:, k] for k in (0, 1) for leaf in windows]
         values += [content["columns"][name] for name, _ in column_fields(pond.spec)]
         pond.append(streams, values, join=content["join"])
     finally:
-        for i, leaf in enumerate(windows):
-            if isinstance(leaf, SlotWindows):
-                pond.unpin_rows(i, leaf.pinned)
+        for i, each in pinned.items():
+            pond.release_layout(i, each)
