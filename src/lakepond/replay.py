@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakepond.errors import SampleError, SpecError, TooFewSteps, UnknownStream
-from lakepond.flow.agents_to_pond import MISSING, Intake, as_array, check_length, joins_of
+from lakepond.flow.agents_to_pond import MISSING, Intake, as_array, check_length, joins_of, stream_numbers
 from lakepond.flow.persistence import MERGE_AFTER, Persistent
 from lakepond.formats import parse_seconds
 from lakepond.pond import Pond
@@ -369,8 +369,9 @@ class Replay(Persistent):
 
         Use it after resetting an environment in the middle of an episode; see also `end`. It is not needed if
         the next `obs` differs from the last `next_obs` of its stream: such a step always starts an episode.
+        Raises `RecordError` if one is not a valid stream.
         """
-        self._pond.cut([int(s) for s in np.atleast_1d(np.asarray(stream))])
+        self._pond.cut(stream_numbers(stream, np.size(stream)) if np.size(stream) else [])
 
     # --- ends of episodes ------------------------------------------------------------------------
 
@@ -379,12 +380,14 @@ class Replay(Persistent):
 
         Use it when an environment is lost or reset in the middle of an episode. A step that already ends an
         episode is not changed. If the step is already in a lake, the next commit updates its flags there.
-        Raises `UnknownStream` if no step of that stream is in memory.
+        Raises `UnknownStream` if no step of that stream is in memory, or if its newest one is from
+        `fill_from`; `RecordError` if `stream` is not a valid stream.
         """
         place = self._pond if self._outflow is None else self._outflow
+        (stream,) = stream_numbers(stream, 1)
         step = place.end(stream, terminated=terminated, truncated=truncated)
         if step < 0:
-            raise UnknownStream(f"no live step belongs to stream {stream!r}.")
+            raise UnknownStream(f"no live step was recorded to stream {stream}.")
         return step
 
     # --- content and counts -----------------------------------------------------------------------

@@ -210,8 +210,8 @@ class Pond(GrowthLock):
         self.recorded = recorded  # publishes them
         if recorded >= self._due:
             self._due = recorded + self._lag
-            if self._stays_linked:
-                self.update()
+            if self._stays_linked:  # also to the steps that they have just evicted
+                self._update(max(self._cleared, recorded - count - self.capacity))
             else:
                 self.catch_up()
 
@@ -298,12 +298,16 @@ class Pond(GrowthLock):
         After the first call, `publish` updates them regularly, so that no call takes long.
         """
         self._stays_linked = True
+        self._update(self.oldest)
+
+    def _update(self, oldest: int) -> None:
+        """`update`, with links to the steps from `oldest` on, whose places were not used again yet."""
         self.catch_up()
-        links, oldest, recorded = self.links, self.oldest, self.recorded
+        links, recorded = self.links, self.recorded
         if links.stop < recorded:
             links.update(oldest, recorded, self._ended, self._follows)
         if self.priorities is not None:
-            self.priorities.sync(oldest, recorded)
+            self.priorities.sync(self.oldest, recorded)
 
     def _follows(self, places: Array, previous: Array) -> Array:
         found = np.ones(len(places), np.bool_)
@@ -326,10 +330,15 @@ class Pond(GrowthLock):
             return dict(self.links.cuts)
 
     def end(self, stream: int, *, terminated: bool, truncated: bool) -> int:
-        """Set the end flags of a stream's newest live step, unless it has ended; returns its id, or -1."""
+        """Set the end flags of a stream's newest live step, unless it has ended; returns its id.
+
+        -1 if there is none, or if it is ALONE: other steps of its episode are elsewhere.
+        """
         with self.reading():
             self.update()
             newest = self.links.recent(stream, 1, self.oldest)
+            if newest and self.links.join[newest[0] % self.ring] == ALONE:
+                return -1
             for place in (step % self.ring for step in newest):
                 if not (self._ended[0][place] or self._ended[1][place]):
                     self._ended[0][place], self._ended[1][place] = terminated, truncated
