@@ -35,7 +35,8 @@ class Replay(Persistent):
     A replay can be pickled and deep-copied. In memory, the copy contains all steps, ids, links, priorities
     and the state of the generator. A replay with a lake commits its new steps and is pickled as the path and
     the number of that commit; the copy can be sampled, in any process, but recording to it raises
-    `LakeReadOnly`.
+    `LakeReadOnly`. Files that have left this disk (`local_budget`) are downloaded for it, with credentials of
+    the environment: a copy contains the URL of the cloud and no other settings.
     """
 
     def __init__(
@@ -353,8 +354,8 @@ class Replay(Persistent):
     def clear(self) -> None:
         """Remove all steps and free their memory; step ids continue.
 
-        With a lake, they are committed first and stay there; from the next commit on, `Replay.open` does not
-        load them.
+        With the lake of `Replay.open`, they are committed first and stay there; from the next commit on,
+        `Replay.open` does not load them. After `save`, the next save does not contain them.
         """
         outflow = self._outflow
         if outflow is None:
