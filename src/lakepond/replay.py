@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakepond.errors import SampleError, SpecError, TooFewSteps, UnknownStream
-from lakepond.flow.agents_to_pond import MISSING, Intake, as_array, check_length, joins_of
+from lakepond.flow.agents_to_pond import MISSING, Intake, as_array, check_length, joins_of, stream_numbers
 from lakepond.flow.persistence import MERGE_AFTER, Persistent
 from lakepond.formats import parse_seconds
 from lakepond.paths import lake_folder
@@ -37,7 +37,8 @@ class Replay(Persistent):
     A replay can be pickled and deep-copied. In memory, the copy contains all steps, ids, links, priorities
     and the state of the generator. A replay with a lake commits its new steps and is pickled as the path and
     the number of that commit; the copy can be sampled, in any process, but recording to it raises
-    `LakeReadOnly`.
+    `LakeReadOnly`. Files that have left this disk (`local_budget`) are downloaded for it, with credentials of
+    the environment: a copy contains the URL of the cloud and no other settings.
     """
 
     def __init__(
@@ -355,8 +356,8 @@ class Replay(Persistent):
     def clear(self) -> None:
         """Remove all steps and free their memory; step ids continue.
 
-        With a lake, they are committed first and stay there; from the next commit on, `Replay.open` does not
-        load them.
+        With the lake of `Replay.open`, they are committed first and stay there; from the next commit on,
+        `Replay.open` does not load them. After `save`, the next save does not contain them.
         """
         outflow = self._outflow
         if outflow is None:
@@ -371,8 +372,9 @@ class Replay(Persistent):
 
         Use it after resetting an environment in the middle of an episode; see also `end`. It is not needed if
         the next `obs` differs from the last `next_obs` of its stream: such a step always starts an episode.
+        Raises `RecordError` if one is not a valid stream.
         """
-        self._pond.cut([int(s) for s in np.atleast_1d(np.asarray(stream))])
+        self._pond.cut(stream_numbers(stream, np.size(stream)) if np.size(stream) else [])
 
     # --- ends of episodes ------------------------------------------------------------------------
 
@@ -381,12 +383,14 @@ class Replay(Persistent):
 
         Use it when an environment is lost or reset in the middle of an episode. A step that already ends an
         episode is not changed. If the step is already in a lake, the next commit updates its flags there.
-        Raises `UnknownStream` if no step of that stream is in memory.
+        Raises `UnknownStream` if no step of that stream is in memory, or if its newest one is from
+        `fill_from`; `RecordError` if `stream` is not a valid stream.
         """
         place = self._pond if self._outflow is None else self._outflow
+        (stream,) = stream_numbers(stream, 1)
         step = place.end(stream, terminated=terminated, truncated=truncated)
         if step < 0:
-            raise UnknownStream(f"no live step belongs to stream {stream!r}.")
+            raise UnknownStream(f"no live step was recorded to stream {stream}.")
         return step
 
     # --- content and counts -----------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from small_runs import SPEC, agrees, record, run, whole
@@ -73,6 +76,29 @@ def test_7_what_arrived_is_remembered_by_the_next_process(moto, name, tmp_path):
         assert replay.stats().recorded == 240
         assert replay.push(wait=True).done
     assert not [each for each in moto.log()[before:] if each[0] == "PUT" and "/segments/" in each[1]]
+
+
+@pytest.mark.parametrize("writer", ["", "worker"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda replay: pickle.loads(pickle.dumps(replay))])
+def test_a_replay_whose_files_have_left_the_disk_is_copied(name, tmp_path, copied, writer):
+    lake, url = tmp_path / "lake", f"memory://{name}"
+    with lp.Replay.open(lake, SPEC, capacity=300, cloud=url, local_budget=1, writer=writer) as replay:
+        record(replay, 0, 400)
+        replay.commit()
+        assert replay.push(wait=True).done
+        record(replay, 400, 430)  # newer than all that is in the cloud
+        other = copied(replay)
+        assert (other.oldest, other.recorded) == (130, 430)
+        agrees(other.recent(300))
+        with pytest.raises(lp.LakeReadOnly):
+            record(other, 430, 431)
+
+
+def test_a_copy_does_not_contain_the_settings_of_its_cloud(name, tmp_path):
+    cloud = lp.Cloud(f"memory://{name}", options={"secret_access_key": "not-to-be-seen"})
+    with lp.Replay.open(tmp_path / "lake", SPEC, capacity=300, cloud=cloud) as replay:
+        record(replay, 0, 10)
+        assert b"not-to-be-seen" not in pickle.dumps(replay)
 
 
 def test_a_segment_that_is_lost_in_the_cloud_is_named(name, tmp_path):

@@ -85,6 +85,30 @@ def test_a_cut_before_the_next_step_is_kept_when_the_replay_is_opened_again(tmp_
         reopened.close()
 
 
+@pytest.mark.parametrize("stream", [-1, 2**31, 10**30, 1.0, True, "0", [0, -1], [[0]], np.array([0.5])])
+def test_only_streams_can_be_cut_recorded_to_and_ended(stream):
+    replay = lp.Replay(lp.Spec(obs=VECTOR), 10)
+    record(replay, VECTOR, 1, 0)
+    for call in (replay.cut, replay.end, lambda stream: record(replay, VECTOR, 1, 1, stream=stream)):
+        with pytest.raises(lp.RecordError, match="stream must be"):
+            call(stream)
+    replay.cut([])  # no stream is fine: those of the environments that were reset, say
+    record(replay, VECTOR, 1, 1, stream=np.int64(0))
+    assert replay.steps([0], n_step=2, gamma=1.0).reward.tolist() == [11]
+    assert replay.end(np.int64(0)) == 1
+
+
+def test_a_lake_that_lists_numbers_of_no_stream_as_cut_is_opened(tmp_path):
+    """Earlier versions accepted them in `cut`."""
+    with lp.Replay.open(tmp_path / "lake", lp.Spec(obs=VECTOR), capacity=10) as replay:
+        record(replay, VECTOR, 1, 0)
+        replay._pond.cut([-1, 0, 2**31])
+    with lp.Replay.open(tmp_path / "lake", capacity=10) as replay:
+        record(replay, VECTOR, 1, 1)
+        assert replay.steps([0, 1], n_step=2, gamma=1.0).reward.tolist() == [1, 10]
+        assert replay._pond.pending_cuts() == {}
+
+
 def test_two_cuts_of_a_stream_both_apply_although_links_are_computed_later():
     replay = lp.Replay(lp.Spec(obs=VECTOR), 100)
     for t in range(6):
@@ -156,6 +180,66 @@ def test_steps_that_were_filled_in_at_random_belong_to_their_stream_and_follow_n
         for sampled in (filled, lake):  # sequences of the steps that were recorded, and of no other
             batch = sampled.sample(30, rng=rng, sequence_length=2, across_episodes=True)
             assert {*map(tuple, batch.reward.tolist())} == {(100.0, 101.0), (101.0, 102.0)}
+
+
+def test_an_episode_of_a_lake_does_not_start_with_a_step_that_was_filled_in(tmp_path, rng):
+    """The first step that is recorded has the observation that the filled one of its stream led to."""
+    source = lp.Replay(lp.Spec(obs=VECTOR), 10)
+    record(source, VECTOR, 1, 0, reward=1_000.0)
+    source.snapshot(tmp_path / "source")
+    replay = lp.Replay(lp.Spec(obs=VECTOR), 10)
+    with lp.Lake.open(tmp_path / "source") as lake:
+        replay.fill_from(lake, 1, rng=rng)
+    for t in range(1, 4):
+        record(replay, VECTOR, 1, t, follows_previous=True if t == 1 else None)
+    replay.snapshot(tmp_path / "saved")
+    with lp.Lake.open(tmp_path / "saved") as lake:
+        assert [episode.reward.tolist() for episode in lake.episodes()] == [[1_000], [10, 100, 1_000]]
+
+
+def test_the_end_of_a_stream_is_not_that_of_a_step_that_was_filled_in(tmp_path, rng):
+    source = lp.Replay(lp.Spec(obs=VECTOR), 10)
+    for t in range(5):
+        record(source, VECTOR, 1, t)
+    source.snapshot(tmp_path / "source")
+    replay = lp.Replay(lp.Spec(obs=VECTOR), 10)
+    with lp.Lake.open(tmp_path / "source") as lake:
+        replay.fill_from(lake, 5, rng=rng)
+    with pytest.raises(lp.UnknownStream, match="stream 0"):
+        replay.end(0)
+    assert not replay.recent(5).truncated.any()
+    record(replay, VECTOR, 1, 7)
+    assert replay.end(0) == 5
+
+
+@pytest.mark.parametrize("field", [FRAME, VECTOR], ids=["frames", "vector"])
+@pytest.mark.parametrize(
+    ("capacity", "streams"), [(20, 8), (20, 10), (8, 8)], ids=["2.5 steps", "2 steps", "1 step"]
+)
+def test_a_lake_keeps_the_links_of_streams_that_have_few_steps_in_memory(tmp_path, field, capacity, streams):
+    """One step of each stream per call: a step may evict the one that it continues."""
+    with lp.Replay.open(tmp_path / "lake", lp.Spec(obs=field), capacity=capacity) as replay:
+        for t in range(9):
+            flags, reward = np.zeros(streams, bool), 100.0 * t + np.arange(streams)
+            obs, next_obs = (
+                np.stack([observe(field, episode, t + k) for episode in range(streams)]) for k in (0, 1)
+            )
+            step = {"action": np.full(streams, t), "reward": reward, "terminated": flags, "truncated": flags}
+            replay.record(obs=obs, next_obs=next_obs, **step)
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        found = [episode.reward.tolist() for episode in lake.episodes()]
+    assert sorted(found) == [[100.0 * t + stream for t in range(9)] for stream in range(streams)]
+
+
+def test_a_lake_keeps_the_links_of_a_stream_that_records_once_in_half_a_pond(tmp_path):
+    """Single steps: one of stream 0, then 49 of stream 1, again and again; the pond has 100."""
+    with lp.Replay.open(tmp_path / "lake", lp.Spec(obs=VECTOR), capacity=100) as replay:
+        for t in range(20):
+            record(replay, VECTOR, 0, t, reward=float(t), stream=0)
+            for _ in range(49):
+                record(replay, VECTOR, 1, 0, reward=-1.0, stream=1)
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert list(range(20)) in [episode.reward.tolist() for episode in lake.episodes()]
 
 
 def test_a_rollout_without_a_stream_is_refused_and_identical_environments_are_not():

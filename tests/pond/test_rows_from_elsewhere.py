@@ -30,11 +30,12 @@ def test_rows_that_were_read_are_not_overwritten_by_what_is_recorded_next():
     def read(out: np.ndarray) -> None:
         out[:] = rows
 
+    assert pond.keep_layout(0)
     slots = pond.read_rows(0, free, read)
     recorded = record(100)
     assert np.array_equal(store.slab.rows[slots], rows)
     newest = replay.recent(100)
     assert np.array_equal(newest.obs, recorded[0])
     assert np.array_equal(newest.next_obs, recorded[1])
-    pond.unpin_rows(0, slots)
+    pond.release_layout(0, [slots])
     store.check()

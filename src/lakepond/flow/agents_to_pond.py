@@ -157,10 +157,10 @@ class Intake:
                 self._one = [stream]
             return self._one
         if type(stream) is not ndarray:
-            return _streams(stream, size)
+            return stream_numbers(stream, size)
         dtype, last, streams = self._last_streams
         if stream.dtype != dtype or len(streams) != size or stream.tobytes() != last:
-            streams = _streams(stream, size)
+            streams = stream_numbers(stream, size)
             self._last_streams = (stream.dtype, stream.tobytes(), streams)
         return streams
 
@@ -326,7 +326,8 @@ def _misfit(path: str, field: Field, shape: tuple[int, ...], count: int | None) 
     )
 
 
-def _streams(stream: int | Array, size: int) -> list[int]:
+def stream_numbers(stream: Any, size: int) -> list[int]:
+    """A stream, or one for each of some steps, as a list of that size."""
     array = np.asarray(stream)
     if array.dtype.kind not in "iu" or array.ndim > 1 or (array.ndim == 1 and array.shape != (size,)):
         raise RecordError(

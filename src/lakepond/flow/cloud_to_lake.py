@@ -13,6 +13,7 @@ from lakepond.cloud.leases import Lease
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudNotFound, SpecError
+from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit
@@ -61,6 +62,12 @@ def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, laz
             bring_segments(copy, heads[copy.writer], fetchers[copy.writer])
     segments = {copy.writer: _segments(copy, fetchers[copy.writer]) for copy in copies}
     return Lake(path, description.read(path), heads, segments)
+
+
+def lazy_segments(path: Path, url: str, writer: str) -> Segments:
+    """The files of one writer of a lake; those that have left this disk are downloaded when they are read."""
+    copy = ChainCopy(path, Store(Cloud(url)), writers.chain_of(path, writer))
+    return _segments(copy, Fetcher(copy))
 
 
 def _bring(copy: ChainCopy, commit: int | None) -> Commit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -41,14 +41,11 @@ def resume(lake: Lake, pond: Pond, oldest: int = 0) -> None:
     start = max(oldest, pond.cleared, lake.commit.oldest, lake.commit.recorded - pond.capacity)
     pond.start_at(start)
     choose_layouts(lake, pond)
-    rows = _Rows(lake, pond, ours=True)
-    for part in lake.parts(np.arange(start, lake.commit.recorded)):
-        held = rows.hold(part)
-        alone = are_alone(lake.commit, pond.recorded + np.arange(len(held.columns["stream"])))
-        try:
+    with _Rows(lake, pond, ours=True) as rows:
+        for part in lake.parts(np.arange(start, lake.commit.recorded)):
+            held = rows.hold([part])
+            alone = are_alone(lake.commit, pond.recorded + np.arange(len(held.columns["stream"])))
             append(pond, held, slice(None), alone=alone)
-        finally:
-            _unpin(pond, held)
     _restore_priorities(lake, pond)
 
 
@@ -71,11 +68,8 @@ def held(lake: Lake, pond: Pond, parts: Sequence[Part]) -> Iterator[Held]:
 
     Rows that the pond has already, from whatever lake, are found.
     """
-    found = _Rows(lake, pond, ours=False, straight=False).hold_together(parts)
-    try:
-        yield found
-    finally:
-        _unpin(pond, found)
+    with _Rows(lake, pond, ours=False, straight=False) as rows:
+        yield rows.hold(parts)
 
 
 def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
@@ -86,27 +80,23 @@ def fill(lake: Lake, pond: Pond, ids: Array, rng: np.random.Generator) -> None:
     """
     choose_layouts(lake, pond)
     read: list[Held] = []
-    rows = _Rows(lake, pond, ours=False)
-    if rows.straight:
-        rows.make_room(len(ids))
-    try:
+    with _Rows(lake, pond, ours=False) as rows:
+        if rows.straight:
+            rows.make_room(len(ids))
         for part in lake.parts(ids, STRAIGHT_BYTES if rows.straight else PART_BYTES):
-            held = rows.hold(part)
-            read.append(held)
+            held = rows.hold([part])
             if any(
                 leaf.store is not None and not isinstance(values, SlotWindows)
                 for leaf, values in zip(pond.leaves, held.leaves, strict=True)
             ):  # written before their layout was known: a few steps, but complete observations
                 append(pond, held, rng.permutation(len(held.columns["stream"])))
-                _unpin(pond, read.pop())
+            else:
+                read.append(held)
         if read:
             whole = joined(read)
             order = rng.permutation(len(whole.columns["stream"]))
             for at in range(0, len(order), PART_STEPS):
                 append(pond, whole, order[at : at + PART_STEPS])
-    finally:
-        for held in read:
-            _unpin(pond, held)
 
 
 def _restore_priorities(lake: Lake, pond: Pond) -> None:
@@ -137,9 +127,12 @@ def draw(lake: Lake, count: int, rng: np.random.Generator) -> Array:
 
 def choose_layouts(lake: Lake, pond: Pond) -> None:
     """Use the row layouts of a lake, if nothing is in the pond and none is declared."""
-    if not pond.size:
-        for leaf, layout in zip(pond.leaves, lake.reader.layouts(), strict=True):
-            if layout is not None and layout.axis is not None:
+    layouts = lake.reader.layouts()
+    with pond.reading():
+        if pond.size:
+            return
+        for leaf, layout in zip(pond.leaves, layouts, strict=True):
+            if layout is not None and layout.axis is not None and not leaf.keepers:
                 leaf.use_layout(RowLayout(layout.axis, leaf.field.shape[layout.axis] // layout.length))
 
 
@@ -161,14 +154,8 @@ def append(pond: Pond, held: Held, which: slice | Array, *, alone: Array | None 
     pond.append(streams.tolist(), [*windows, *columns], join=join)
 
 
-def _unpin(pond: Pond, held: Held) -> None:
-    for i, leaf in enumerate(held.leaves):
-        if isinstance(leaf, SlotWindows):
-            pond.unpin_rows(i, leaf.pinned)
-
-
 def joined(parts: list[Held]) -> Held:
-    """All parts as one, with one track per leaf; the rows stay pinned by the parts."""
+    """All parts as one, with one track per leaf."""
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
     leaves: list[SlotWindows | Array] = []
     for i in range(len(parts[0].leaves)):
@@ -180,12 +167,12 @@ def joined(parts: list[Held]) -> Held:
         offsets = np.cumsum(lengths) - lengths
         starts = [leaf.starts + offset for leaf, offset in zip(windows, offsets.tolist(), strict=True)]
         track = np.concatenate([leaf.track for leaf in windows])
-        leaves.append(SlotWindows(track, np.concatenate(starts), np.zeros(0, np.int32)))
+        leaves.append(SlotWindows(track, np.concatenate(starts)))
     return Held(columns, leaves)
 
 
 class _Rows:
-    """Loads the rows of parts of a lake into a pond."""
+    """Loads the rows of parts of a lake into a pond: pinned, and in the layout they have, until its end."""
 
     def __init__(self, lake: Lake, pond: Pond, *, ours: bool, straight: bool = True) -> None:
         """`ours`: the pond is poured into this lake, so rows keep their numbers and repeats are found.
@@ -193,8 +180,9 @@ class _Rows:
         `straight`: repeats need not be found, if the pond is empty.
         """
         self._lake, self._pond, self._ours = lake, pond, ours
-        # a row of an earlier part is found by its number; it is referenced by steps, or pinned
-        self._slots = [_Slots() for _ in pond.leaves]
+        self._slots = [_Slots() for _ in pond.leaves]  # a row of an earlier part is found by its number
+        self._pinned: list[list[Array]] = [[] for _ in pond.leaves]
+        self._kept: dict[int, tuple[int, int | None]] = {}  # the layouts of leaves that have rows here
         shared = len(lake.heads) > 1 and any(head.sources for head in lake.heads.values())
         self.straight = straight and not ours and not pond.size and not shared
         """the pond is empty, so rows need not be looked up: they are decoded into their slots"""
@@ -208,46 +196,42 @@ class _Rows:
                 with suppress(MemoryError):  # it may need less
                     self._pond.make_room(i, most)
 
-    def hold(self, part: Part) -> Held:
-        """Load the rows of a part into the pond, pinned."""
-        leaves: list[SlotWindows | Array] = []
-        try:
-            for i, leaf in enumerate(part.leaves):
-                leaves.append(self._load(i, leaf))
-        except BaseException:
-            _unpin(self._pond, Held({}, leaves))
-            raise
-        return Held(part.columns, leaves)
+    def __enter__(self) -> Self:
+        return self
 
-    def hold_together(self, parts: Sequence[Part]) -> Held:
-        """Load the rows of several parts into the pond, pinned; one `Held` for all of them."""
+    def __exit__(self, *_: object) -> None:
+        for i in self._kept:
+            self._pond.release_layout(i, self._pinned[i])
+
+    def hold(self, parts: Sequence[Part]) -> Held:
+        """Load the rows of some parts into the pond, pinned; one `Held` for all of them."""
         names = parts[0].columns
         columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in names}
-        leaves: list[SlotWindows | Array] = []
-        try:
-            for i in range(len(parts[0].leaves)):
-                leaves.append(self._load_together(i, [part.leaves[i] for part in parts]))
-        except BaseException:
-            _unpin(self._pond, Held({}, leaves))
-            raise
-        return Held(columns, leaves)
+        return Held(
+            columns, [self._load(i, [part.leaves[i] for part in parts]) for i in range(len(parts[0].leaves))]
+        )
 
-    def _load_together(self, i: int, parts: list[LeafPart | Array]) -> SlotWindows | Array:
-        if not all(isinstance(leaf, LeafPart) and self._takes(i, leaf) for leaf in parts):
-            return np.concatenate([self._values(i, leaf) for leaf in parts])
+    def _load(self, i: int, parts: list[LeafPart | Array]) -> SlotWindows | Array:
+        """The windows of some parts as slots of the pond; their values if one has another layout."""
         found = [leaf for leaf in parts if isinstance(leaf, LeafPart)]
+        layouts = {(leaf.layout.length, leaf.layout.axis) for leaf in found}
+        if len(found) < len(parts) or len(layouts) > 1 or not self._takes(i, layouts.pop()):
+            return np.concatenate([self._values(i, leaf) for leaf in parts])
         positions = [covered(leaf.starts, leaf.layout.length) for leaf in found]
         numbers = np.concatenate([leaf.track[at] for leaf, at in zip(found, positions, strict=True)])
-        slots, held = self._slots_of(i, numbers, found[0].layout.row_bytes)
+        slots = self._slots_of(i, numbers, found[0].layout.row_bytes)
         offsets = np.cumsum([0, *map(len, positions[:-1])]).tolist()
         starts = [
             offset + np.searchsorted(at, leaf.starts)
             for leaf, at, offset in zip(found, positions, offsets, strict=True)
         ]
-        return SlotWindows(slots, np.concatenate(starts), held)
+        return SlotWindows(slots, np.concatenate(starts))
 
-    def _takes(self, i: int, leaf: LeafPart) -> bool:
-        return self._pond.takes_rows(i, leaf.layout.length, leaf.layout.axis)
+    def _takes(self, i: int, layout: tuple[int, int | None]) -> bool:
+        """Whether rows can be loaded as they are; the leaf keeps its layout from then on."""
+        if i not in self._kept and self._pond.keep_layout(i, layout):
+            self._kept[i] = layout
+        return self._kept.get(i) == layout
 
     def _values(self, i: int, leaf: LeafPart | Array) -> Array:
         """Both observations of some steps, (steps, 2, *shape)."""
@@ -255,16 +239,8 @@ class _Rows:
             return leaf
         return np.stack([self._lake.observations(i, leaf, which) for which in (0, 1)], axis=1)
 
-    def _load(self, i: int, leaf: LeafPart | Array) -> SlotWindows | Array:
-        """The windows of a part as slots of the pond."""
-        if not isinstance(leaf, LeafPart) or not self._takes(i, leaf):  # written in another layout
-            return self._values(i, leaf)
-        positions = covered(leaf.starts, leaf.layout.length)
-        slots, held = self._slots_of(i, leaf.track[positions], leaf.layout.row_bytes)
-        return SlotWindows(slots, np.searchsorted(positions, leaf.starts), held)
-
-    def _slots_of(self, i: int, rows: Array, size: int) -> tuple[Array, Array]:
-        """The slot of each of some rows of `size` bytes, by number, and those that were loaded and pinned."""
+    def _slots_of(self, i: int, rows: Array, size: int) -> Array:
+        """The slot of each of some rows of `size` bytes, by number."""
         numbers, place = distinct(rows)
         slots = self._slots[i].of(numbers)
         missing = slots < 0
@@ -275,9 +251,10 @@ class _Rows:
         else:
             rows = reader.rows(i, new, size, self._scratch)
             held = self._pond.load_rows(i, rows, new if self._ours else None)
+        self._pinned[i].append(held)
         self._slots[i].add(new, held)
         slots[missing] = held
-        return slots[place], held
+        return slots[place]
 
 
 class _Slots:

@@ -84,6 +84,11 @@ class Outflow:
         """The lake's folder."""
         return self.background.writer.path
 
+    @property
+    def url(self) -> str | None:
+        """The place of the lake in the cloud, without anything secret; None without a cloud."""
+        return None if self._cloud is None else str(self._cloud.cloud)
+
     def commit(self, note: dict[str, Any]) -> Future[Commit]:
         """Submit all new steps, to be written in the background.
 

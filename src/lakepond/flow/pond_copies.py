@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def content_of(pond: Pond) -> dict[str, Any]:
 
 
 def lake_of(pond: Pond, outflow: Outflow) -> dict[str, Any]:
-    """Commit the new steps of a pond; return the path of its lake and the newest commit."""
+    """Commit the new steps of a pond; return where its lake is, and the newest commit."""
     with outflow.lock:
         outflow.commit_the_rest()
         if pond.priorities is not None and pond.size:
@@ -49,6 +50,7 @@ def lake_of(pond: Pond, outflow: Outflow) -> dict[str, Any]:
         last = outflow.background.flush()
         return {
             "path": str(outflow.path.absolute()),
+            "cloud": outflow.url,
             "writer": outflow.background.writer.name,
             "commit": None if last is None else last.number,
             "oldest": pond.oldest,
@@ -75,7 +77,12 @@ def restore(pond: Pond, content: dict[str, Any]) -> tuple[type[LakepondError], s
         return None
     path, writer, commit = (content[name] for name in ("path", "writer", "commit"))
     if commit is not None:
-        with Lake.open(path, commit, writer=writer) as lake:
+        segments = None
+        if (url := content.get("cloud")) is not None:  # with a local budget, files may be there only
+            from lakepond.flow.cloud_to_lake import lazy_segments
+
+            segments = lazy_segments(Path(path), url, writer)
+        with Lake.open(path, commit, writer=writer, segments=segments) as lake:
             lake_to_pond.resume(lake, pond, content["oldest"])
     pond.links.cuts.update(content["cuts"])
     return LakeReadOnly, (
@@ -102,18 +109,21 @@ def _restore_content(pond: Pond, content: dict[str, Any]) -> None:
 def _append(pond: Pond, content: dict[str, Any]) -> None:
     streams = content["columns"]["stream"].tolist()
     windows: list[SlotWindows | Array] = []
+    pinned: dict[int, list[Array]] = {}
     try:
         for i, leaf in enumerate(content["leaves"]):
             if isinstance(leaf, dict):
+                pond.keep_layout(i)
+                pinned[i] = []
                 slots = pond.load_rows(i, leaf["rows"], None)
+                pinned[i].append(slots)
                 track = Track(leaf["runs"].tobytes())
-                windows.append(SlotWindows(slots[track[np.arange(len(track))]], leaf["starts"], slots))
+                windows.append(SlotWindows(slots[track[np.arange(len(track))]], leaf["starts"]))
             else:
                 windows.append(leaf)
         values = [leaf if isinstance(leaf, SlotWindows) else leaf[:, k] for k in (0, 1) for leaf in windows]
         values += [content["columns"][name] for name, _ in column_fields(pond.spec)]
         pond.append(streams, values, join=content["join"])
     finally:
-        for i, leaf in enumerate(windows):
-            if isinstance(leaf, SlotWindows):
-                pond.unpin_rows(i, leaf.pinned)
+        for i, each in pinned.items():
+            pond.release_layout(i, each)

@@ -72,8 +72,7 @@ class Delivery:
         reads: list[tuple[Read, Array]] = []
         try:
             with pond.lock:
-                if pond.growing:
-                    pond.wait_for_growth()
+                pond.wait_for_growth()
                 if linked:
                     pond.update()
                 else:

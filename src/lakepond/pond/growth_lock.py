@@ -25,8 +25,7 @@ class GrowthLock:
     def reading(self) -> Iterator[None]:
         """Hold the lock, to choose and look up steps; rows are copied after it, by `Read.into`."""
         with self.lock:
-            if self._grower is not None:
-                self.wait_for_growth()
+            self.wait_for_growth()
             yield
 
     @contextmanager
@@ -47,13 +46,13 @@ class GrowthLock:
             self._grower = None
             self._change.notify_all()
 
-    @property
-    def growing(self) -> bool:
-        """Whether a thread is about to move rows."""
-        return self._grower is not None
-
     def wait_for_growth(self) -> None:
-        """Wait until no other thread moves rows; the lock is held."""
+        """Wait until no other thread moves rows; the lock is held.
+
+        Other threads record meanwhile: read nothing of the pond under the lock before this call.
+        """
+        if self._grower is None:
+            return
         own = threading.get_ident()
         while self._grower not in (None, own):
             self._change.wait()

@@ -35,7 +35,6 @@ class SlotWindows(NamedTuple):
     track: Array
     starts: Array
     """(steps, 2): where obs and next_obs start in the track"""
-    pinned: Array
 
 
 Values = Array | WindowRef | SlotWindows
@@ -74,6 +73,8 @@ class Observations:
         """(recorded, text): the hint is valid until that many steps are recorded; see `hints`"""
         self.search_from = NEVER if self.layout_chosen else 0
         """steps from this id on are evidence for a layout"""
+        self.keepers = 0
+        """how many loads of rows depend on the layout and its store: it is not changed meanwhile"""
 
     def _new_store(self, layout: RowLayout | None) -> tuple[int | None, RowStore]:
         length = 1 if layout is None else layout.length(self.field.shape)
@@ -148,11 +149,6 @@ class Observations:
             addresses = address_of(obs), address_of(next_obs)
             new.append(np.array([cursor]), *addresses, NO_SOURCES, step, old.oldest)
         self._use_store(layout)
-
-    @property
-    def stop(self) -> int | None:
-        """The id after the newest step stored; None for plain arrays, which may be written twice."""
-        return None if self.store is None else self.store.stop
 
     def has_room(self, steps: int, cursors: int) -> bool:
         """Whether that many new steps, in cursors [0, cursors), certainly fit without growing."""

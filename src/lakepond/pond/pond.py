@@ -102,6 +102,7 @@ class Pond(GrowthLock):
         """Reset locks and readers in a forked child; `hold_still` ensures that no append was in progress."""
         self._new_locks()
         for leaf in self.leaves:
+            leaf.keepers = 0
             if leaf.store is not None:
                 leaf.store.readers = 0
                 leaf.store.free_pending()
@@ -158,6 +159,7 @@ class Pond(GrowthLock):
         `column_fields`, all with a leading batch axis. `join`: see `links`; for each step, or for all.
         """
         with self.lock:
+            self.wait_for_growth()
             first, part = self.recorded, self.part
             if len(streams) <= part:
                 self._append(streams, values, join)
@@ -168,8 +170,6 @@ class Pond(GrowthLock):
             return first
 
     def _append(self, streams: list[int] | Array, values: Sequence[Values], join: int | Array) -> None:
-        if self.growing:
-            self.wait_for_growth()
         first, count = self.recorded, len(streams)
         at = first % self.ring
         where: Any = slice(at, at + count) if at + count <= self.ring else ring_slice(first, count, self.ring)
@@ -210,8 +210,8 @@ class Pond(GrowthLock):
         self.recorded = recorded  # publishes them
         if recorded >= self._due:
             self._due = recorded + self._lag
-            if self._stays_linked:
-                self.update()
+            if self._stays_linked:  # also to the steps that they have just evicted
+                self._update(max(self._cleared, recorded - count - self.capacity))
             else:
                 self.catch_up()
 
@@ -263,7 +263,7 @@ class Pond(GrowthLock):
                 continue
             if self._writing:
                 leaf.store.discard(self.recorded)
-            if self.recorded >= leaf.search_from and not alone:
+            if self.recorded >= leaf.search_from and not alone and not leaf.keepers:
                 self._find_layout(leaf, cursors, values[i], values[len(self.leaves) + i])
             if not leaf.has_room(len(cursors), self._cursors.count):
                 with self.unread():
@@ -298,12 +298,16 @@ class Pond(GrowthLock):
         After the first call, `publish` updates them regularly, so that no call takes long.
         """
         self._stays_linked = True
+        self._update(self.oldest)
+
+    def _update(self, oldest: int) -> None:
+        """`update`, with links to the steps from `oldest` on, whose places were not used again yet."""
         self.catch_up()
-        links, oldest, recorded = self.links, self.oldest, self.recorded
+        links, recorded = self.links, self.recorded
         if links.stop < recorded:
             links.update(oldest, recorded, self._ended, self._follows)
         if self.priorities is not None:
-            self.priorities.sync(oldest, recorded)
+            self.priorities.sync(self.oldest, recorded)
 
     def _follows(self, places: Array, previous: Array) -> Array:
         found = np.ones(len(places), np.bool_)
@@ -326,10 +330,15 @@ class Pond(GrowthLock):
             return dict(self.links.cuts)
 
     def end(self, stream: int, *, terminated: bool, truncated: bool) -> int:
-        """Set the end flags of a stream's newest live step, unless it has ended; returns its id, or -1."""
+        """Set the end flags of a stream's newest live step, unless it has ended; returns its id.
+
+        -1 if there is none, or if it is ALONE: other steps of its episode are elsewhere.
+        """
         with self.reading():
             self.update()
             newest = self.links.recent(stream, 1, self.oldest)
+            if newest and self.links.join[newest[0] % self.ring] == ALONE:
+                return -1
             for place in (step % self.ring for step in newest):
                 if not (self._ended[0][place] or self._ended[1][place]):
                     self._ended[0][place], self._ended[1][place] = terminated, truncated
@@ -365,11 +374,28 @@ class Pond(GrowthLock):
             self.priorities.start_at(step)
         self._cleared = self._first = self._caught_up = self.recorded = step
 
-    def takes_rows(self, leaf: int, length: int, axis: int | None) -> bool:
-        """Whether the windows of a leaf have that layout."""
-        observations = self.leaves[leaf]
-        store = observations.store
-        return store is not None and store.length == length and observations.axis == axis
+    def keep_layout(self, leaf: int, layout: tuple[int, int | None] | None = None) -> bool:
+        """Whether a leaf has windows of that length and axis; if so, it keeps them until `release_layout`.
+
+        Slots belong to the store of one layout: without this, a step that is recorded while rows are loaded
+        could replace the store. None: whatever layout it has.
+        """
+        with self.reading():
+            observations = self.leaves[leaf]
+            store = observations.store
+            if store is None or layout not in (None, (store.length, observations.axis)):
+                return False
+            observations.keepers += 1
+            return True
+
+    def release_layout(self, leaf: int, slots: Sequence[Array]) -> None:
+        """Undo one `keep_layout`, and the pins of the slots that were loaded meanwhile."""
+        with self.reading():
+            observations = self.leaves[leaf]
+            assert observations.store is not None
+            for each in slots:
+                observations.store.unpin(each)
+            observations.keepers -= 1
 
     def make_room(self, leaf: int, rows: int) -> None:
         """Make room for that many rows of a leaf."""
@@ -377,19 +403,21 @@ class Pond(GrowthLock):
             self._store_with_room(leaf, rows)
 
     def load_rows(self, leaf: int, rows: Array, numbers: Array | None) -> Array:
-        """Store rows for a leaf; returns their slots, pinned until `unpin_rows`.
+        """Store rows for a leaf that keeps its layout; returns their slots, pinned until `release_layout`.
 
         `numbers`: row numbers in the lake of this pond, if the rows come from it.
         """
         with self.reading():
+            assert self.leaves[leaf].keepers, "the slots would be those of another store"
             return self._store_with_room(leaf, len(rows)).load(rows, numbers)
 
     def read_rows(self, leaf: int, count: int, read: Callable[[Array], object]) -> Array:
         """Store rows that are not in the pond yet, as `read` writes them to an array of (count, row_bytes).
 
-        Returns their slots, pinned until `unpin_rows`. Adjacent slots are written without a copy.
+        As `load_rows`. Adjacent slots are written without a copy.
         """
         with self.reading():
+            assert self.leaves[leaf].keepers, "the slots would be those of another store"
             store = self._store_with_room(leaf, count)
             slots = store.reserve(count)
             store.readers += 1  # the slab must not move meanwhile
@@ -401,7 +429,8 @@ class Pond(GrowthLock):
                 read(rows)
                 store.slab.rows[slots] = rows
         except BaseException:
-            self.unpin_rows(leaf, slots)
+            with self.finishing():  # not `reading`: whoever waits to grow waits for this reader
+                store.unpin(slots)
             raise
         finally:
             with self.finishing():
@@ -419,10 +448,3 @@ class Pond(GrowthLock):
                 store.grow_rows(rows)
         observations.rows_added()
         return store
-
-    def unpin_rows(self, leaf: int, slots: Array) -> None:
-        """Undo the pin of `load_rows` or `read_rows`."""
-        with self.reading():
-            store = self.leaves[leaf].store
-            assert store is not None
-            store.unpin(slots)

@@ -90,13 +90,8 @@ class RowStore:
 
     @property
     def oldest(self) -> int:
-        """The windows of steps [oldest, stop) are stored."""
+        """The id of the oldest step whose windows are stored."""
         return self.counter("oldest")
-
-    @property
-    def stop(self) -> int:
-        """The id after the newest step whose windows are stored."""
-        return self.counter("stop")
 
     def start_at(self, step: int) -> None:
         """Set the id of the first step; the store must be empty."""

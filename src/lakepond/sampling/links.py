@@ -157,11 +157,13 @@ class Links(NextSteps):
         join = self.join[here]
         derive = np.flatnonzero(join == DERIVE)
         join[derive] = follows(here[derive], before[derive])
+        after_alone = self.join[before] == ALONE
+        join[after_alone] = np.minimum(join[after_alone], STARTS)  # or ALONE
         self.join[here] = join
         rest = places[~linked]
         self.join[rest] = np.where(self.join[rest] == DERIVE, STARTS, self.join[rest])
         continues = (join == CONTINUES) & ~(ended[0][before] | ended[1][before])
-        alone = (join == ALONE) | (self.join[before] == ALONE)
+        alone = (join == ALONE) | after_alone
         self.ahead[before] = np.where(alone, 0, np.where(continues, distance, -distance))
         return newest
 

@@ -58,11 +58,11 @@ def _json_of(value: Any, where: str) -> Any:
 
 
 def cut_streams(commit: Commit) -> list[int]:
-    """The streams whose next step starts an episode."""
+    """The streams whose next step starts an episode; earlier versions also wrote numbers of no stream."""
     streams: Any = commit.note.get(CUT_STREAMS, [])
-    if type(streams) is not list or not all(type(s) is int and 0 <= s <= STREAM_MAX for s in streams):
+    if type(streams) is not list or not all(type(stream) is int for stream in streams):
         raise LakeCorrupt(f"commit {commit.number} has an invalid note: {CUT_STREAMS}={streams!r}.")
-    return streams
+    return [stream for stream in streams if 0 <= stream <= STREAM_MAX]
 
 
 def cleared_before(commit: Commit) -> int:
