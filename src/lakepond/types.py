@@ -109,12 +109,13 @@ class Field:
             shape = tuple(map(operator.index, self.shape))
             dtype = np.dtype(self.dtype)
         except (TypeError, ValueError, OverflowError) as error:
+            given: Any = self.shape
             why = f" is not a valid shape and dtype: {error}"
-            if isinstance(self.shape, int | np.integer):
-                why = f": write the shape as ({self.shape},)"
-            elif isinstance(self.shape, str | type | np.dtype):
+            if isinstance(given, int | np.integer):
+                why = f": write the shape as ({given},)"
+            elif isinstance(given, str | type | np.dtype):
                 why = ": the order is Field(shape, dtype)"
-            raise SpecError(f"Field({self.shape!r}, {self.dtype!r}){why}.") from None
+            raise SpecError(f"Field({given!r}, {self.dtype!r}){why}.") from None
         if any(n < 1 for n in shape):
             raise SpecError(f"Field shape {shape} has an empty axis; every axis must be at least 1.")
         if dtype.fields is not None:

@@ -643,6 +643,10 @@ def test_bad_input_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(lp.RecordError, match=r"obs has the shape \[1, 5\], but 2 environments need \[2, 5\]"):
         buffer.add(np.zeros((1, 5)), np.zeros((2, 5)), np.zeros(2), np.zeros(2), np.zeros(2), [{}, {}])
     assert buffer.size() == 0
+    assert repr(buffer).startswith("LakepondReplayBuffer(0 of 10 steps, ")
+    with pytest.raises(lp.TooFewSteps, match="has no steps") as caught:
+        buffer.sample(4)
+    assert isinstance(caught.value, ValueError)  # as SB3's own buffer
     with pytest.raises(lp.LakeError, match="in memory only"):
         buffer.commit()
     fill(Walk(BOX, 2), 3, buffer)

@@ -85,6 +85,16 @@ def test_verify_of_a_whole_lake(lake, json_of, capsys):
     assert capsys.readouterr().out.startswith("commit 2: intact (")
 
 
+def test_one_file_is_a_file_in_the_singular(tmp_path, capsys):
+    with lp.Replay.open(tmp_path / "lake", lp.Spec(lp.Field((4,))), capacity=10) as replay:
+        obs = np.zeros(4, np.float32)
+        replay.record(obs=obs, action=0, reward=0, next_obs=obs, terminated=False, truncated=False)
+    assert main(["verify", str(tmp_path / "lake")]) == 0
+    assert " in 1 file, " in capsys.readouterr().out
+    assert main(["compact", str(tmp_path / "lake")]) == 0
+    assert " had 1 file and now has 1; " in capsys.readouterr().out
+
+
 def test_verify_of_a_damaged_lake_is_exit_code_3_and_names_the_next_step(lake, damage, json_of, capsys):
     file = damage(lake)
     checked = json_of("verify", lake, "--all", code=3)

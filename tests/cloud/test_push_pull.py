@@ -246,9 +246,10 @@ def test_settings_that_cannot_be_are_refused(tmp_path):
         assert "key" not in str(caught.value)
     with pytest.raises(lp.SpecError, match="need a cloud"):
         lp.Replay.open(tmp_path / "lake", SPEC, capacity=10, pull="lazy")
-    with lp.Replay.open(tmp_path / "lake", SPEC, 10) as replay:
-        with pytest.raises(lp.LakeError, match="opened without a cloud"):
-            replay.push()
+    replay = lp.Replay.open(tmp_path / "lake", SPEC, 10)
+    with pytest.raises(lp.LakeError, match="opened without a cloud"):
+        replay.push()
+    replay.close()
     with pytest.raises(lp.CloudNotFound, match="has no lake"):
         lp.pull(tmp_path / "none", "memory://nothing-here")
     assert servers.SECRET not in repr(lp.Cloud("s3://b/x", options={"secret_access_key": servers.SECRET}))

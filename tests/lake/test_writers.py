@@ -77,11 +77,13 @@ def test_writers_are_read_together_and_alone(tmp_path):
     )  # whose oldest steps left in the middle of a segment
     with lp.Lake.open(path) as lake:
         assert list(lake.heads) == ["", "worker-1", "worker-2"]
+        assert repr(lake) == f"Lake({path}, 3 writers: {len(lake):,} steps)"
         all_there(lake, [("", 0, 45), ("worker-1", 0, 33), ("worker-2", 20, 80)])
         assert lake.query(writer="worker-2", since_commit=2).tolist() == list(range(118, 138))
         assert lake.commits("worker-1") == [0]
         stats = lake.stats()
         alone = [lp.Lake.open(path, writer=name) for name in lake.heads]
+        assert repr(alone[0]) == f"Lake({path}, commit {alone[0].commit.number}: {len(alone[0]):,} steps)"
         assert stats.steps == sum(each.stats().steps for each in alone)
         assert stats.rows == sum(each.stats().rows for each in alone)
         assert alone[2].steps(20, 80).step_id[0] == 20  # its own ids
@@ -139,7 +141,9 @@ def test_two_processes_cannot_write_the_same_stream(tmp_path):
     path = tmp_path / "lake"
     how = {"spec": spec_of(WORLD), "capacity": 50}
     with lp.Replay.open(path, writer="a", **how), lp.Replay.open(path, writer="b", **how):
-        with pytest.raises(lp.LakeLocked, match="writers/a is being written"):
+        with pytest.raises(
+            lp.LakeLocked, match=r"writers/a is being written .* replay\.close\(\), .* lp\.Lake\.open\(path\)"
+        ):
             lp.Replay.open(path, writer="a", **how)
         with lp.Replay.open(path, **how):
             pass

@@ -436,8 +436,15 @@ def test_the_line_of_a_generation_fits_the_terminal():
 
 
 def test_a_wrong_setting_on_the_command_line_is_one_sentence(tmp_path, capsys):
-    assert main(["train", "erl", "--out", str(tmp_path / "run"), "--mutants", "1"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("lakepond: mutants must be at least 2")
+    for trainer, setting in (
+        ("erl", "mutants"),
+        ("single", "env-steps"),
+        ("mixture", "agents"),
+        ("live", "agents"),
+    ):
+        assert main(["train", trainer, "--out", str(tmp_path / "run"), f"--{setting}", "-1"]) == 2
+        err = capsys.readouterr().err  # and nothing that says that training starts
+        assert err.startswith(f"lakepond: {setting.replace('-', '_')} must be at least ")
     assert main(["train", "erl", "--resume"]) == 2
     assert "--resume needs --out" in capsys.readouterr().err
 

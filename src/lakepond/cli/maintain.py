@@ -55,8 +55,8 @@ class Verify:
         for each in checked:
             name = f"commit {each['number']}" + (f" of {each['writer']}" if "writer" in each else "")
             if each["intact"]:
-                size, files = formats.size(each["bytes"]), each["files"]
-                print(f"{name}: intact ({size} in {files:,} files, {formats.duration(each['seconds'])})")
+                size, files = formats.size(each["bytes"]), formats.counted(each["files"], "file")
+                print(f"{name}: intact ({size} in {files}, {formats.duration(each['seconds'])})")
             else:
                 print(f"{name}: damaged. {words.printable(each['why'])}")
         if not intact and chains.folder is not None:
@@ -154,7 +154,7 @@ class Compact:
         result = {"lake": folder, "commit": number, "files_before": files, "files": left}
         words.print_result(
             {**result, "bytes_before": before, "bytes": after},
-            f"{folder}: commit {number} had {files:,} files and now has {left:,}; "
+            f"{folder}: commit {number} had {formats.counted(files, 'file')} and now has {left:,}; "
             f"the lake had {formats.size(before)} on disk and now has {formats.size(after)}.",
             as_json=self.json,
         )

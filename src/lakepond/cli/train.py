@@ -80,6 +80,7 @@ class TrainErl(TrainCommand):
         if self.resumes and self.out is not None:
             _fetch(folder, self.cloud)
         config = self.configured(self.cloud)
+        erl.check(config)  # before it is said that training starts
         required = self.cloud is not None
         option = "--cloud" if required else "--push-to"
         check_free(config.push_to, folder, option, start_over=self.start_over, required=required)

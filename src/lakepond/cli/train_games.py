@@ -17,6 +17,7 @@ from lakepond.cli.settings import options_of
 from lakepond.cli.training import GpuShare, Ray, TrainCommand, after_interrupt, check_free, next_run
 from lakepond.errors import ConfigError
 from lakepond.trainers import live, mixture, single
+from lakepond.trainers.limits import check_limits
 
 HEADINGS = {
     "": "game suite frame_stack env_steps reset_every evaluate_every seed network hidden dtype agents "
@@ -54,6 +55,7 @@ class _Game(TrainCommand):
         from lakepond.trainers import programs
 
         arguments = self.arguments()
+        check_limits(self.config, TRAINERS[self.trainer].LIMITS)  # before it is said that training starts
         for folder, config in self.runs().items():
             check_free(config.push_to, folder, "--push-to", start_over=self.start_over)
         programs.prepare_jax()

@@ -105,8 +105,8 @@ class Intake:
         spec = self.spec
         if "done" in extras and "done" not in spec.extras:
             raise RecordError(
-                "done is split into terminated, after which there is no future value, and truncated, after which "
-                "there is (a time limit); pass both."
+                "done is split into terminated, after which there is no future value, and truncated, after "
+                "which there is (a time limit); pass both."
             )
         for name, value in zip(FIELDS, given, strict=True):
             if value is MISSING:
@@ -253,8 +253,8 @@ def _window(path: str, field: Field, value: Any, count: int | None, cast: bool) 
         if not (cast and floats):
             if not hasattr(value, "dtype"):
                 raise RecordError(
-                    f"{path} is a {type(value).__name__}, which NumPy reads as {array.dtype.name}, but the Spec "
-                    f'declares {dtype.name}; pass np.asarray({path}, "{dtype.name}").'
+                    f"{path} is a {type(value).__name__}, which NumPy reads as {array.dtype.name}, but the "
+                    f'Spec declares {dtype.name}; pass np.asarray({path}, "{dtype.name}").'
                 )
             option = ", or create the Replay with cast=True" if floats else ""
             option = " (cast=True converts floats only)" if cast else option

@@ -93,7 +93,7 @@ class Persistent(Sampler):
         because the disk is full, stay in memory and are part of the next commit.
 
         Raises `LakeError` if the replay has no lake, `ReplayClosed` after `close()`, `SpecError` for a key in
-        the note that lakepond uses itself; with `wait`, `LakeFull` if the disk is full or a quota is exceeded.
+        the note that lakepond uses itself; with `wait`, `LakeFull` for a full disk or an exceeded quota.
         """
         from lakepond.lake.format.link_notes import check_note
         from lakepond.lake.format.sealed import as_stored

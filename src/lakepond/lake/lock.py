@@ -113,7 +113,8 @@ class WriterLock(FileLock):
                 raise
             who = "this process already" if here else "another process"
             raise LakeLocked(
-                f"{path.parent} is being written by {who}; close that, or open the lake to read."
+                f"{path.parent} is being written by {who}; close that with replay.close(), or only "
+                "read the lake, with lp.Lake.open(path)."
             ) from None
 
 

@@ -21,7 +21,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 
 from lakepond.adapters.sb3 import storage
 from lakepond.adapters.sb3.arrays import StoredArray
-from lakepond.errors import LakeError, LakeNotFound, RecordError, ReplayClosed, SpecError
+from lakepond.errors import LakeError, LakeNotFound, RecordError, ReplayClosed, SpecError, TooFewSteps
 from lakepond.flow.agents_to_pond import FIELDS
 from lakepond.replay import Replay
 from lakepond.spaces import from_gymnasium
@@ -153,6 +153,9 @@ class LakepondReplayBuffer(ReplayBuffer):
         """The replay behind this buffer, for what SB3's buffers do not have: `stats()`, `lake()`."""
         return self._storage.replay
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.replay.stats()})"
+
     def ids_at(self, pos: Array, env: Array) -> Array:
         """The step ids at positions and environments; ids that are not recorded yet for empty positions."""
         newest = self._rounds - 1
@@ -252,6 +255,8 @@ class LakepondReplayBuffer(ReplayBuffer):
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Draw a batch as SB3 does; `env` normalises it if it is a VecNormalize."""
         if self.alpha is None:
+            if not self.size():
+                raise TooFewSteps("the buffer has no steps; add some before sampling.")
             return BaseBuffer.sample(self, batch_size, env)
         rng = np.random.default_rng(np.random.randint(0, 2**31, size=4))
         self._unused += 1

@@ -169,6 +169,10 @@ class Lake(Sampled, Exports):
             return urls.open_again, (self.url, self.path.absolute(), numbers)
         return open_commits, (self.path.absolute(), numbers)
 
+    def __repr__(self) -> str:
+        read = f"commit {self.commit.number}" if len(self.heads) == 1 else f"{len(self.heads)} writers"
+        return f"Lake({self.url or self.path}, {read}: {len(self):,} steps)"
+
     # --- steps -----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
