@@ -348,6 +348,24 @@ def test_checkpoints_restore_steps_and_cursor_and_write_what_is_new(tmp_path, st
     buffer.storage.checkpointer.close()
 
 
+def test_a_checkpointer_does_not_keep_what_was_written_since_the_last_dump(tmp_path):
+    buffer = checkpointed(10)
+    recorded = []
+    for adds in ([], range(10, 27), [27, 28], [], range(29, 529)):
+        for i in adds:
+            buffer.add(steps(i, i + 1)[0])
+        if not recorded:
+            buffer.extend(steps(0, 10))
+        lists = [kept for kept in vars(buffer.storage.checkpointer).values() if isinstance(kept, list)]
+        assert not any(lists)
+        buffer.storage.dumps(tmp_path)
+        assert sorted(loaded(tmp_path, 10)) == sorted(buffer[:]["action"].tolist())
+        with lp.Lake.open(tmp_path / "lake") as lake:
+            recorded.append(lake.commit.recorded)
+    assert recorded == [10, 20, 22, 22, 32]  # the steps that are still in the ring
+    buffer.storage.checkpointer.close()
+
+
 def checkpointed(size):
     buffer = ReplayBuffer(storage=LazyTensorStorage(size), batch_size=8)
     buffer.storage.checkpointer = LakeCheckpointer()
