@@ -19,7 +19,7 @@ from lakepond.pond.hints import hints
 from lakepond.sampling.arguments import check_count, check_generator, check_number
 from lakepond.sampling.links import DERIVE
 from lakepond.sampling.priorities import MOST_WEIGHT
-from lakepond.types import Array, Spec, Stats, Tree
+from lakepond.types import Array, Spec, Stats, Tree, leaves
 
 if TYPE_CHECKING:
     from lakepond.cloud.place import Cloud
@@ -311,6 +311,11 @@ class Replay(Persistent):
             raise SpecError(
                 f"{lake.path} and the replay have different specs ({self.spec.differences(lake.spec)}); fill "
                 "from a lake with the same spec."
+            )
+        if list(leaves(lake.spec.obs)) != list(leaves(self.spec.obs)):
+            raise SpecError(
+                f"{lake.path} has the observations of the replay in another order; create the replay with "
+                "the spec of the lake: Replay(lake.spec, capacity)."
             )
         if self._outflow is not None:
             raise SpecError("fill needs a replay in memory, but this one writes a lake of its own.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import subprocess
 import sys
 import textwrap
@@ -73,6 +75,30 @@ def test_epochs_follow_each_other_and_an_early_end_skips_nothing(tmp_path):
     assert not np.array_equal(first[0].step_id, second[0].step_id)
     dataset.set_epoch(0)
     assert np.array_equal(next(iter(dataset)).step_id, first[0].step_id)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_loop_may_stop_with_the_last_batch_of_an_epoch(tmp_path, world_size):
+    path = make(tmp_path / "lake")
+    ranks = [
+        LakeLoader(LakeDataset(path, 16, seed=3, rank=rank, world_size=world_size))
+        for rank in range(world_size)
+    ]
+    for epoch in range(4):
+        assert {rank.lake_dataset.epoch for rank in ranks} == {epoch}
+        taken = [batch for rank in ranks for batch in itertools.islice(rank, len(rank))]
+        assert np.array_equal(ids(taken), np.arange(150))
+        for i, rank in enumerate(ranks):  # resumes from here
+            ranks[i] = LakeLoader(LakeDataset(path, 16, seed=3, rank=i, world_size=world_size))
+            ranks[i].load_state_dict(json.loads(json.dumps(rank.state_dict())))
+    assert [len(list(rank)) for rank in ranks] == [len(rank) for rank in ranks]
+    assert {rank.lake_dataset.epoch for rank in ranks} == {5}
+
+
+def test_a_rank_without_batches_counts_epochs(tmp_path):
+    loader = LakeLoader(LakeDataset(make(tmp_path / "lake"), 100, world_size=2, rank=1, drop_last=True))
+    assert [len(list(loader)) for _ in range(3)] == [0, 0, 0]
+    assert loader.lake_dataset.epoch == 3
 
 
 def test_a_position_is_saved_and_continued_at_its_commit(tmp_path):
@@ -295,6 +321,10 @@ def test_workers_divide_an_epoch_and_continue_it_with_fork_and_spawn(tmp_path):
                 b.step_id.numpy().tobytes() for b in alone}
             for batch in batches:
                 right(batch)
+        loader = LakeLoader(LakeDataset(path, 8, seed=3), num_workers=2)
+        for epoch in range(2):  # each loop stops with the last batch
+            batches = [batch for _, batch in zip(range(len(loader)), loader)]
+            assert np.array_equal(ids(batches), np.arange(150)), epoch
         plain = list(DataLoader(LakeDataset(path, 8, seed=3, replace=True), batch_size=None, num_workers=2))
         found = {batch.step_id.numpy().tobytes() for batch in plain}
         assert len(found) == len(plain)  # every worker has its own draws

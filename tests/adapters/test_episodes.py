@@ -91,6 +91,23 @@ def test_a_dataset_that_minari_wrote(tmp_path, monkeypatch, data_format, make):
     assert done.steps == sum(episode.steps for episode in found)
 
 
+@pytest.mark.parametrize("kind", [bool, np.float32])
+def test_done_in_npz_files_is_a_termination_unless_it_is_truncated(tmp_path, kind):
+    flags = {
+        "time limit": ({"done": [0, 0, 1], "truncated": [0, 0, 1]}, [False, True]),
+        "end": ({"done": [0, 0, 1], "truncated": [0, 0, 0]}, [True, False]),
+        "limit only": ({"done": [0, 0, 0], "truncated": [0, 0, 1]}, [False, True]),
+        "no limits": ({"done": [0, 0, 1]}, [True, False]),
+        "both": ({"terminated": [0, 0, 1], "truncated": [0, 0, 1]}, [True, True]),
+    }
+    steps = {"obs": np.zeros((4, 3)), "action": np.zeros(3), "reward": np.zeros(3)}
+    for name, (given, _) in flags.items():
+        np.savez(tmp_path / f"{name}.npz", **steps, **{key: np.array(v, kind) for key, v in given.items()})
+    for file, episode in zip(sorted(tmp_path.glob("*.npz")), read_npz(tmp_path), strict=True):
+        assert [episode.terminated[-1], episode.truncated[-1]] == flags[file.stem][1], file.stem
+        assert not (episode.terminated | episode.truncated)[:-1].any()
+
+
 def test_what_cannot_be_imported_is_told(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(lp.SpecError, match=r"no \.npz files"):

@@ -102,6 +102,27 @@ def test_vector_environment(mode, copy):
     env.close()
 
 
+class Unordered(Counter):
+    """Returns the keys of its observations, of one shape, in another order than its space has."""
+
+    observation_space = gym.spaces.Dict({key: gym.spaces.Box(0, 1e4, (2,)) for key in ("goal", "t")})
+
+    def _observe(self) -> dict:
+        return {"t": np.full(2, self.t, np.float32), "goal": np.full(2, 1000 + self.episode, np.float32)}
+
+
+def test_the_last_observation_has_the_keys_of_the_space():
+    envs = SyncVectorEnv([Unordered], autoreset_mode=AutoresetMode.SAME_STEP)
+    replay = lp.Replay(lp.Spec.from_spaces(envs.single_observation_space, envs.single_action_space), 100)
+    env = Recorder(envs, replay)
+    env.reset()
+    for _ in range(10):
+        env.step(env.action_space.sample())
+    batch = replay.recent(10)
+    assert batch.next_obs["t"][:, 0].tolist() == [1, 2, 3, 4, 5] * 2
+    assert batch.next_obs["goal"][:, 0].tolist() == [1000] * 5 + [1001] * 5
+
+
 def test_autoreset_disabled():
     replay = lp.Replay(spec(), 1000)
     envs = SyncVectorEnv([lambda: Counter(0)] * 2, autoreset_mode=AutoresetMode.DISABLED)
@@ -114,6 +135,20 @@ def test_autoreset_disabled():
     batch = replay.recent(len(replay))
     assert len(replay) == 80
     assert (batch.next_obs["t"] == batch.obs["t"] + 1).all()
+
+
+def test_a_masked_reset_truncates_only_the_environments_of_its_mask():
+    replay = lp.Replay(spec(), 100)
+    env = Recorder(SyncVectorEnv([Counter] * 3, autoreset_mode=AutoresetMode.DISABLED), replay)
+    env.reset()
+    for mask in (None, [False, True, False]):
+        if mask is not None:
+            env.reset(options={"reset_mask": np.array(mask)})
+        for _ in range(2):
+            env.step(env.action_space.sample())
+    batch = replay.steps(np.arange(12), n_step=4, gamma=1.0)
+    assert np.flatnonzero(replay.steps(np.arange(12)).truncated).tolist() == [4]
+    assert batch.num_steps.tolist() == [4, 2, 4, 3, 1, 3, 2, 2, 2, 1, 1, 1]
 
 
 def test_step_before_reset():

@@ -133,6 +133,20 @@ def test_batches_are_those_of_sb3(space, n_envs, handle, steps):
     np.testing.assert_array_equal(mine.actions[2:5, 0], theirs.actions[2:5, 0])
 
 
+@pytest.mark.parametrize("handle", [True, False])
+def test_a_time_limit_without_done_is_that_of_sb3(handle):
+    pair = [
+        of(20, BOX, DISCRETE, device="cpu", handle_timeout_termination=handle, n_steps=3, gamma=0.9)
+        for of in (LakepondReplayBuffer, buffers.NStepReplayBuffer)
+    ]
+    for t in range(12):
+        obs = np.full((1, 5), t, np.float32)
+        info = [{"TimeLimit.truncated": t % 4 == 3}]
+        for buffer in pair:
+            buffer.add(obs, obs + 1, np.array([0]), np.array([t]), np.array([t == 7]), info)
+    assert_same(draw(pair[0], 64, 1), draw(pair[1], 64, 1))
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("steps", [2, 9, 60])
 @pytest.mark.parametrize("n_envs", [1, 3])
@@ -524,6 +538,31 @@ def test_a_model_is_saved_loaded_and_continued(tmp_path):
         assert len(lake) == 172
 
 
+def test_a_loaded_buffer_truncates_unfinished_episodes(tmp_path):
+    """Observations are constant, so that only the flag separates the episodes."""
+    options = dict(device="cpu", n_envs=2, path=str(tmp_path / "lake"), n_steps=3, gamma=1.0)
+    buffer = LakepondReplayBuffer(100, BOX, DISCRETE, **options)
+
+    def add(*rounds):
+        obs, action = np.zeros((2, 5), np.float32), np.zeros(2)
+        for t in rounds:  # environment 1 terminates in round 3
+            done = np.array([False, t == 3])
+            buffer.add(obs, obs, action, np.array([t, t + 100.0]), done, [{}, {}])
+
+    add(0, 1, 2, 3)
+    saved = pickle.dumps(buffer)
+    add(4)  # not part of it
+    buffer.close()
+    buffer = pickle.loads(saved)
+    add(10, 11)
+    batch = buffer.replay.steps(np.arange(12), n_step=3, gamma=1.0)
+    assert batch.reward[::2].tolist() == [0 + 1 + 2, 1 + 2 + 3, 2 + 3, 3, 10 + 11, 11]
+    assert buffer.dones[:].sum() == 2
+    assert buffer.timeouts[:, 0].nonzero()[0].tolist() == [3]
+    assert buffer.timeouts[:, 1].sum() == 0
+    buffer.close()
+
+
 KILLED = """
 import sys
 import numpy as np
@@ -577,7 +616,7 @@ def test_reset_forgets_and_stays_forgotten(tmp_path):
     fill(walk, 30, buffer)
     buffer.reset()
     assert buffer.size() == 0
-    with pytest.raises(ValueError, match="has no steps"):  # the class is SB3's
+    with pytest.raises(ValueError, match="no steps; add some"):
         buffer.sample(1)
     fill(walk, 7, buffer)
     rewards = buffer.rewards[:7]

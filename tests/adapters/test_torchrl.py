@@ -241,6 +241,58 @@ def test_a_lake_of_another_program_has_torchrls_names(tmp_path):
     storage.lake.close()
 
 
+ONE = lp.Field((), "float32")
+
+
+@pytest.mark.parametrize(
+    ("obs", "action", "extras", "says"),
+    [
+        ({"action": ONE, "x": ONE}, ONE, {}, r"obs\['action'\] and action|action and obs\['action'\]"),
+        ({"reward": ONE, "x": ONE}, ONE, {}, r"next_obs\['reward'\]"),
+        (ONE, ONE, {"observation": ONE}, "observation"),
+        ({"action": ONE, "x": ONE}, {"x": ONE}, {}, r"obs\['action'\] and action\['x'\]"),
+        ({1: ONE, "1": ONE}, ONE, {}, r"obs\[1\] and obs\['1'\]"),
+        ({"next": ONE, "x": ONE}, ONE, {}, r"\('next',\) and \('next', "),
+    ],
+)
+def test_a_lake_whose_fields_have_the_same_key_in_torchrl_is_refused(tmp_path, obs, action, extras, says):
+    with lp.Replay.open(tmp_path / "lake", lp.Spec(obs=obs, action=action, extras=extras), 10) as replay:
+        replay.commit()
+    with lp.Lake.open(tmp_path / "lake") as lake, pytest.raises(lp.SpecError, match=says) as error:
+        lake_buffer(lake)
+    assert "LakeDataset" in str(error.value)
+
+
+def test_a_lake_with_vectors_as_rewards_is_sampled_and_continued(tmp_path):
+    spec = lp.Spec(
+        obs={"a": lp.Field((1,), "float32"), "b": {"c": ONE}},
+        action={"x": lp.Field((), "int64"), "y": ONE},
+        reward=lp.Field((2,), "float32"),
+    )
+    with lp.Replay.open(tmp_path / "lake", spec, capacity=10) as replay:
+        for t in range(5):
+            obs, next_obs = ({"a": np.full(1, s, np.float32), "b": {"c": np.float32(-s)}} for s in (t, t + 1))
+            replay.record(
+                obs=obs,
+                action={"x": t, "y": 10.0 * t},
+                reward=np.array([t, t + 100], np.float32),
+                next_obs=next_obs,
+                terminated=t == 4,
+                truncated=False,
+            )
+    buffer = lake_buffer(tmp_path / "lake", batch_size=64)
+    batch = buffer.sample()
+    assert batch["next", "reward"].shape == (64, 2)
+    assert torch.equal(batch["next", "reward"][:, 0].long(), batch["action", "x"])
+    assert torch.equal(batch["next", "reward"][:, 1], batch["a"][:, 0] + 100)
+    before = buffer[:].exclude("index")
+    buffer.storage.lake.close()
+    buffer = replay_buffer(10, tmp_path / "lake")
+    buffer.extend(before)
+    equal(buffer[:].exclude("index"), torch.cat([before, before]))
+    buffer.storage.close()
+
+
 @pytest.mark.parametrize("envs", [1, 3])
 def test_a_collector_fills_a_replay(envs):
     def make():
@@ -293,6 +345,24 @@ def test_checkpoints_restore_steps_and_cursor_and_write_what_is_new(tmp_path, st
     buffer.dumps(tmp_path / "another")
     other.loads(tmp_path / "another")
     equal(other[:], buffer[:])
+    buffer.storage.checkpointer.close()
+
+
+def test_a_checkpointer_does_not_keep_what_was_written_since_the_last_dump(tmp_path):
+    buffer = checkpointed(10)
+    recorded = []
+    for adds in ([], range(10, 27), [27, 28], [], range(29, 529)):
+        for i in adds:
+            buffer.add(steps(i, i + 1)[0])
+        if not recorded:
+            buffer.extend(steps(0, 10))
+        lists = [kept for kept in vars(buffer.storage.checkpointer).values() if isinstance(kept, list)]
+        assert not any(lists)
+        buffer.storage.dumps(tmp_path)
+        assert sorted(loaded(tmp_path, 10)) == sorted(buffer[:]["action"].tolist())
+        with lp.Lake.open(tmp_path / "lake") as lake:
+            recorded.append(lake.commit.recorded)
+    assert recorded == [10, 20, 22, 22, 32]  # the steps that are still in the ring
     buffer.storage.checkpointer.close()
 
 
@@ -453,6 +523,14 @@ def test_a_storage_closes_the_lake_that_it_reads_its_keys_from(tmp_path, monkeyp
     buffer.storage.close()
 
 
+def test_no_steps_and_all_steps():
+    buffer = replay_buffer(10)
+    for start, stop in ((0, 0), (0, 5), (5, 5), (5, 7)):
+        assert buffer.extend(steps(start, stop)).tolist() == list(range(start, stop))
+    equal(buffer[...].exclude("index"), steps(0, 7))
+    equal(buffer.storage[(...,)], steps(0, 7))
+
+
 def test_tensordicts_without_transitions_are_stored_as_columns():
     buffer = replay_buffer(10, batch_size=4)
     data = TensorDict(
@@ -468,6 +546,9 @@ def test_what_cannot_be_stored_is_refused_in_one_sentence(tmp_path):
         buffer.storage.set(range(2), [(torch.rand(3),), (torch.rand(3),)])
     with pytest.raises(lp.SpecError, match="another kind of storage"):
         buffer.storage.load_state_dict(LazyTensorStorage(10).state_dict())
+    with pytest.raises(lp.SpecError, match=r"\('a', 'b'\), \('a.b',\)\] have the same name"):
+        both = {"a": {"b": torch.zeros(2)}, "a.b": torch.ones(2)}
+        buffer.extend(TensorDict({**both, "next": both}, [2]))
     with pytest.raises(lp.SpecError, match="bfloat16"):
         buffer.extend(TensorDict({"a": torch.zeros(2, dtype=torch.bfloat16)}, [2]))
     buffer.extend(steps(0, 4))

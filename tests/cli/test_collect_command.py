@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -25,7 +26,7 @@ from lakepond.distributed.weights import SavedWeights, save_weights
 from lakepond.errors import ConfigError
 from lakepond.flow.following.positions import Learners
 from lakepond.lake.lock import FileLock
-from worlds import Constant, Counting, all_obs, each_once, wait_until
+from worlds import EPISODE, Constant, Counting, all_obs, each_once, wait_until
 
 ENVIRONMENT = ["--env", "worlds:Counting", "--policy", "worlds:Constant"]
 
@@ -130,6 +131,33 @@ def test_a_policy_without_load_ignores_weights_and_says_so(tmp_path):
         collector.load(1, {"value": 1})
         collector.run(steps=3)
         assert "a function without a method load(params); weights are ignored" in collector.status.error
+
+
+class Unordered(Counting):
+    """`reset` and `step` return the keys of the observation in a different order each."""
+
+    observation_space = gym.spaces.Dict({key: gym.spaces.Box(0, 2**40, (3,), np.int64) for key in "ab"})
+
+    def reset(self, *, seed=None, options=None):
+        return {"a": np.full(3, self.n), "b": np.full(3, -1)}, {}
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return {"b": np.full(3, -1), "a": np.full(3, self.n)}, *rest
+
+
+def test_observations_of_several_environments_are_stacked_by_key(tmp_path):
+    def envs():
+        env = Unordered(0.0)
+        env.n = 0 if env.number % 2 else EPISODE // 2  # one is reset while the other steps
+        return env
+
+    with Collector(envs, lambda: lambda obs: np.zeros(2), tmp_path / "lake", "c0", envs=2) as collector:
+        collector.run(steps=2 * EPISODE)
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        batch = lake.steps(0, 2 * EPISODE)
+    assert (batch.obs["b"] == -1).all()
+    assert np.array_equal(batch.next_obs["a"], batch.obs["a"] + 1)
 
 
 def test_an_environment_that_fails_is_replaced(tmp_path, monkeypatch):

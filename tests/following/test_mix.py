@@ -77,6 +77,22 @@ def test_the_options_of_sample_apply_to_all(sources):
     assert repr(mixed).startswith("Mixture(0.5: Replay(")
 
 
+def test_sources_may_have_the_keys_of_their_dicts_in_another_order():
+    sources = []
+    for keys in ("ab", "ba"):
+        field = lp.Field((2,), "float32")
+        replay = lp.Replay(lp.Spec(obs=dict.fromkeys(keys, field), action=dict.fromkeys(keys, field)), 10)
+        values = {"a": np.full(2, 1, np.float32), "b": np.full(2, 2, np.float32)}
+        replay.record(
+            obs=values, action=values, reward=0.0, next_obs=values, terminated=False, truncated=False
+        )
+        sources.append(replay)
+    batch = lp.mix(dict.fromkeys(sources, 1.0)).sample(8)
+    for tree in (batch.obs, batch.action, batch.next_obs):
+        assert (tree["a"] == 1).all()
+        assert (tree["b"] == 2).all()
+
+
 def test_what_cannot_be_mixed(sources, tmp_path):
     replay, lake, followed = sources
     other = lp.Replay(spec_of("vector"), 10)

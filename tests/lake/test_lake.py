@@ -358,6 +358,20 @@ def test_fill_is_exactly_uniform_and_without_replacement(tmp_path):
     lake.close()
 
 
+def test_a_replay_with_observations_in_another_order_is_not_filled(tmp_path):
+    """Equal dicts may have another order, by which the rows of a lake are numbered."""
+    orders = [lp.Spec(obs=dict.fromkeys(keys, lp.Field((2,), "float32"))) for keys in ("ab", "ba")]
+    values = {"a": np.full(2, 1, np.float32), "b": np.full(2, 2, np.float32)}
+    with lp.Replay.open(tmp_path / "lake", orders[0], 10) as replay:
+        replay.record(obs=values, action=0, reward=0.0, next_obs=values, terminated=False, truncated=False)
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        with pytest.raises(lp.SpecError, match=r"another order.*Replay\(lake\.spec, capacity\)"):
+            lp.Replay(orders[1], 10).fill_from(lake, 1, rng=np.random.default_rng(0))
+        filled = lp.Replay(lake.spec, 10)
+        filled.fill_from(lake, 1, rng=np.random.default_rng(0))
+    assert filled.recent(1).obs["b"].tolist() == [[2, 2]]
+
+
 def test_a_filled_replay_takes_no_more_than_one_that_recorded(tmp_path):
     spec = lp.Spec(obs=lp.Field((100,), "float32", rows=None))
     obs = np.random.default_rng(0).random((20_001, 100), np.float32)

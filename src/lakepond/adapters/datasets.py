@@ -129,11 +129,16 @@ class LakeDataset(IterableDataset):
         return self.delivered(self.marked())
 
     def delivered(self, marked: Iterable[tuple[int, Batch]]) -> Iterator[Batch]:
-        """Hand out batches and count them by their groups; after the last one the next epoch begins."""
+        """Hand out batches and count them by their groups; with the last one the next epoch begins."""
+        epoch = self.epoch
+        plan = self._plan(epoch)
         for group, batch in marked:
-            self._position.add(group, self._plan(self.epoch))
+            self._position.add(group, plan)
+            if self._position.is_complete(plan):  # before the batch: a loop may stop with it
+                self.set_epoch(epoch + 1)
             yield batch
-        self.set_epoch(self.epoch + 1)
+        if self.epoch == epoch:  # no batches here, or other workers have the rest
+            self.set_epoch(epoch + 1)
 
     def marked(self) -> Iterator[tuple[int, Batch]]:
         """The remaining batches of the epoch for this worker, each with the group that it is from."""

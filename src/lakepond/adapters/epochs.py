@@ -115,6 +115,10 @@ class EpochPosition:
             del self._delivered[self._first]
             self._first += 1
 
+    def is_complete(self, plan: Epoch) -> bool:
+        """Whether all batches of the epoch were delivered."""
+        return self._first >= plan.groups
+
     def remaining(self, plan: Epoch, worker: int = 0, workers: int = 1) -> Iterator[tuple[int, int]]:
         """For each group of a worker that is not complete its number, and the batches delivered of it."""
         for group in range(self._first, plan.groups):

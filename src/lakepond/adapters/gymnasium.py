@@ -51,8 +51,8 @@ class Recorder:
 
     def reset(self, **kwargs: Any) -> tuple[Tree, dict[str, Any]]:
         """Reset the environment, as its own `reset` does, and mark unfinished episodes as truncated."""
+        mask = (kwargs.get("options") or {}).get("reset_mask")  # before `reset`, which removes it
         obs, info = self.env.reset(**kwargs)
-        mask = (kwargs.get("options") or {}).get("reset_mask")
         streams = self.streams if mask is None else self.streams[np.asarray(mask)]
         for stream in streams.tolist():  # an episode that had not ended is truncated here
             with suppress(UnknownStream):
@@ -101,9 +101,9 @@ class Recorder:
             )
         final, obs = info["final_obs"], _copy(obs)
         for i in np.flatnonzero(ended).tolist():
-            last = final[i] if isinstance(final, np.ndarray) else _take(final, i)
-            for (_, whole), (_, value) in zip(leaves(obs), leaves(last), strict=True):
-                whole[i] = value
+            last = dict(leaves(final[i] if isinstance(final, np.ndarray) else _take(final, i)))
+            for path, whole in leaves(obs):  # the environment may have its keys in another order
+                whole[i] = last[path]
         return obs
 
 

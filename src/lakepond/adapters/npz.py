@@ -70,8 +70,9 @@ def read_npz(folder: str | Path) -> Iterator[Episode]:
     """Yield the episodes of a folder of .npz files.
 
     Each has `obs` (one more than steps), `action`, `reward`, `terminated` and, if wanted, `truncated`. In a
-    file without `terminated`, `done` is used instead. Any other array with one value per step is an extra. A
-    file that is damaged or lacks an array raises `SpecError`, which names it. Nothing is unpickled.
+    file without `terminated`, `done` is used instead, where not `truncated`. Any other array with one value
+    per step is an extra. A file that is damaged or lacks an array raises `SpecError`, which names it. Nothing
+    is unpickled.
     """
     files = sorted(on_disk(folder).glob("*.npz"))
     if not files:
@@ -83,7 +84,8 @@ def read_npz(folder: str | Path) -> Iterator[Episode]:
 
 
 def _episode(file: Path, arrays: dict[str, Array]) -> Episode:
-    if "terminated" not in arrays and "done" in arrays:
+    any_end = "terminated" not in arrays and "done" in arrays
+    if any_end:
         arrays["terminated"] = arrays.pop("done")
     trees = {
         kind: {n: a for n, a in arrays.items() if re.match(rf"{kind}(\[|$)", n)} for kind in ("obs", "action")
@@ -105,12 +107,13 @@ def _episode(file: Path, arrays: dict[str, Array]) -> Episode:
     for name, values in columns.items():
         if values.dtype.kind not in "biuf":
             raise SpecError(f"{file} has {name} of dtype {values.dtype}; it needs numbers or bools.")
+    terminated, truncated = columns["terminated"].astype(bool), columns["truncated"].astype(bool)
     return Episode(
         obs=_tree(trees["obs"], "obs"),
         action=_tree(trees["action"], "action"),
         reward=columns["reward"],
-        terminated=columns["terminated"].astype(bool),
-        truncated=columns["truncated"].astype(bool),
+        terminated=terminated & ~truncated if any_end else terminated,
+        truncated=truncated,
         extras=extras,
         stream=int(arrays["stream"]) if "stream" in arrays else 0,
     )

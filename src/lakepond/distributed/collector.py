@@ -459,8 +459,9 @@ def _close(envs: Sequence[GymEnvironment]) -> None:
 
 def _stack(trees: Sequence[Tree]) -> Tree:
     """One tree of arrays with a leading axis, from a tree for each environment."""
-    columns = zip(*([leaf for _, leaf in leaves(tree)] for tree in trees), strict=True)
-    return rebuild(trees[0], map(np.stack, columns).__next__)
+    parts = [dict(leaves(tree)) for tree in trees]  # by path: keys may come in another order
+    columns = (np.stack([part[path] for part in parts]) for path in parts[0])
+    return rebuild(trees[0], columns.__next__)
 
 
 def _as_action(actions: Any, spec: Spec, envs: int) -> Tree:

@@ -131,10 +131,9 @@ def _has_priorities(source: Any) -> bool:
 
 def _joined(trees: list[Tree]) -> Tree:
     """Trees of arrays of the same form as one; observations that were left out are None."""
-    joined = iter(
-        [
-            None if values[0] is None else np.concatenate(values)
-            for values in zip(*([leaf for _, leaf in leaves(tree)] for tree in trees), strict=True)
-        ]
+    parts = [dict(leaves(tree)) for tree in trees]  # by path: equal specs may have another order
+    joined = (
+        None if first is None else np.concatenate([part[path] for part in parts])
+        for path, first in parts[0].items()
     )
-    return rebuild(trees[0], lambda: next(joined))
+    return rebuild(trees[0], joined.__next__)

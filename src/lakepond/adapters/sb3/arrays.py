@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,6 +85,3 @@ class StoredArray:
 
     def __len__(self) -> int:
         return self.shape[0]
-
-    def __iter__(self) -> Iterator[Array]:
-        return (self[i] for i in range(len(self)))

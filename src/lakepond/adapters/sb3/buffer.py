@@ -193,6 +193,8 @@ class LakepondReplayBuffer(ReplayBuffer):
         spec, replay = self.spec, self._storage.replay
         ended = np.asarray(done).astype(np.bool_).reshape(-1)
         truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos], np.bool_).reshape(-1)
+        if not self.handle_timeout_termination:
+            truncated = truncated & ended
         values = (
             self._values("obs", spec.obs, obs),
             self._values("next_obs", spec.obs, next_obs),
@@ -363,6 +365,8 @@ class LakepondReplayBuffer(ReplayBuffer):
                     f"the buffer was saved with commit {commit} of the lake {self.path}: {error} If it was "
                     "moved, give its folder as path in replay_buffer_kwargs: a model continues it by itself."
                 ) from None
+            if len(self.replay) and not hasattr(self, "truncate_last_trajectory"):  # SB3 calls that of HER
+                self.end_episodes()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copy without a lake; that of a buffer with a lake, which has one writer, can only be sampled."""

@@ -39,16 +39,23 @@ class LakeCheckpointer(StorageCheckpointerBase):
         super().__init__()
         self._replay: Replay | None = None
         self._saved: tuple[Any, ...] = ()
-        """storage, path and revision at the last dump"""
+        """storage, path, revision and positions at the last dump"""
         self._cursor = -1
-        self._written: list[Array] = []
-        """positions that were written since"""
+        self._writes = 0
+        self._added: int | None = 0
+        """positions that were written since, in order; None if they were not"""
 
     def mark_update(self, index: Any) -> None:
         """Called by TorchRL's writers with the positions that they wrote."""
+        if not self._saved:
+            return
         at = positions_of(index)
-        ndim = self._saved[0].ndim if self._saved else 1
-        self._written.append(np.unique(at[..., 0]) if ndim > 1 and at.ndim > 1 else np.atleast_1d(at))
+        several = self._saved[0].ndim > 1 and at.ndim > 1
+        at = np.unique(at[..., 0]) if several else np.atleast_1d(at)
+        self._writes += 1
+        if self._added is not None:
+            expected = (self._cursor + 1 + self._added + np.arange(len(at))) % self._saved[3]
+            self._added = self._added + len(at) if np.array_equal(at, expected) else None
 
     def dumps(self, storage: Any, path: Any) -> None:
         """Write the steps of a storage to the lake `path`/lake."""
@@ -59,7 +66,7 @@ class LakeCheckpointer(StorageCheckpointerBase):
         length = len(storage) // streams
         cursor = storage._last_cursor_index
         cursor = length - 1 if cursor is None else int(cursor)
-        new = self._new_positions(storage, folder, cursor, size)
+        new = self._new_positions(storage, folder, size)
         if new is None:
             new = (cursor + 1 + np.arange(length)) % length  # oldest first
         keys = Keys.of_tensordict(data[0].reshape(-1)[0] if data.ndim > 1 else data[0])
@@ -78,19 +85,19 @@ class LakeCheckpointer(StorageCheckpointerBase):
                 self.close(discard=True)  # some steps may be in the lake: the next dump must write all
                 raise
         storage.attach(self)
-        self._saved = (storage, folder, storage._mutation_revision)
-        self._cursor, self._written = cursor, []
+        self._saved = (storage, folder, storage._mutation_revision, size)
+        self._cursor, self._writes, self._added = cursor, 0, 0
 
-    def _new_positions(self, storage: Any, folder: Path, cursor: int, size: int) -> Array | None:
+    def _new_positions(self, storage: Any, folder: Path, size: int) -> Array | None:
         """The positions written since the last dump, oldest first; None if all are to be written."""
-        if not self._saved or self._saved[0] is not storage or self._saved[1] != folder:
+        if self._added is None or not self._saved or self._saved[0] is not storage:
             return None
-        writes = storage._mutation_revision - self._saved[2]
-        if writes != len(self._written):  # something was written past the writer
+        by_others = storage._mutation_revision - self._writes  # unless it is the revision that was saved
+        if self._saved[1:] != (folder, by_others, size):
             return None
-        written = np.concatenate([np.zeros(0, np.int64), *self._written])
-        expected = (self._cursor + 1 + np.arange(len(written))) % size
-        return written[-size:] if np.array_equal(written, expected) else None
+        count = min(self._added, size)
+        positions: Array = (self._cursor + 1 + self._added - count + np.arange(count)) % size
+        return positions
 
     def _opened(self, folder: Path, keys: Keys, most: int) -> Replay:
         if self._replay is not None and (self._saved[1] != folder or self._replay.spec != keys.spec):
@@ -131,7 +138,7 @@ class LakeCheckpointer(StorageCheckpointerBase):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy starts without an open lake."""
-        return {**self.__dict__, "_replay": None, "_saved": (), "_written": []}
+        return {**self.__dict__, "_replay": None, "_saved": ()}
 
 
 def _newest_checkpoint(folder: Path) -> Lake:

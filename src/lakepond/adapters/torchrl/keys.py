@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from lakepond.adapters.notes import newest_noted
 from lakepond.errors import RecordError, SpecError
 from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
-from lakepond.types import RESERVED, Array, Batch, Field, Spec, keys_of, leaves
+from lakepond.types import RESERVED, Array, Batch, Field, Spec, Tree, keys_of, leaves, rebuild
 
 NOTE = "torchrl"
 """the key of the commit notes that have the keys"""
@@ -78,6 +79,8 @@ class Keys:
                 if roles[path] not in ("action", "reward", *FLAGS):
                     extras[roles[path]] = field
         obs: Any = {_leaf_key(path): fields[path] for path in pairs}
+        if len(obs) < len(pairs):
+            raise SpecError(f"two of the observations {sorted(pairs)} have the same name; rename one.")
         spec = Spec(
             obs=NOTHING if not pairs else fields[pairs[0]] if len(pairs) == 1 else obs,
             action=fields[ACTION] if roles.get(ACTION) == "action" else NOTHING,
@@ -88,7 +91,10 @@ class Keys:
 
     @classmethod
     def of_spec(cls, spec: Spec) -> Keys:
-        """The keys for a lake that another program recorded, as TorchRL names them."""
+        """The keys for a lake that another program recorded, as TorchRL names them.
+
+        Raises `SpecError` if two fields would have the same key, or one a key inside that of another.
+        """
         keys = []
         roots = (("obs", (), spec.obs), ("next_obs", ("next",), spec.obs), ("action", ACTION, spec.action))
         for name, front, tree in roots:
@@ -96,9 +102,15 @@ class Keys:
                 inner = tuple(map(str, keys_of(path.removeprefix(name)) or ()))
                 rest = inner if inner or front == ACTION else ("observation",)
                 keys.append(Key((*front, *rest), path, leaf.shape))
-        for name in ("reward", "terminated", "truncated", "done"):
-            keys.append(Key(("next", name), name, (1,)))
+        keys.append(Key(("next", "reward"), "reward", spec.reward.shape or (1,)))
+        keys += [Key(("next", name), name, (1,)) for name in (*FLAGS, "done")]
         keys += [Key((name,), name, field.shape) for name, field in spec.extras.items()]
+        for one, other in pairwise(sorted(keys, key=lambda key: key.path)):
+            if other.path[: len(one.path)] == one.path:
+                raise SpecError(
+                    f"{one.field} and {other.field} would have the keys {one.path} and {other.path} of a "
+                    "TensorDict, which has room for one; read this lake with Lake.sample or LakeDataset."
+                )
         return cls(tuple(keys), spec)
 
     def to_note(self) -> list[Any]:
@@ -127,8 +139,8 @@ class Keys:
             if key.path not in found:
                 raise RecordError(f"the TensorDict has no {key.path}; it has {sorted(found)}.")
             tensor = found.pop(key.path)
-            scalar = key.field in ("reward", *FLAGS)
-            values[key.field] = _array(tensor).reshape(count, *(() if scalar else key.shape))
+            shape = self.spec.reward.shape if key.field == "reward" else key.shape
+            values[key.field] = _array(tensor).reshape(count, *(() if key.field in FLAGS else shape))
         if found:
             raise RecordError(f"the TensorDict has {sorted(found)}, which earlier steps did not have.")
         nothing = np.zeros(count, np.uint8)
@@ -141,23 +153,18 @@ class Keys:
         if terminated is None:
             terminated = done if truncated is None else done & ~truncated
         return {
-            "obs": self._tree("obs", values, nothing),
-            "next_obs": self._tree("next_obs", values, nothing),
-            "action": values.get("action", nothing),
+            "obs": _tree("obs", self.spec.obs, values, nothing),
+            "next_obs": _tree("next_obs", self.spec.obs, values, nothing),
+            "action": _tree("action", self.spec.action, values, nothing),
             "reward": values.get("reward", np.zeros(count, self.spec.reward.dtype)),
             "terminated": terminated,
             "truncated": done & ~terminated if truncated is None else truncated,
             **{name: values[name] for name in self.spec.extras},
         }
 
-    def _tree(self, name: str, values: Mapping[str, Array], nothing: Array) -> Any:
-        if isinstance(self.spec.obs, Field):
-            return values.get(name, nothing)
-        return {key: values[f"{name}[{key!r}]"] for key in self.spec.obs}
-
     def to_tensordict(self, batch: Batch) -> Any:
         """The TensorDict of a batch, whose arrays it shares."""
-        shape = batch.reward.shape
+        shape = batch.step_id.shape
         named: dict[str, Array] = {
             **dict(leaves(batch.obs, "obs")),
             **dict(leaves(batch.next_obs, "next_obs")),
@@ -212,6 +219,11 @@ def _flat(data: Any) -> Any:
     if not is_tensor_collection(data):
         raise RecordError(f"steps must be TensorDicts, not {type(data).__name__}.")
     return data.reshape(-1)
+
+
+def _tree(name: str, spec: Tree, values: Mapping[str, Array], nothing: Array) -> Tree:
+    """The values of a tree of fields by their paths."""
+    return rebuild(spec, (values.get(path, nothing) for path, _ in leaves(spec, name)).__next__)
 
 
 def _role(path: Path, field: Field) -> str | None:

@@ -53,6 +53,8 @@ class StepsStorage(TensorStorage):
         """The steps at these positions as a TensorDict of the same shape, or as a tensor if they were."""
         if isinstance(index, tuple) and len(index) == 1:
             index = index[0]
+        if index is Ellipsis:
+            index = slice(None)
         if isinstance(index, slice):
             index = range(len(self))[index]
         if isinstance(index, range):
@@ -158,6 +160,8 @@ class ReplayStorage(StepsStorage):
             raise RecordError(
                 f"a replay appends: position {expected[:1]} is next, not {at[:3]}; write with extend or add."
             )
+        if not len(at):
+            return
         steps = steps.exclude("index", inplace=False)
         self._append(steps)
         if set_cursor:
