@@ -245,15 +245,15 @@ def check(config: Config) -> None:
         check_limits(config, {"elites": (1, inf), "mutants": (2, inf)})
     elif not config.gradient_steps:
         raise ConfigError("without a population the learner needs gradient_steps of at least 1.")
-    check_order(config, "blend_low", "blend_high")
-    check_order(config, "mutation_std", "mutation_std_max")
-    if config.gradient_steps:  # or the learner never learns
-        check_order(config, "learn_from", "capacity")
     if config.new_steps > config.capacity:
         raise ConfigError(
             f"a generation records {config.new_steps:,} steps, but the replay holds {config.capacity:,}; "
             "raise capacity."
         )
+    check_order(config, "blend_low", "blend_high")
+    check_order(config, "mutation_std", "mutation_std_max")
+    if config.gradient_steps:  # or the learner never learns
+        check_order(config, "learn_from", "capacity")
 
 
 def memory_needed(config: Config, shape: tuple[int, int, int]) -> dict[str, int]:
