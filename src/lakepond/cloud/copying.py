@@ -243,7 +243,7 @@ class Copier:
             log.info("%s: commit %d is complete in the cloud", self.cloud, published)
 
     def _list_published(self, files: Files) -> None:
-        """List the files of a published commit: from now on a `gc` keeps them, and they may leave this disk."""
+        """List the files of a published commit: a `gc` keeps them now, and they may leave this disk."""
         self._elsewhere.add(arrays.names(files))
         if self._arrived:
             self._arrived.difference_update(arrays.names(files))

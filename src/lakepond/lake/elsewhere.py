@@ -117,7 +117,7 @@ class Elsewhere:
         self._published -= gone
 
     def confirmed(self) -> set[str]:
-        """The files that are safe there and that the list on disk names, synced: these may be deleted here."""
+        """The files that are safe there and that the list on disk names, synced: they may be deleted here."""
         with self._lock:
             if not self._published or not self._file.exists():
                 return set()
