@@ -10,7 +10,10 @@ import pytest
 from small_runs import SPEC, agrees, record, run, whole
 
 import lakepond as lp
+from lakepond.cloud.memory import MemoryBucket
 from lakepond.cloud.store import Store
+from lakepond.errors import CloudUnreachable
+from lakepond.lake.elsewhere import Elsewhere, Segments
 
 BUDGET = 90_000
 """bytes; a commit of 100 steps is about 43 kB"""
@@ -137,3 +140,45 @@ def test_a_commit_whose_files_are_nowhere_does_not_keep_newer_ones_from_being_pu
     with lp.pull(tmp_path / "there", cloud) as lake:
         lake.verify()
         assert lake.commit.recorded == 240
+
+
+def fail_to_publish(monkeypatch, counts: dict[str, int]) -> None:
+    """Have the server take no slot; counts the segments that it takes."""
+    real_put = MemoryBucket.put
+
+    def put(self, key, data, **how):
+        if key.startswith("commits/"):
+            raise CloudUnreachable("the slot is lost on its way.")
+        counts["segments"] += key.startswith("segments/")
+        return real_put(self, key, data, **how)
+
+    monkeypatch.setattr(MemoryBucket, "put", put)
+
+
+@pytest.mark.parametrize("version", ["this", "earlier"])
+def test_7_what_no_published_commit_names_never_leaves_the_disk(name, tmp_path, monkeypatch, version):
+    """A machine is killed between the last segment and the slot; `gc` deletes what no commit names."""
+    lake, cloud = tmp_path / "lake", lp.Cloud(f"memory://{name}")
+    with lp.Replay.open(lake, SPEC, capacity=300, cloud=cloud) as replay:
+        run(replay, commits=1)
+    published = {file.name for file in (lake / "segments").iterdir()}
+    with lp.Replay.open(lake, capacity=300) as replay:
+        run(replay, commits=3)
+    every = {file.name for file in (lake / "segments").iterdir()}
+    counts = {"segments": 0}
+    with monkeypatch.context() as patch:
+        fail_to_publish(patch, counts)
+        assert not lp.push(lake, cloud, timeout=2).done
+    assert counts["segments"] == len(every - published)  # all of them are in the bucket
+    if version == "earlier":  # which listed a file as soon as it was uploaded
+        (listed,) = (lake / "elsewhere").glob("*.txt")
+        listed.write_text("\n".join([str(cloud), *sorted(every), ""]))
+    Segments(lake, budget=0, safe=Elsewhere(lake, str(cloud))).make_room()
+    here = {file.name for file in (lake / "segments").iterdir()}
+    kept = every if version == "earlier" else every - published
+    assert here == kept | {each for each in every if each.endswith(".manifest")}
+    with lp.Replay.open(lake, capacity=300, cloud=cloud, local_budget=1) as replay:
+        assert replay.push(wait=True, timeout=60).done
+        with replay.lake() as there:
+            whole(there, 160)
+    assert not [file for file in (lake / "segments").iterdir() if not file.name.endswith(".manifest")]

@@ -30,6 +30,7 @@ from scipy import stats
 import lakepond as lp
 from faults.forks import in_child
 from lakepond.flow import lake_to_pond
+from lakepond.flow.following import follower
 from lakepond.flow.following.chains import LocalChains
 from lakepond.lake.format.commits import Start, numbers
 from lakepond.pond.observations import part_of
@@ -262,6 +263,31 @@ def test_a_writer_that_went_back_to_a_commit_whose_successor_is_gone(tmp_path, p
         assert (replay.steps(np.arange(37, 40), n_step=2, gamma=1.0).num_steps == 1).all()
         assert replay.lag().missed == 0
     writer.close()
+
+
+def test_as_many_commits_as_are_looked_for_at_once_were_deleted_before_they_were_read(
+    tmp_path, paused, monkeypatch
+):
+    """The follower continues with the next one, and has the flags and links of all."""
+    monkeypatch.setattr(follower, "MOST_COMMITS", 4)
+    path = tmp_path / "lake"
+    writer = Collector(path, 1)
+    writer.record(9)
+    with paused(path, 500) as replay:
+        writer.replay.end(0)  # step 6
+        for _ in range(6):
+            writer.record(3)
+        chain = replay._follower.states["collector-1"]
+        replay._follower._look(chain)
+        assert [commit.number for commit in chain.pending] == [1, 2, 3, 4]
+        writer.close()
+        with lp.Lake.open(path, writer="collector-1") as lake:
+            lake.compact(keep_last=1)
+        for _ in range(3):
+            replay._follower.poll()
+        each_once_in_order(replay, {1: (0, 27)})
+        assert replay.lag()["collector-1"].error is None
+        assert replay.steps([5, 6, 7], n_step=3, gamma=1.0).num_steps.tolist() == [3, 1, 3]
 
 
 def test_clocks_of_two_machines_are_not_compared(tmp_path, paused, monkeypatch):

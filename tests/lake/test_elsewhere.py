@@ -79,7 +79,7 @@ def test_a_list_that_a_power_cut_filled_with_other_bytes_opens_and_only_names_co
     listed = Elsewhere(lake, URL)
     listed.add(every[3:5])
     assert known(lake).keys() == set(every[:5])
-    assert file.read_text().split("\n") == [URL, *sorted(every[:3]), *every[3:5], ""]
+    assert file.read_text().split("\n") == [URL, "published", *sorted(every[:3]), *every[3:5], ""]
     with pytest.raises(AssertionError, match="is not the name of a segment"):
         listed.add(["../../thesis.tex"])
 
@@ -108,7 +108,7 @@ def test_a_file_that_the_list_on_disk_does_not_name_is_not_evicted(lake):
     listed = Elsewhere(lake, URL)
     listed.add(every)
     (file,) = (lake / "elsewhere").glob("*.txt")
-    file.write_text(f"{URL}\n{every[0]}\n")
+    file.write_text(f"{URL}\npublished\n{every[0]}\n")
     Segments(lake, budget=0, safe=listed).make_room()
     assert segment_files(lake / "segments").keys() == set(every[1:])
     file.unlink()

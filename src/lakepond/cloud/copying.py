@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
@@ -82,6 +81,9 @@ class Copier:
         self._errors = 0  # failed uploads that were taken into account
         self._files = np.empty(0, FILE)  # of the commits that were planned last
         self._sent = np.empty(0, FILE)  # of other commits: files that were sent and that none there names yet
+        self._arrived: set[str] = (
+            set()
+        )  # files that are there, and that no commit there names as far as known
         self._gone: set[str] = set()  # files that were there once: a `gc`, or two, may be deleting them
         self._left_out: set[int] = set()  # commits that are not sent; reported once
         self._unsendable: str | None = None  # why the newest commit is not sent
@@ -120,12 +122,12 @@ class Copier:
 
     def confirm(self, ask: bool) -> bool:
         """Whether a recent LIST has confirmed which files are in the cloud; with `ask`, one may be made."""
-        if ask and time.monotonic() - self._listed_at > CONFIRMED_SECONDS:
+        if ask and leases.clock() - self._listed_at > CONFIRMED_SECONDS:
             try:
                 self._list_segments()
             except CloudError:
                 return False
-        return time.monotonic() - self._listed_at <= CONFIRMED_SECONDS
+        return leases.clock() - self._listed_at <= CONFIRMED_SECONDS
 
     # --- this disk and the cloud ------------------------------------------------------------------
 
@@ -186,13 +188,17 @@ class Copier:
 
     def _list_segments(self) -> Listing:
         """LIST the segments; forgets that files on this disk are there as well if a `gc` has deleted them."""
-        there = self._elsewhere.names()  # before the LIST, which may lack what arrives during it
+        there = [
+            *self._elsewhere.names(),
+            *self._arrived.copy(),
+        ]  # before the LIST, which may lack what arrives during it
         files = Listing(self.store.scan("segments"))
         gone = [name for name in there if files.get(name) is None and (self._segments.folder / name).exists()]
         if gone:
             self._gone.update(gone)
+            self._arrived.difference_update(gone)
             self._elsewhere.doubt(gone)
-        self._listed_at = time.monotonic()
+        self._listed_at = leases.clock()
         return files
 
     # --- sending ---------------------------------------------------------------------------------
@@ -211,7 +217,7 @@ class Copier:
                 files["sent_at"][at] = started
             return size
 
-        sending = Sending(self._uploader, files, send, lambda name: self._elsewhere.add([name]))
+        sending = Sending(self._uploader, files, send, self._arrived.add)
         with self._change:
             self._sending = sending
             if self._stop:
@@ -231,9 +237,16 @@ class Copier:
                 self._publish_safely(planned, sent)
             else:
                 self._check_arrived(planned.files[sent])
+            self._list_published(planned.files)
             self.pushed, self._before = number, planned.commit
         if published is not None:
             log.info("%s: commit %d is complete in the cloud", self.cloud, published)
+
+    def _list_published(self, files: Files) -> None:
+        """List the files of a published commit: a `gc` keeps them now, and they may leave this disk."""
+        self._elsewhere.add(arrays.names(files))
+        if self._arrived:
+            self._arrived.difference_update(arrays.names(files))
 
     def _join(self, plan: list[Planned]) -> Files:
         """Have the files of all planned commits in one array, with the times when they were sent before."""
@@ -262,8 +275,12 @@ class Copier:
                 if is_shared(name):
                     shared[name] = found
             listed = shown is None or (found is not None and found.size == size)
-            files["send"][at] &= not (listed and name in self._elsewhere)
+            files["send"][at] &= not (listed and self._is_there(name))
         return shared
+
+    def _is_there(self, name: str) -> bool:
+        """Whether a file was found intact there, by this process or by one that published its commit."""
+        return name in self._elsewhere or name in self._arrived
 
     def _plan(
         self, numbers: Iterable[int], newest: int | None = None, shown: Shown | None = None
@@ -311,7 +328,7 @@ class Copier:
             if self._segments.local(name) is not None:
                 continue
             if shown is None:
-                there = name in self._elsewhere
+                there = self._is_there(name)
             else:
                 found = self._find(name, shown)
                 there = found is not None and found.size == size
@@ -323,7 +340,7 @@ class Copier:
         """Report the files that may have to be sent, before the cloud is asked."""
         files = np.concatenate([np.empty(0, FILE), *(planned.files for planned in self._plan(numbers))])
         files = files[arrays.first_of_each(files)]
-        new = np.fromiter((name not in self._elsewhere for name in arrays.names(files)), bool)
+        new = np.fromiter((not self._is_there(name) for name in arrays.names(files)), bool)
         with self._change:
             self._sending, self._expected = None, (int(new.sum()), int(files["size"][new].sum()))
 
@@ -356,6 +373,7 @@ class Copier:
                 lost.append(name)
         if lost:
             self._gone.update(lost)
+            self._arrived.difference_update(lost)
             self._elsewhere.drop(lost)
             raise CloudUnreachable(
                 f"{self.cloud} does not have {len(lost)} files that it acknowledged ({lost[0]}, ...); they "

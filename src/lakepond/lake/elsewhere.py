@@ -1,11 +1,15 @@
 """Files of a lake that are elsewhere: which they are, how they come back, and which may leave this disk.
 
-    lake/elsewhere/<place>.txt      the place's URL, then a line for each file that was found intact there
+    lake/elsewhere/<place>.txt      the place's URL, then a line for each file that is intact there
     lake/elsewhere/<place>.slots    the newest commits that were published there from this disk, or pulled
 
 A file that a commit names may be missing on this disk if such a list names it: it is not lost, it is
 elsewhere. `bring` fetches it when it is used. With a budget, files that are safe elsewhere are deleted here,
 the least recently used first; never a file that is in use, or that the list on disk does not name.
+
+A file is safe elsewhere once a commit that names it is published there: until then a `gc` may delete it.
+Earlier versions listed files as soon as they were uploaded. So the files that are safe come after the line
+`published`; those before it are there, but are not deleted here.
 """
 
 from __future__ import annotations
@@ -47,6 +51,7 @@ WAIT_SECONDS = 60.0
 """for another process that changes the list, which takes moments"""
 KEPT_SLOTS = 8
 """commits of a place whose content is noted"""
+PUBLISHED = "published"
 GONE = "is missing: if its commit was deleted, open the lake again; otherwise run `lakepond repair`."
 
 
@@ -61,7 +66,7 @@ class Elsewhere:
         self.url = url
         self._file = lake / FOLDER / f"{Digest(url.encode()).hexdigest()[:12]}.txt"
         self._lock = threading.Lock()
-        self._names = self._read() or set()
+        self._names, self._published = self._read() or (set(), set())
         forks.register(self)
 
     def restart_in_child(self) -> None:
@@ -77,9 +82,9 @@ class Elsewhere:
             return list(self._names)
 
     def add(self, names: Iterable[str]) -> None:
-        """Note, durably, that these files are there."""
+        """Note, durably, that these files are there and that a commit which is published there names them."""
         with self._lock:
-            new = {name: None for name in names if name not in self._names}
+            new = {name: None for name in names if name not in self._published}
             if wrong := [name for name in new if not SEGMENT.fullmatch(name)]:
                 raise AssertionError(f"{wrong[0]!r} is not the name of a segment; it is not listed.")
             if not new:
@@ -90,31 +95,38 @@ class Elsewhere:
                     write_all(file, "".join(f"{name}\n" for name in new).encode())
                     os.fsync(file.fileno())
             self._names |= new.keys()
+            self._published |= new.keys()
 
     def doubt(self, names: Iterable[str]) -> None:
         """Treat these as missing there while this process runs; the list on disk is not changed."""
         with self._lock:
-            self._names -= set(names)
+            self._forget(set(names))
 
     def drop(self, names: Iterable[str]) -> None:
         """Remove files from the list that are not there any more, durably."""
         with self._lock:
             gone = set(names)
-            self._names -= gone  # first: none of them may be deleted here, even if the list cannot be written
+            self._forget(gone)  # first: none of them may be deleted here, even if the list cannot be written
             with self._locked():
                 listed = self._read()
                 if listed is not None:
-                    self._write(listed - gone)
+                    self._write(*(names - gone for names in listed))
+
+    def _forget(self, gone: set[str]) -> None:
+        self._names -= gone
+        self._published -= gone
 
     def confirmed(self) -> set[str]:
-        """The files that are there and that the list on disk names, synced: these may be deleted here."""
+        """The files that are safe there and that the list on disk names, synced: they may be deleted here."""
         with self._lock:
-            if not self._names or not self._file.exists():
+            if not self._published or not self._file.exists():
                 return set()
             with self._locked(), self._file.open("rb") as file:
                 os.fsync(file.fileno())  # a process that was killed may have written a line without a sync
-                self._names &= _parse(file.read())[1]
-            return set(self._names)
+                _, names, published = _parse(file.read())
+            self._names &= names
+            self._published &= published
+            return set(self._published)
 
     # --- commits ---------------------------------------------------------------------------------
 
@@ -160,28 +172,28 @@ class Elsewhere:
             yield
 
     def _make_intact(self) -> None:
-        """Have a list that ends with a complete line, so that a line that is appended is complete, too."""
+        """Have a list to which complete lines of files that are safe there can be appended."""
         try:
             with self._file.open("rb") as file:
                 file.seek(-1, os.SEEK_END)
-                if file.read() == b"\n":
+                if file.read() == b"\n" and self._published:  # else it may lack the line `published`
                     return
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EINVAL):  # EINVAL: it is empty
                 raise
             if error.errno == errno.ENOENT and not self._slots_file.exists():
                 write_bytes(self._file.parent, self._slots_file.name, b"")  # first: see `knows_slot`
-        self._write(self._read() or set())
+        self._write(*(self._read() or (set(), set())))
 
-    def _write(self, names: set[str]) -> None:
+    def _write(self, names: set[str], published: set[str]) -> None:
         delete_temporary(self._file.parent)  # of a process that was killed: this one holds the lock
-        data = "\n".join([self.url, *sorted(names), ""]).encode()
-        write_bytes(self._file.parent, self._file.name, data)
+        lines = [self.url, *sorted(names - published), PUBLISHED, *sorted(published), ""]
+        write_bytes(self._file.parent, self._file.name, "\n".join(lines).encode())
 
-    def _read(self) -> set[str] | None:
-        """The names in the list on disk; None if there is none."""
+    def _read(self) -> tuple[set[str], set[str]] | None:
+        """The names in the list on disk, and those of files that are safe there; None if there is no list."""
         try:
-            return _parse(self._file.read_bytes())[1]
+            return _parse(self._file.read_bytes())[1:]
         except FileNotFoundError:
             return None
 
@@ -196,15 +208,20 @@ def places(lake: Path) -> list[tuple[Path, str, set[str]]]:
     found = []
     for name in sorted(entry.name for entry in entries(lake / FOLDER, PLACE) if entry.is_file()):
         file = lake / FOLDER / name
-        found.append((file, *_parse(file.read_bytes())))
+        found.append((file, *_parse(file.read_bytes())[:2]))
     return found
 
 
-def _parse(data: bytes) -> tuple[str, set[str]]:
-    """The URL and the names in a list. A line that a crash cut short, or filled with zeros, is not a name."""
+def _parse(data: bytes) -> tuple[str, set[str], set[str]]:
+    """The URL and the names in a list, and which of these files are safe there.
+
+    A line that a crash cut short, or filled with zeros, is not a name.
+    """
     url, _, rest = data.decode(errors="replace").partition("\n")
-    complete = rest[: rest.rfind("\n") + 1]
-    return url, {line for line in complete.split("\n") if SEGMENT.fullmatch(line)}
+    lines = rest.split("\n")[:-1]
+    start = lines.index(PUBLISHED) if PUBLISHED in lines else len(lines)
+    published = {line for line in lines[start:] if SEGMENT.fullmatch(line)}
+    return url, published.union(line for line in lines[:start] if SEGMENT.fullmatch(line)), published
 
 
 class Segments:

@@ -245,7 +245,8 @@ class Follower:
             try:
                 self._append(chain, commit, group[:at], stop, jumped)
             except GONE as error:
-                if len(chain.pending) == at:  # there may be a newer one, the next time
+                if len(chain.pending) == at:
+                    del chain.pending[: at - 1]  # room for a newer one, which is looked for the next time
                     raise
                 log.info(
                     "%s: commit %d of writer %r is gone: %s", self.chains, commit.number, chain.name, error
