@@ -66,6 +66,7 @@ results: $(VENV)/.installed-test  ## the long experiments of docs/results; resum
 ifdef RATES
 	$(BIN)/lakepond compare --folder runs/mixture-5m --report docs/results/mixture.md $(GAMES4) --env-steps 5000000 --seeds 5 --arms $(MAIN) \
 	  --rates $(foreach number,1 2 3 4 5,$(call rate,$(number),$(word $(number),$(MAIN))))
+	$(BIN)/lakepond compare --folder runs/mixture-5m --only-report --baseline single-fresh --report runs/mixture-5m/fresh.md
 	$(BIN)/lakepond compare --folder runs/mixture-controls $(GAMES4) --env-steps 1000000 --seeds 3 \
 	  --arms $(MAIN) single single-epochs-4 clone-best apart single-resets live \
 	  --rates $(foreach number,1 2 3 4 5,$(call rate,$(number),$(word $(number),$(MAIN)))) \
