@@ -21,6 +21,7 @@ from lakepond.adapters.cloud_sync import CloudSync
 from lakepond.adapters.legacy import legacy_capacity, read_legacy
 from lakepond.errors import RecordError, SpecError, TooFewSteps
 from lakepond.lake.read.lake import Lake
+from lakepond.flow.agents_to_pond import as_array
 from lakepond.replay import Replay
 from lakepond.types import Array, Batch, Field, Spec
 
@@ -93,7 +94,8 @@ class ReplayBuffer:
         """Add one transition. `done`: 0 or 1. `stream`: a number per agent, faster if agents take turns."""
         if done not in (0, 1):
             raise RecordError(f"done is {done!r}; it must be 0 or 1.")
-        state, next_state, action = np.asarray(state), np.asarray(next_state), np.asarray(action)
+        state, next_state = as_array("state", state), as_array("next_state", next_state)
+        action = as_array("action", action)
         if next_state.shape != state.shape or next_state.dtype != state.dtype:
             raise RecordError(
                 f"next_state is {next_state.dtype.name}{list(next_state.shape)}, "
@@ -105,7 +107,7 @@ class ReplayBuffer:
         self.replay.record(
             obs=state,
             action=action,
-            reward=np.float32(reward),
+            reward=np.float32(as_array("reward", reward)),
             next_obs=next_state,
             terminated=bool(done),
             truncated=False,
@@ -246,7 +248,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Set the priorities of sampled transitions to their absolute TD errors."""
         if self.replay is None:
             raise TooFewSteps("the buffer is empty; there is no priority to update.")
-        self.replay.update_priorities(indices, np.abs(np.asarray(td_errors, np.float64)).reshape(-1) + 1e-6)
+        errors = np.asarray(as_array("td_errors", td_errors), np.float64)
+        self.replay.update_priorities(indices, np.abs(errors).reshape(-1) + 1e-6)
 
 
 def _as_dict(batch: Batch) -> dict[str, Any]:
