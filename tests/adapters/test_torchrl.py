@@ -546,8 +546,8 @@ def test_what_cannot_be_stored_is_refused_in_one_sentence(tmp_path):
         buffer.storage.set(range(2), [(torch.rand(3),), (torch.rand(3),)])
     with pytest.raises(lp.SpecError, match="another kind of storage"):
         buffer.storage.load_state_dict(LazyTensorStorage(10).state_dict())
+    both = {"a": {"b": torch.zeros(2)}, "a.b": torch.ones(2)}
     with pytest.raises(lp.SpecError, match=r"\('a', 'b'\), \('a.b',\)\] have the same name"):
-        both = {"a": {"b": torch.zeros(2)}, "a.b": torch.ones(2)}
         buffer.extend(TensorDict({**both, "next": both}, [2]))
     with pytest.raises(lp.SpecError, match="bfloat16"):
         buffer.extend(TensorDict({"a": torch.zeros(2, dtype=torch.bfloat16)}, [2]))

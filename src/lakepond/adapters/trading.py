@@ -20,8 +20,8 @@ from lakepond.adapters import progress
 from lakepond.adapters.cloud_sync import CloudSync
 from lakepond.adapters.legacy import legacy_capacity, read_legacy
 from lakepond.errors import RecordError, SpecError, TooFewSteps
-from lakepond.lake.read.lake import Lake
 from lakepond.flow.agents_to_pond import as_array
+from lakepond.lake.read.lake import Lake
 from lakepond.replay import Replay
 from lakepond.types import Array, Batch, Field, Spec
 
