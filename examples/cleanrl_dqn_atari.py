@@ -43,7 +43,7 @@ class Args:
     exploration_fraction: float = 0.10
     learning_starts: int = 80_000
     train_frequency: int = 4
-    """environment steps between two updates"""
+    """environment steps per update, of all environments together"""
     save_frequency: int = 50_000
     """environment steps between two checkpoints"""
     out: Path = Path("runs/cleanrl_dqn_atari")
@@ -139,7 +139,8 @@ def main(args: Args) -> None:
         obs, before = next_obs, step
         step += args.num_envs
 
-        if step > args.learning_starts and step // args.train_frequency > before // args.train_frequency:
+        updates = step // args.train_frequency - before // args.train_frequency
+        for _ in range(updates if step > args.learning_starts else 0):
             data = buffer.sample(args.batch_size)
             with torch.no_grad():
                 best = target_network(data.next_observations).amax(1, keepdim=True)

@@ -186,7 +186,8 @@ def main(args: Args) -> None:
         obs, before = next_obs, step
         step += args.num_envs
 
-        if step > args.learning_starts and step // args.train_frequency > before // args.train_frequency:
+        updates = step // args.train_frequency - before // args.train_frequency
+        for _ in range(updates if step > args.learning_starts else 0):
             buffer.beta = args.beta + (1 - args.beta) * min(1.0, step / args.total_timesteps)
             data = buffer.sample(args.batch_size)
             rows = torch.arange(args.batch_size, device=args.device)

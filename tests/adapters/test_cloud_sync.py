@@ -114,6 +114,33 @@ def test_a_buffer_is_sent_by_its_lake_alone_each_segment_once(sync, tmp_path):
     buffer.close()
 
 
+def test_what_is_sent_is_known_by_its_folder_and_its_name_in_the_cloud(sync, tmp_path, caplog):
+    buffer = trading.ReplayBuffer(100)
+    for folder, stop in (("one", 10), ("moved", 30)):
+        add(buffer, len(buffer), stop)
+        sync.save_and_upload_buffer(buffer, folder, "demo/buffer")
+        assert sync.wait_for_uploads(30).done
+        buffer.close()
+        lp.pull(tmp_path / f"{folder}-again", f"file://{tmp_path}/bucket/demo/buffer").close()
+        with lp.Lake.open(tmp_path / f"{folder}-again") as lake:
+            assert len(lake) == stop
+        os.rename(folder, "moved")
+        buffer = trading.ReplayBuffer.load("moved")
+    buffer.close()
+    other = trading.ReplayBuffer(100)
+    add(other, 50, 60)
+    sync.save_and_upload_buffer(other, "another", "demo/buffer")  # of other steps
+    assert "different content" in sync.wait_for_uploads(30).last_error
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "model.bin").write_text(f"of {folder}")
+        os.utime(tmp_path / folder / "model.bin", (1, 1))
+        sync.upload_file(f"{folder}/model.bin", "demo/model.bin")
+    sync.download_file("demo/model.bin", "back.bin")
+    assert (tmp_path / "back.bin").read_text() == "of b"
+    sync.shutdown()
+
+
 def test_a_buffer_that_saves_itself_as_a_file_goes_as_a_file(sync, tmp_path):
     class Old:
         def save(self, file_path):

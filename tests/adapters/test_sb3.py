@@ -2,10 +2,12 @@
 
 import copy
 import pickle
+import runpy
 import signal
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import gymnasium as gym
 import minari
@@ -421,6 +423,23 @@ def test_priorities_that_nobody_updates_are_warned_of():
         buffer.sample(2)
     with pytest.warns(RuntimeWarning, match="no priority was updated; use PrioritizedDQN"):
         buffer.sample(2)
+
+
+@pytest.mark.parametrize("script", ["dqn", "rainbow"])
+def test_the_cleanrl_examples_update_as_often_with_several_environments(script, tmp_path):
+    found = runpy.run_path(str(Path(__file__).parents[2] / f"examples/cleanrl_{script}_atari.py"))
+    args = found["Args"](
+        num_envs=8,
+        total_timesteps=96,
+        learning_starts=48,
+        buffer_size=200,
+        batch_size=2,
+        out=tmp_path,
+        device="cpu",
+    )
+    found["main"](args)
+    saved = torch.load(tmp_path / "checkpoint.pt")
+    assert {int(state["step"]) for state in saved["optimizer"]["state"].values()} == {(96 - 48) // 4}
 
 
 # --- lakes -------------------------------------------------------------------------------------------

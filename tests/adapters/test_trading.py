@@ -66,6 +66,22 @@ def test_too_few():
         trading.ReplayBuffer(0)
 
 
+def test_tensors_may_require_grad():
+    torch = pytest.importorskip("torch")
+    buffer = trading.PrioritizedReplayBuffer(capacity=10, alpha=1.0, seed=2)
+    for t in range(10):
+        state, following, action = (
+            torch.full((3,), n, dtype=torch.float32, requires_grad=True) for n in (t, t + 1, 10 * t)
+        )
+        buffer.add(state, action, state.sum(), following, 0)
+    batch, indices, _ = buffer.sample(10)
+    assert (batch["rewards"][:, 0] == 3 * indices).all()
+    assert (batch["actions"][:, 0] == 10 * indices).all()
+    errors = torch.zeros(10, requires_grad=True) + torch.eye(10)[7] * 100
+    buffer.update_priorities(torch.arange(10), errors)
+    assert buffer.sample(1)[1].tolist() == [7]
+
+
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_prioritised(device):
     like = np.asarray if device is None else pytest.importorskip("torch").as_tensor

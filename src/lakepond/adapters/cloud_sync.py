@@ -79,10 +79,10 @@ class CloudSync:
         self.cloud = cloud
         self._store = None if cloud is None else Store(cloud)
         self._uploader = None if cloud is None else Uploader(cloud)
-        self._pushers: dict[str, Pusher] = {}
+        self._pushers: dict[tuple[Path, str], Pusher] = {}
         self._saver = ThreadPool(1, "lakepond-save")  # saves of a buffer run one after another
         self._saves: list[Future[None]] = []
-        self._sent: dict[str, tuple[int, int]] = {}  # remote name: size and time of the file that is there
+        self._sent: dict[str, tuple[Path, int, int]] = {}  # remote name: the file that is there, size, time
         self._save_failed = 0
         if cloud is None:
             log.info(
@@ -227,9 +227,10 @@ class CloudSync:
         if not is_lake(path):
             self.upload_file(path, cloud_path, background=True)
             return
-        if cloud_path not in self._pushers:
-            self._pushers[cloud_path] = Pusher(path, self._place(cloud_path))
-        self._pushers[cloud_path].push()
+        key = path.resolve(), cloud_path
+        if key not in self._pushers:
+            self._pushers[key] = Pusher(path, self._place(cloud_path))
+        self._pushers[key].push()
 
     def _place(self, cloud_path: str) -> Cloud:
         assert self.cloud is not None
@@ -289,7 +290,7 @@ class CloudSync:
         uploads = []
         for path, name in files:
             info = path.stat()
-            stamp = (info.st_size, info.st_mtime_ns)
+            stamp = (path.resolve(), info.st_size, info.st_mtime_ns)
             if self._sent.get(name) != stamp:
                 send = partial(_send_changed, self._store, path, name)
                 done = partial(self._sent.__setitem__, name, stamp)

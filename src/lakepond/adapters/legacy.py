@@ -54,8 +54,6 @@ class Written(NamedTuple):
     """What `write_legacy` wrote."""
 
     transitions: int
-    plain_bytes: int
-    """before compression"""
     file_bytes: int
 
 
@@ -150,18 +148,16 @@ def write_legacy(
     """Write transitions so that `pickle.load` reads them as a deque of dicts, one at a time; atomic."""
     if isinstance(capacity, bool) or capacity < 0:
         raise LegacyPickleError(f"a capacity of {capacity} is not a number of transitions")
-    stream, plain_bytes = _Streamed(transitions, capacity), 0
+    stream = _Streamed(transitions, capacity)
 
     def write(temporary: Path) -> None:
-        nonlocal plain_bytes
         with open(temporary, "wb") as raw:
             packed = gzip.GzipFile("", "wb", GZIP_LEVEL, raw, mtime=0) if compress else nullcontext(raw)
             with packed as out:
                 Pickler(out, 4).dump({"capacity": capacity, "buffer": stream})
-                plain_bytes = out.tell()
 
     write_path(on_disk(path), write)
-    return Written(stream.count, plain_bytes, os.stat(path).st_size)
+    return Written(stream.count, os.stat(path).st_size)
 
 
 class _Streamed:

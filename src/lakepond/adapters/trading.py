@@ -20,6 +20,7 @@ from lakepond.adapters import progress
 from lakepond.adapters.cloud_sync import CloudSync
 from lakepond.adapters.legacy import legacy_capacity, read_legacy
 from lakepond.errors import RecordError, SpecError, TooFewSteps
+from lakepond.flow.agents_to_pond import as_array
 from lakepond.lake.read.lake import Lake
 from lakepond.paths import on_disk
 from lakepond.replay import Replay
@@ -94,7 +95,8 @@ class ReplayBuffer:
         """Add one transition. `done`: 0 or 1. `stream`: a number per agent, faster if agents take turns."""
         if done not in (0, 1):
             raise RecordError(f"done is {done!r}; it must be 0 or 1.")
-        state, next_state, action = np.asarray(state), np.asarray(next_state), np.asarray(action)
+        state, next_state = as_array("state", state), as_array("next_state", next_state)
+        action = as_array("action", action)
         if next_state.shape != state.shape or next_state.dtype != state.dtype:
             raise RecordError(
                 f"next_state is {next_state.dtype.name}{list(next_state.shape)}, "
@@ -106,7 +108,7 @@ class ReplayBuffer:
         self.replay.record(
             obs=state,
             action=action,
-            reward=np.float32(reward),
+            reward=np.float32(as_array("reward", reward)),
             next_obs=next_state,
             terminated=bool(done),
             truncated=False,
@@ -247,7 +249,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Set the priorities of sampled transitions to their absolute TD errors."""
         if self.replay is None:
             raise TooFewSteps("the buffer is empty; there is no priority to update.")
-        self.replay.update_priorities(indices, np.abs(np.asarray(td_errors, np.float64)).reshape(-1) + 1e-6)
+        errors = np.asarray(as_array("td_errors", td_errors), np.float64)
+        self.replay.update_priorities(indices, np.abs(errors).reshape(-1) + 1e-6)
 
 
 def _as_dict(batch: Batch) -> dict[str, Any]:
