@@ -65,11 +65,9 @@ class Intake:
         self, values: Sequence[Any], stream: int | Array | None
     ) -> tuple[list[int], Sequence[Any], bool]:
         """The streams and values of the steps, and whether they came as a batch."""
-        count = self._count_of_valid_batch(values)
-        batched = count is not None
+        count, batched = self._count_of_valid_batch(values), True
         if count is None:
-            fitted_count, values = self._fit(list(values))
-            batched, count = fitted_count is not None, 1 if fitted_count is None else fitted_count
+            count, batched, values = self._fit(values)
         if stream is None and batched and count > 1 and self.unchecked > 0:
             self.unchecked -= 1
             self._refuse_consecutive(values, count)
@@ -129,8 +127,8 @@ class Intake:
             *more,
         ]
 
-    def _fit(self, values: list[Any]) -> tuple[int | None, list[Any]]:
-        """Return the number of steps (None: one, without a batch axis), and all values with a batch axis."""
+    def _fit(self, values: Sequence[Any]) -> tuple[int, bool, list[Any]]:
+        """The number of steps, whether they came as a batch, and all values with a batch axis."""
         for (path, _), value in zip(self._fields, values, strict=True):
             if isinstance(value, np.ma.MaskedArray):
                 raise RecordError(
@@ -144,7 +142,7 @@ class Intake:
                 fitted.append(_window(path, field, value, count, self._cast))
             else:
                 fitted.append(_column(path, field, value, count))
-        return count, fitted
+        return 1 if count is None else count, count is not None, fitted
 
     def _streams(self, stream: int | Array | None, size: int) -> list[int]:
         """The stream of each step; the same list object for the same streams, so that callers can cache."""
