@@ -303,10 +303,10 @@ class RowSource:
     """
 
     def __init__(self, rows: npt.ArrayLike) -> None:
-        array = np.ascontiguousarray(rows)
+        array = np.asarray(rows)
         if array.ndim < 1 or array.dtype.hasobject:
             raise SpecError(f"RowSource needs an array of rows, not {array.dtype}{list(array.shape)}.")
-        self.rows = array.view()
+        self.rows = np.ascontiguousarray(array).view()
         self.rows.flags.writeable = False
         self.token = next(_tokens)
         """identifies it among all sources of this process"""

@@ -143,6 +143,39 @@ def test_a_number_too_large_is_refused_also_after_good_ones(dtype, value):
     assert replay.recent(3).action.tolist() == [1, 2, 3]
 
 
+SIMPLE = lp.Spec(obs=lp.Field((), "int64"), action=lp.Field((), "float32"), reward=lp.Field((), "float32"))
+LARGE = [1e300, -1e300, 10**300, np.float64(1e300), np.longdouble(1e300), np.array(-1e300), np.int64(2**62)]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("fast", [True, False], ids=["fast path", "with extras"])
+@pytest.mark.parametrize("name", ["reward", "action", "extra"])
+@pytest.mark.parametrize("large", LARGE, ids=lambda value: f"{type(value).__name__} {value:.0e}")
+def test_a_number_that_would_be_stored_as_infinity_is_refused(name, large, fast):
+    narrow = lp.Field((), "float16" if isinstance(large, np.int64) else "float32")
+    changed = {"extras": {"extra": narrow}} if name == "extra" else {name: narrow}
+    if not fast:
+        changed |= {"extras": {"extra": narrow}}
+    spec = dataclasses.replace(SIMPLE, **changed)
+    replay = lp.Replay(spec, 10)
+    good = {"obs": 1, "next_obs": 2, "reward": 1.5, "action": 0.5, "terminated": False, "truncated": False}
+    good |= {"extra": 0.0} if spec.extras else {}
+    batch = {key: np.full(2, value) for key, value in good.items()} | {"stream": 0}
+    for accepted in (good, batch):
+        replay.record(**accepted)
+    both = np.array([0, float(large) if type(large) is int else large])
+    for refused in (good | {name: large}, batch | {name: both}):
+        with pytest.raises(lp.RecordError, match=f"{name}.* outside the range of float"):
+            replay.record(**refused)
+    stored = np.inf, -np.inf, 60_000.0, np.float64(60_000)  # what fits; an infinite number stays what it is
+    for value in stored:
+        replay.record(**good | {name: value})
+    replay.record(**batch | {name: np.array([np.inf, 60_000])})
+    found = replay.recent(9)
+    values = found.extras["extra"] if name == "extra" else getattr(found, name)
+    assert values[3:].tolist() == [*stored, np.inf, 60_000]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", ">f4", "float64", "longdouble"])
 def test_nan_rewards_are_stored_and_warned_of_once_before_they_are_sampled(dtype):
     replay = lp.Replay(dataclasses.replace(SPEC, reward=lp.Field((), dtype)), 10)
@@ -312,6 +345,7 @@ def test_after_close():
         (lambda: lp.Spec(obs=lp.Field(()), extras={"reward": lp.Field(())}), "none of"),
         (lambda: lp.Spec(obs=lp.Field(()), extras=["v"]), "extras is list; give a dict"),
         (lambda: lp.RowSource(np.array([None])), "array of rows"),
+        (lambda: lp.RowSource(3.0), r"array of rows, not float64\[\]"),
         (lambda: lp.Field((2**62, 30), "uint8"), "138,350,580,552,821,637,120 bytes; the most is 1 TiB"),
     ],
 )

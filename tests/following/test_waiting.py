@@ -53,6 +53,8 @@ def test_samples_per_insert(tmp_path):
     writer.record(10)
     with lp.Replay.follow(tmp_path / "lake", 100, samples_per_insert=4.0, **QUICK) as replay:
         limits = replay._follower.limits
+        with pytest.raises(TypeError, match="'length'"):  # the old name would be a way past the limit
+            replay.sample(2, length=3)
         for _ in range(6):  # 48 > 40
             replay.sample(8, timeout=0.0)
         with pytest.raises(

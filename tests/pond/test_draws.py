@@ -189,14 +189,6 @@ def test_gamma_is_required_with_n_step_returns():
     assert replay.sample(2).discount.tolist() == [1.0, 1.0]
 
 
-def test_names_of_before_work_with_a_warning(rng):
-    replay = new_replay(10, 10)
-    with pytest.warns(DeprecationWarning, match="is now called sequence_length"):
-        assert replay.sample(2, rng=rng, length=3).step_id.shape == (2, 3)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'lenght'"):
-        replay.sample(2, rng=rng, lenght=3)
-
-
 def test_steps_by_id_are_indexed_and_left_out_fields_are_none():
     replay = new_replay(20, 10)
     assert replay[[12, 19]].reward.tolist() == [12, 19]

@@ -10,6 +10,7 @@ from numpy import ndarray
 
 from lakepond.errors import RecordError
 from lakepond.pond import column_fields
+from lakepond.pond.direct import fits, most_of
 from lakepond.pond.observations import check_window
 from lakepond.sampling.links import CONTINUES, STARTS
 from lakepond.types import STREAM_MAX, Array, Field, Spec, Tree, WindowRef, leaves
@@ -17,6 +18,8 @@ from lakepond.types import STREAM_MAX, Array, Field, Spec, Tree, WindowRef, leav
 FIELDS = ("obs", "next_obs", "action", "reward", "terminated", "truncated")
 MISSING: Any = object()
 """Marks an argument that was not passed."""
+SMALL = 65_504.0
+"""a number up to this size is finite in any float dtype: checking for overflow takes a microsecond"""
 BATCHES_CHECKED = 16
 """batches without `stream` that are checked for consecutive steps"""
 
@@ -34,8 +37,12 @@ class Intake:
         self._fields: list[tuple[str, Field]] = [*obs, *next_obs, *column_fields(spec)]
         self._windows = len(obs)
         self._flat_spec = isinstance(spec.obs, Field) and isinstance(spec.action, Field) and not spec.extras
-        self._accepted = [  # columns take floats of another precision
-            (np.dtype(field.dtype), field.shape, field.dtype.kind == "f" and i >= 2 * self._windows)  # type: ignore[union-attr]
+        self._accepted = [  # columns take floats of another precision up to `most_of`
+            (
+                np.dtype(field.dtype),
+                field.shape,
+                most_of(np.dtype(field.dtype)) if i >= 2 * self._windows else 0.0,
+            )
             for i, (_, field) in enumerate(self._fields)
         ]
         self._last_batch: tuple[int, list[Any]] = (-1, [])
@@ -58,11 +65,9 @@ class Intake:
         self, values: Sequence[Any], stream: int | Array | None
     ) -> tuple[list[int], Sequence[Any], bool]:
         """The streams and values of the steps, and whether they came as a batch."""
-        count = self._count_of_valid_batch(values)
-        batched = count is not None
+        count, batched = self._count_of_valid_batch(values), True
         if count is None:
-            fitted_count, values = self._fit(list(values))
-            batched, count = fitted_count is not None, 1 if fitted_count is None else fitted_count
+            count, batched, values = self._fit(values)
         if stream is None and batched and count > 1 and self.unchecked > 0:
             self.unchecked -= 1
             self._refuse_consecutive(values, count)
@@ -76,12 +81,13 @@ class Intake:
         count, expected = self._last_batch
         if len(first) != count:
             count = len(first)
-            expected = [(dtype, (count, *shape), casts) for dtype, shape, casts in self._accepted]
+            expected = [(dtype, (count, *shape), most) for dtype, shape, most in self._accepted]
             self._last_batch = count, expected
-        for value, (dtype, shape, casts) in zip(values, expected, strict=True):
+        for value, (dtype, shape, most) in zip(values, expected, strict=True):
             if type(value) is not ndarray or value.shape != shape:
                 return None
-            if value.dtype is not dtype and value.dtype != dtype and (not casts or value.dtype.kind != "f"):
+            same = value.dtype is dtype or value.dtype == dtype
+            if not same and not (most and value.dtype.kind == "f" and fits(value, most)):
                 return None
         return count
 
@@ -126,8 +132,8 @@ class Intake:
             *more,
         ]
 
-    def _fit(self, values: list[Any]) -> tuple[int | None, list[Any]]:
-        """Return the number of steps (None: one, without a batch axis), and all values with a batch axis."""
+    def _fit(self, values: Sequence[Any]) -> tuple[int, bool, list[Any]]:
+        """The number of steps, whether they came as a batch, and all values with a batch axis."""
         for (path, field), value in zip(self._fields, values, strict=True):
             if value is None:
                 how = "its last observation at the end of an episode" if "next_obs" in path else "a value"
@@ -144,7 +150,7 @@ class Intake:
                 fitted.append(_window(path, field, value, count, self._cast))
             else:
                 fitted.append(_column(path, field, value, count))
-        return count, fitted
+        return 1 if count is None else count, count is not None, fitted
 
     def _streams(self, stream: int | Array | None, size: int) -> list[int]:
         """The stream of each step; the same list object for the same streams, so that callers can cache."""
@@ -214,8 +220,11 @@ def check_length(join: int | Array, count: int) -> None:
 def _number(path: str, value: Any, dtype: np.dtype[Any]) -> Array:
     """One Python number as an array of one."""
     try:
-        return np.array([value], dtype)
-    except OverflowError:
+        if -SMALL <= value <= SMALL or dtype.kind in "biu":
+            return np.array([value], dtype)
+        with np.errstate(over="raise"):
+            return np.array([value], dtype)
+    except (OverflowError, FloatingPointError):
         raise RecordError(
             f"{path} is {value}, outside the range of {dtype.name}; change it, or the Spec."
         ) from None
@@ -268,6 +277,8 @@ def _window(path: str, field: Field, value: Any, count: int | None, cast: bool) 
 
 def _cast_floats(path: str, array: Array, dtype: np.dtype[Any]) -> Array:
     """Rounded to another float dtype; refused where a finite number would become infinite."""
+    if array.size == 1 and -SMALL <= array.item() <= SMALL:
+        return array.astype(dtype)
     try:
         with np.errstate(over="raise"):
             return array.astype(dtype)
@@ -293,7 +304,9 @@ def _column(path: str, field: Field, value: Any, count: int | None) -> Array:
 
 def _cast(path: str, array: Array, dtype: np.dtype[Any]) -> Array:
     """Convert between numeric dtypes of one kind; integers and bools only if no value changes."""
-    cast = array.astype(dtype) if array.dtype.kind in "biuf" and dtype.kind in "biufc" else None
+    cast = None
+    if array.dtype.kind in "biuf" and dtype.kind in "biufc":
+        cast = array.astype(dtype) if dtype.kind in "biu" else _cast_floats(path, array, dtype)
     changes = dtype.kind in "biu" and (
         array.dtype.kind == "f" or (cast is not None and (cast != array).any())
     )

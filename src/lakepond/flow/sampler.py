@@ -58,7 +58,6 @@ class Sampler:
         exclude: Collection[str] = (),
         only: Collection[str] | None = None,
         out: Batch | None = None,
-        **renamed: Any,
     ) -> Batch:
         """Draw a batch of steps at random: uniformly, or by priority if the replay has priorities.
 
@@ -76,10 +75,6 @@ class Sampler:
 
         Thread-safe. Raises `TooFewSteps` if too few steps are recorded, `SampleError` for invalid arguments.
         """
-        if renamed:
-            sequence_length, across_episodes, exclude = _renamed(
-                renamed, length=sequence_length, cross=across_episodes, without=exclude
-            )
         pond = self._pond
         rng = self._generator(rng)
         check_arguments(batch_size, n_step, gamma, sequence_length, replace, beta)
@@ -228,13 +223,3 @@ class _StartsAreRare(Exception):
 
     def __init__(self, found: Array) -> None:
         self.found = found
-
-
-def _renamed(given: dict[str, Any], **usual: Any) -> tuple[Any, ...]:
-    """Values of arguments that were given by the names they had before; others as they are."""
-    new = {"length": "sequence_length", "cross": "across_episodes", "without": "exclude"}
-    for name in given:
-        if name not in new:
-            raise TypeError(f"sample() got an unexpected keyword argument {name!r}")
-        warnings.warn(f"sample({name}=...) is now called {new[name]}", DeprecationWarning, stacklevel=4)
-    return tuple(given.get(name, value) for name, value in usual.items())

@@ -19,8 +19,8 @@ from lakepond.types import STREAM_MAX, Array, Field
 FLOATS = (float, int, bool, np.float64, np.float32, np.float16)
 PYTHON_TYPES: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int, bool), "u": (int, bool), "f": FLOATS}
 """by kind of dtype: the scalar types that a column stores without changing their value"""
-
-
+BYTES = {int: 128, float: 8, np.float64: 8, np.float32: 4}
+"""of types whose largest numbers are infinite in a float of fewer bytes"""
 IDS = 8192
 """step ids created at a time; callers get slices of them"""
 
@@ -41,8 +41,11 @@ class DirectAppend:
         self._rings = pond.rings
         self._dtypes = [ring.dtype for ring in pond.rings[:4]]
         self._shapes = [ring.shape[1:] for ring in pond.rings[:4]]
-        self._actions, self._rewards = _scalar_types(spec.action), _scalar_types(spec.reward)
-        self._flags = _scalar_types(Field((), "bool"))
+        self._flags = frozenset({bool, np.bool_})
+        self._actions, self._large_actions = _scalar_types(spec.action)
+        self._rewards, self._large_rewards = _scalar_types(spec.reward)
+        self._most_action, self._most_reward = map(most_of, self._dtypes[2:])
+        self._least_reward = -self._most_reward
         self._casts = spec.reward.dtype.kind == "f"  # type: ignore[union-attr]
         self._first_id, self._ids = -IDS, np.zeros(0, np.int64)  # ids from there on; callers get slices
         # of batches like the last one that was checked:
@@ -103,9 +106,14 @@ class DirectAppend:
             if type(action) is ndarray:
                 if action.shape != one_action or action.dtype is not action_dtype:
                     return None
-            elif type(action) not in self._actions:
+            elif type(action) not in self._actions and (
+                type(action) not in self._large_actions or not abs(action) <= self._most_action
+            ):
                 return None
-            if type(reward) is ndarray:
+            if type(reward) in self._large_rewards:
+                if not self._least_reward <= reward <= self._most_reward:
+                    return None
+            elif type(reward) is ndarray:
                 if reward.shape != one_reward or reward.dtype is not reward_dtype:
                     return None
             elif type(reward) not in self._rewards:
@@ -128,7 +136,10 @@ class DirectAppend:
                 or terminated.shape != self._many_flags
                 or truncated.shape != self._many_flags
                 or action.dtype is not action_dtype
-                or (reward.dtype is not reward_dtype and (not self._casts or reward.dtype.kind != "f"))
+                or (
+                    reward.dtype is not reward_dtype
+                    and not (self._casts and reward.dtype.kind == "f" and fits(reward, self._most_reward))
+                )
                 or not (terminated.dtype.kind == truncated.dtype.kind == "b")
             ):
                 return None
@@ -161,7 +172,23 @@ class DirectAppend:
         return None
 
 
-def _scalar_types(field: Field) -> frozenset[type]:
-    """The scalar types that a column stores without conversion."""
+def most_of(dtype: np.dtype[Any]) -> float:
+    """The largest number that floats of this dtype hold; 0 for any other dtype."""
+    return float(np.finfo(dtype).max) if dtype.kind == "f" else 0.0
+
+
+def fits(values: Array, most: float) -> bool:
+    """Whether no number of an array is larger than `most`; False if one is NaN. Faster than `np.isfinite`."""
+    if not values.size:
+        return True
+    return bool(-most <= values.item(values.argmin()) and values.item(values.argmax()) <= most)
+
+
+def _scalar_types(field: Field) -> tuple[frozenset[type], frozenset[type]]:
+    """The scalar types that a column stores without conversion, and those that may be too large for it."""
     dtype: Any = np.dtype(field.dtype)
-    return frozenset() if field.shape else frozenset({dtype.type, *PYTHON_TYPES.get(dtype.kind, ())})
+    if field.shape:
+        return frozenset(), frozenset()
+    types = {dtype.type, *PYTHON_TYPES.get(dtype.kind, ())}
+    large = {each for each in types if dtype.kind == "f" and BYTES.get(each, 0) > dtype.itemsize}
+    return frozenset(types - large), frozenset(large)
