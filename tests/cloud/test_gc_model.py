@@ -12,8 +12,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -25,7 +24,8 @@ from simulation import DAY, HOUR, Held, Simulation
 from small_runs import SPEC, record
 
 import lakepond as lp
-from lakepond.cloud import copying, garbage, leases, pace, store
+from lakepond import background
+from lakepond.cloud import garbage, leases, pace, store
 from lakepond.cloud.chains import ChainCopy
 from lakepond.cloud.copying import Copier
 from lakepond.cloud.layout import commit_name, commit_numbers
@@ -123,26 +123,9 @@ def put_here(source: Path, path: Path, home: Path) -> None:
         os.link(file, path / SOURCES / file.name)
 
 
-class InlinePool:
-    """An executor without threads."""
-
-    def __init__(self, *_: object) -> None: ...
-
-    def __enter__(self) -> InlinePool:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def submit(self, work: Callable, *arguments: object) -> Future:
-        future: Future = Future()
-        try:
-            future.set_result(work(*arguments))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def map(self, work: Callable, *arguments: Iterable) -> list:
-        return [work(*each) for each in zip(*arguments, strict=True)]
+def inline_results(call: Callable, items: Iterable, *_: object) -> Iterator:
+    """`background.results` without threads."""
+    return map(call, list(items))
 
 
 class InlineLease(leases.Lease):
@@ -388,7 +371,7 @@ class World:
         chains = CloudChains(CLOUD, cache)
         replay = lp.Replay(chains.spec, 64)
         follower = following.Follower(chains, replay._pond, Limits(0, None), 1.0, 600.0)
-        follower._pool, follower.replay = InlinePool(), replay
+        follower.replay = replay
         return follower
 
     def follower(self) -> None:
@@ -431,13 +414,12 @@ def install(world: World, monkeypatch) -> None:
     """Let lakepond use the simulated bucket and clock, and no threads."""
     clock = world.sim.time
     monkeypatch.setattr(store, "_bucket", lambda cloud: world.sim)
-    for module in (leases, pace, garbage, copying, cloud_chains, following):
+    for module in (leases, pace, garbage, cloud_chains, following):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(leases, "clock", clock.time)
     for module in (cloud_to_lake, cloud_chains):
         monkeypatch.setattr(module, "Lease", InlineLease)
-        monkeypatch.setattr(module, "ThreadPoolExecutor", InlinePool)
-    monkeypatch.setattr(snapshots, "ThreadPoolExecutor", InlinePool)
+    monkeypatch.setattr(background, "results", inline_results)
     InlineLease.made.clear()
     InlineLease.before = world.until_deleting
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 import subprocess
+import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -210,6 +213,80 @@ def test_a_server_that_is_away(machines, bucket):
         assert len(replay.sample(4, timeout=30).reward) == 4
         wait_until(lambda: not any(each.error for each in replay.lag()))
         each_once_in_order(replay, {0: (0, 20)})
+
+
+@pytest.mark.parametrize(("wanted", "hangs"), [(".steps", True), (".steps", False), (".json", True)])
+def test_close_does_not_wait_for_a_stalled_server(machines, bucket, monkeypatch, wanted, hangs):
+    """For a download, for the retries of one, or for the next commit."""
+    machines[0].record(20)
+    real_get, asked, answers = Counting.get, threading.Event(), threading.Event()
+
+    def get(self, name, timeout):
+        if name.endswith(wanted):
+            asked.set()
+            if hangs:
+                assert answers.wait(60)
+            raise CloudUnreachable("no answer")
+        return real_get(self, name, timeout)
+
+    replay = lp.Replay.follow(lp.Cloud(URL, patience=60.0), 1_000, **QUICK)
+    each_once_in_order(replay, {0: (0, 20)})
+    try:
+        monkeypatch.setattr(Counting, "get", get)
+        machines[0].record(5)
+        assert asked.wait(60)
+        started = time.monotonic()
+        replay.close()
+        assert time.monotonic() - started < 5.0
+        each_once_in_order(replay, {0: (0, 20)})
+    finally:
+        answers.set()
+
+
+def test_a_process_ends_while_files_are_fetched_from_a_stalled_server():
+    """Its follower, and a pull that is interrupted: not even at the end are their threads waited for."""
+    done = subprocess.run([sys.executable, "-c", STALLED], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "pull interrupted\nfollower closed\n"), done.stderr
+
+
+STALLED = """
+import _thread, tempfile, threading, time
+import numpy as np
+import lakepond as lp
+from lakepond.cloud.memory import MemoryBucket
+from lakepond.flow.following import follower
+spec = lp.Spec(obs=lp.Field((2,), "float32"), action=lp.Field((), "int64"))
+folder = tempfile.mkdtemp()
+def obs(n):
+    return np.array([n, -n], "float32")
+with lp.Replay.open(f"{folder}/a", spec, capacity=100, cloud="memory://x", merge_after=None) as replay:
+    for n in range(20):
+        replay.record(obs=obs(n), action=n, reward=n, next_obs=obs(n + 1), terminated=False, truncated=False)
+        replay.commit()
+real, hang = MemoryBucket.get, threading.Event()
+def get(self, name, timeout):
+    if "segments/" in name and not name.endswith(".manifest") and hang.is_set():
+        time.sleep(1000)
+    return real(self, name, timeout)
+MemoryBucket.get = get
+hang.set()
+threading.Timer(1.0, _thread.interrupt_main).start()
+try:
+    lp.pull(f"{folder}/b", "memory://x")
+except KeyboardInterrupt:
+    print("pull interrupted")
+follower.LOAD_SECONDS = 0.0
+hang.clear()
+replay = lp.Replay.follow("memory://x", capacity=100)
+with lp.Replay.open(f"{folder}/a", capacity=100, cloud="memory://x", merge_after=None) as writer:
+    hang.set()
+    for n in range(20, 24):
+        writer.record(obs=obs(n), action=n, reward=n, next_obs=obs(n + 1), terminated=False, truncated=False)
+        writer.commit()
+    assert writer.push(wait=True).done
+time.sleep(2.0)
+print("follower closed")
+"""
 
 
 def test_the_cache_stays_small(machines, monkeypatch, paused, tmp_path):

@@ -15,13 +15,13 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lakepond import forks
+from lakepond import background, forks
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.chains import ChainCopy, Skip, parse_slot, read_slot
 from lakepond.cloud.layout import LEASES, commit_name, commit_numbers, segment_name
@@ -56,9 +56,12 @@ TRIES = 3
 class Fetcher:
     """Downloads and verifies segments; concurrent requests for a segment share one download."""
 
-    def __init__(self, copy: ChainCopy, *, durable: bool = True) -> None:
-        """`durable`: what was fetched survives a power cut; otherwise it is a cache, and may not."""
-        self.copy, self._durable = copy, durable
+    def __init__(self, copy: ChainCopy, *, durable: bool = True, stop: threading.Event | None = None) -> None:
+        """`durable`: what was fetched survives a power cut; otherwise it is a cache, and may not.
+
+        Once `stop` is set, requests that failed are not repeated.
+        """
+        self.copy, self._durable, self._stop = copy, durable, stop
         self.restart_in_child()
         self.segments: Segments | None = None
         """asked to make room before a file is fetched"""
@@ -83,8 +86,9 @@ class Fetcher:
 
     def _bring(self, name: str) -> None:
         store = self.copy.place(name)
-        patience, cap = store.cloud.patience, store.cloud.retry_cap
-        found = patiently(lambda: store.head(segment_name(name)), for_seconds=patience, cap=cap)
+        cloud = store.cloud
+        again = partial(patiently, for_seconds=cloud.patience, cap=cloud.retry_cap, stop=self._stop)
+        found = again(lambda: store.head(segment_name(name)))
         if found is None:
             raise CloudNotFound(
                 f"segment {name} is not in {store.cloud} any more: see `gc`, or open another commit."
@@ -93,7 +97,7 @@ class Fetcher:
             self.segments.make_room(found.size)
         for _ in range(TRIES):
             try:
-                patiently(lambda: self._fetch(name, found.size), for_seconds=patience, cap=cap)
+                again(lambda: self._fetch(name, found.size))
                 return
             except CloudCorrupt as error:
                 wrong = error
@@ -343,14 +347,8 @@ def bring_segments(copy: ChainCopy, commit: Commit, fetcher: Fetcher) -> None:
             f"{in_words(free)} are free; pull it lazily, with a local_budget, or to a larger disk",
         )
     log.info("%s: fetching %d files, %s", cloud, len(missing), in_words(needed))
-    with ThreadPoolExecutor(cloud.workers, "lakepond-pull") as pool:
-        fetched = [pool.submit(fetcher, name) for name in missing]
-        try:
-            for each in fetched:
-                each.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    for _ in background.results(fetcher, missing, cloud.workers, "lakepond-pull"):
+        pass
 
 
 def _same_lake(mine: bytes, theirs: bytes) -> bool:

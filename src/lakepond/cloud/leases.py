@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -276,10 +277,11 @@ class Lease:
 
     def _check_there(self, commit: Commit, names: frozenset[str]) -> None:
         """Raise `CloudNotFound` if a `gc` has deleted segments of a commit before the lease was written."""
-        how: dict[str, float] = {"for_seconds": self.store.cloud.patience, "cap": self.store.cloud.retry_cap}
-        if patiently(lambda: self.store.head(commit_name(commit.number)), **how) is not None:
+        cloud = self.store.cloud
+        again = partial(patiently, for_seconds=cloud.patience, cap=cloud.retry_cap)
+        if again(lambda: self.store.head(commit_name(commit.number))) is not None:
             return  # a `gc` deletes it before its segments
-        listed = patiently(lambda: self.store.list("segments"), **how)
+        listed = again(lambda: self.store.list("segments"))
         here = None if self._path is None else self._path / "segments"
         gone = [
             name

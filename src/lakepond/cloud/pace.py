@@ -68,8 +68,13 @@ class Backoff:
         return self._rng.uniform(0.0, min(self._cap, 0.25 * 2.0 ** min(self._tries, 30)))
 
 
-def patiently(attempt: Callable[[], T], *, for_seconds: float, cap: float = 60.0) -> T:
-    """What `attempt` returns; unreachable servers are tried again for so long, everything else is raised."""
+def patiently(
+    attempt: Callable[[], T], *, for_seconds: float, cap: float = 60.0, stop: threading.Event | None = None
+) -> T:
+    """What `attempt` returns; unreachable servers are tried again for so long, everything else is raised.
+
+    Once `stop` is set, nothing is tried again.
+    """
     from lakepond.errors import CloudUnreachable
 
     backoff, until = Backoff(cap), time.monotonic() + for_seconds
@@ -80,4 +85,7 @@ def patiently(attempt: Callable[[], T], *, for_seconds: float, cap: float = 60.0
             wait = backoff.after(error)
             if time.monotonic() + wait > until:
                 raise
-            time.sleep(wait)
+            if stop is None:
+                time.sleep(wait)
+            elif stop.wait(wait):
+                raise

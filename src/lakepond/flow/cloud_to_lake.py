@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from lakepond import background
 from lakepond.cloud.chains import ChainCopy, chain_names
 from lakepond.cloud.fetching import Fetcher, bring_commits, bring_segments, commit_of
 from lakepond.cloud.leases import Lease
@@ -46,15 +46,22 @@ def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, laz
     heads: dict[str, Commit] = {}
     errors: list[CloudNotFound] = []
     fetchers = {copy.writer: Fetcher(copy) for copy in copies}
-    with ThreadPoolExecutor(cloud.workers, "lakepond-pull") as pool:
-        brought = [(copy, pool.submit(_bring, copy, commit)) for copy in copies]
-        for copy, each in brought:
-            try:
-                heads[copy.writer] = each.result()
-            except CloudNotFound as error:
-                errors.append(error)
-                if len(copies) > 1:
-                    log.warning("%s: skipping a writer: %s", cloud, error)
+
+    def bring(copy: ChainCopy) -> Commit | CloudNotFound:
+        try:
+            return _bring(copy, commit)
+        except CloudNotFound as error:
+            return error
+
+    for copy, found in zip(
+        copies, background.results(bring, copies, cloud.workers, "lakepond-pull"), strict=True
+    ):
+        if isinstance(found, Commit):
+            heads[copy.writer] = found
+            continue
+        errors.append(found)
+        if len(copies) > 1:
+            log.warning("%s: skipping a writer: %s", cloud, found)
     if not heads:
         raise errors[0]
     for copy in copies:

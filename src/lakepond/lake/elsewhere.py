@@ -20,12 +20,11 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakepond import forks
+from lakepond import background, forks
 from lakepond.errors import LakeCorrupt, LakeNotFound
 from lakepond.lake.files import make_folders, write_all, write_bytes
 from lakepond.lake.format.checksum import Digest
@@ -239,18 +238,19 @@ class Segments:
         confirm: Callable[[bool], bool] = lambda ask: True,
         commit: Callable[[int], Commit] | None = None,
         numbers: Callable[[], list[int]] | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
         """`bring` fetches a file. `budget`: bytes on this disk; files that are `safe` elsewhere are deleted.
 
         `writer`: whose files. `pin` keeps a commit and its files at the other place, until what it returns is
         called with seconds to wait. `confirm` returns whether `safe` is up to date; with True it may ask the
         other place. `commit` returns a commit by its number, from the other place if it is not here, and
-        `numbers` the numbers of all commits there.
+        `numbers` the numbers of all commits there. Once `stop` is set, no file is waited for.
         """
         self._lake, self.folder = lake, home(lake, writer) / "segments"
         self._bring, self.budget, self._safe = bring, budget, safe
         self._pin, self._confirm = pin, confirm
-        self._commit, self._numbers = commit, numbers
+        self._commit, self._numbers, self._stop = commit, numbers, stop
         self._used: dict[str, int] = {}
         self._clock = 0
         self.restart_in_child()
@@ -323,12 +323,11 @@ class Segments:
             return
         missing = [name for name in dict.fromkeys(names) if self.local(name) is None]
         if len(missing) > 1:
-            with ThreadPoolExecutor(BROUGHT_AT_A_TIME, "lakepond-bring") as pool:
-                try:
-                    list(pool.map(self._bring, missing))
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
+            self._bring_all(self._bring, missing)
+
+    def _bring_all(self, bring: Callable[[str], None], names: list[str]) -> None:
+        for _ in background.results(bring, names, BROUGHT_AT_A_TIME, "lakepond-bring", self._stop):
+            pass
 
     def hold(self, name: str) -> Path:
         """Where a file is, brought here if it has to be; it stays until it is released."""
@@ -341,7 +340,7 @@ class Segments:
             if file is None:
                 if self._bring is None:
                     raise self._missing(name)
-                self._bring(name)
+                self._bring_all(self._bring, [name])
             return file or self.place(name)
         except BaseException:
             self.release(name)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lakepond import untrusted
+from lakepond import background, untrusted
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt, LakeNotFound
@@ -77,8 +76,8 @@ class LakeInCloud:
             self._writers = {name: _Recent() for name in self._chains.names()}
             self._learners = learners(self._chains.store)
             self._discovered = time.monotonic()
-        with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-status") as pool:
-            list(pool.map(self._update, self._writers))
+        for _ in background.results(self._update, self._writers, ASKED_AT_A_TIME, "lakepond-status"):
+            pass
         seen = {name: each for name, each in self._writers.items() if each.last}
         if not seen:
             return None

@@ -36,6 +36,8 @@ class Chains(Protocol):
     spec: Spec
     folder: Path | None
     """of the lake; None: it is in a bucket"""
+    stop: threading.Event
+    """once it is set, no server is waited for"""
 
     @property
     def store(self) -> Store:
@@ -126,6 +128,7 @@ class LocalChains:
                 path,
                 kind,
             )
+        self.stop = threading.Event()
         self._lock = threading.Lock()
         self._kept: dict[str, CommitLock] = {}
 

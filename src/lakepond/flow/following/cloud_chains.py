@@ -17,12 +17,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from lakepond import background
 from lakepond.cloud import leases
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.chains import SKIP_BYTES, ChainCopy, Skip, chain_names, chain_store, read_slot
@@ -54,7 +54,7 @@ PATIENCE_SECONDS = 10.0
 UNLEASED_SECONDS = 12 * 3600.0
 """`gc` deletes nothing that is younger than a day: a commit up to this age needs no lease"""
 ASKED_AT_A_TIME = 16
-VERIFIED_AT_A_TIME, VERIFIED_TOGETHER = 4, 256
+VERIFIED_AT_A_TIME = 4
 SHARED_TRIES = 8
 """how often a lake is opened again because another reader of the same cache deleted its commit there"""
 
@@ -92,6 +92,7 @@ class CloudChains:
         self._remove: Callable[[], object] = lambda: None
         if cache is None:  # also if it is dropped, and when the process ends
             self._remove = weakref.finalize(self, _remove, self.path, os.getpid())
+        self.stop = threading.Event()
         self._lock = threading.Lock()
         self._stores: dict[str, Store] = {}
         self._fetchers: dict[str, Fetcher] = {}
@@ -148,7 +149,7 @@ class CloudChains:
     def commit(self, chain: str, number: int) -> Commit:
         """A commit by its number."""
         store = self._store(chain)
-        found = patiently(lambda: read_slot(store, number), for_seconds=PATIENCE_SECONDS)
+        found = patiently(lambda: read_slot(store, number), for_seconds=PATIENCE_SECONDS, stop=self.stop)
         if not isinstance(found, Commit):
             known = ranges(self.numbers(chain))
             raise LakeNotFound(f"{store.cloud} has no commit {number}; it has {known}.")
@@ -166,6 +167,7 @@ class CloudChains:
             pin=None if lease is None else lease.pin,
             commit=partial(self.commit, chain),
             numbers=partial(self.numbers, chain),
+            stop=self.stop,
         )
 
     def lake(self, heads: Mapping[str, Commit]) -> Lake:
@@ -196,14 +198,16 @@ class CloudChains:
             new = [name for name in files if name not in verified]
             total = sum(files.values())
             done = total - sum(files[name] for name in new)
-            with ThreadPoolExecutor(VERIFIED_AT_A_TIME, "lakepond-verify") as pool:
-                for start in range(0, len(new), VERIFIED_TOGETHER):
-                    some = new[start : start + VERIFIED_TOGETHER]
-                    checked = pool.map(lambda name: self._check_object(store, name, files[name]), some)
-                    for name, _ in zip(some, checked, strict=True):
-                        verified.add(name)
-                        done += files[name]
-                        progress(done, total)
+            checked = background.results(
+                lambda name: self._check_object(store, name, files[name]),
+                new,
+                VERIFIED_AT_A_TIME,
+                "lakepond-verify",
+            )
+            for name, _ in zip(new, checked, strict=True):
+                verified.add(name)
+                done += files[name]
+                progress(done, total)
         except (CloudCorrupt, CloudNotFound) as error:
             raise LakeCorrupt(str(error)) from None
 
@@ -260,8 +264,12 @@ class CloudChains:
     def _heads(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Listed]:
         """What the server reports of some commits; `LakeNotFound` if one does not exist."""
         wanted = list(wanted)
-        with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-head") as pool:
-            heads = list(pool.map(lambda each: self._store(each[0]).head(commit_name(each[1])), wanted))
+        heads = background.results(
+            lambda each: self._store(each[0]).head(commit_name(each[1])),
+            wanted,
+            ASKED_AT_A_TIME,
+            "lakepond-head",
+        )
         known: dict[tuple[str, int], Listed] = {}
         for (chain, number), found in zip(wanted, heads, strict=True):
             if found is None:
@@ -308,7 +316,9 @@ class CloudChains:
     def _fetcher(self, chain: str) -> Callable[[str], None]:
         with self._lock:
             if chain not in self._fetchers:
-                self._fetchers[chain] = Fetcher(ChainCopy(self.path, self.store, chain), durable=False)
+                self._fetchers[chain] = Fetcher(
+                    ChainCopy(self.path, self.store, chain), durable=False, stop=self.stop
+                )
             fetch = self._fetchers[chain]
 
         def bring(name: str) -> None:
@@ -360,8 +370,7 @@ def open_lake(url: str, commit: int | None, writer: str | None, cache: Path | No
     def head(chain: str) -> Commit | None:
         return chains.next(chain, None) if commit is None else chains.commit(chain, commit)
 
-    with ThreadPoolExecutor(ASKED_AT_A_TIME, "lakepond-open") as pool:
-        heads = dict(zip(found, pool.map(head, found), strict=True))
+    heads = dict(zip(found, background.results(head, found, ASKED_AT_A_TIME, "lakepond-open"), strict=True))
     return _opened(chains, url, {chain: head for chain, head in heads.items() if head is not None})
 
 

@@ -11,11 +11,12 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from itertools import islice
 
 import numpy as np
 
-from lakepond import forks
+from lakepond import background, forks
 from lakepond.errors import CloudNotFound, LakeCorrupt, LakeNotFound
 from lakepond.flow import lake_to_pond
 from lakepond.flow.following.arrivals import Arrivals, Chain, streams_of
@@ -64,8 +65,7 @@ class Follower:
         self._error: str | None = None
         self._discovered = 0.0
         self._first: Iterator[None] = iter(())
-        self._pool = forks.ThreadPool(LOOKING, "lakepond-look")
-        self._stop = threading.Event()
+        self._stop = chains.stop
         self._thread: threading.Thread | None = None
         self.restart_in_child()
         forks.register(self)
@@ -107,7 +107,6 @@ class Follower:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
             self._thread = None
-            self._pool.shutdown()
             if self._position is not None:
                 self._position.close()
             self.chains.close()
@@ -122,7 +121,9 @@ class Follower:
                 behind = loading or self.poll()
                 caught_up = caught_up or not behind
                 if self._position is not None and caught_up:
-                    self._position.publish()
+                    background.run(self._position.publish, "lakepond-position", self._stop)
+            except CancelledError:
+                return
             except Exception as error:  # of the pool, say: each chain handles its own
                 self._error = self._failed("its writers", self._error, error)
             rest = 0.0 if behind else self._poll_every - (time.monotonic() - began)
@@ -133,6 +134,8 @@ class Follower:
         if time.monotonic() - self._discovered >= self._discover_every:
             try:
                 self._discover()
+            except CancelledError:
+                raise
             except Exception as error:  # those that are known are read all the same
                 self._error = self._failed("its list of writers", self._error, error)
         chains = list(self.states.values())
@@ -160,6 +163,8 @@ class Follower:
         try:
             self._read(chain, share)
             chain.error = None
+        except CancelledError:
+            raise
         except Exception as error:
             chain.error = self._failed(f"writer {chain.name!r}", chain.error, error)
 
@@ -167,7 +172,7 @@ class Follower:
 
     def _discover(self) -> None:
         self._discovered = time.monotonic()
-        found = self.chains.names()
+        found = background.run(self.chains.names, "lakepond-look", self._stop)
         with self.lock:
             for name in found:
                 if name not in self.states:
@@ -175,11 +180,8 @@ class Follower:
         self._error = None
 
     def _look_at(self, chains: list[Chain]) -> None:
-        if len(chains) == 1:
-            self._look(chains[0])
-        else:
-            for done in [self._pool.submit(self._look, chain) for chain in chains]:
-                done.result()
+        for _ in background.results(self._look, chains, LOOKING, "lakepond-look", self._stop):
+            pass
 
     def _look(self, chain: Chain) -> None:
         """Find the commits of a chain that were not read yet, up to `MOST_COMMITS`."""
@@ -314,6 +316,8 @@ class Follower:
                 if chain.mark(commit):
                     chain.prune(self.arrivals.lowest(chain))
             for ids in _fetched(lake, start, stop):
+                if self._stop.is_set():
+                    raise CancelledError
                 for parts in lake_to_pond.groups(lake, ids):
                     self._append_parts(chain, lake, parts)
             if stop < commit.recorded:

@@ -6,13 +6,13 @@ A snapshot stores no steps: it names commits that contain them, which retention 
 from __future__ import annotations
 
 from bisect import bisect_right
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
 
+from lakepond import background
 from lakepond.errors import LakeCorrupt, LakeNotFound
 from lakepond.flow import lake_to_pond
 from lakepond.flow.following.arrivals import Chain, Mark, streams_of
@@ -144,8 +144,11 @@ def load(follower: Follower, snapshot: Snapshot, generator: np.random.Generator 
 def _commits(chains: Chains, snapshot: Snapshot) -> dict[tuple[str, int], Commit]:
     """The commits that a snapshot names."""
     named = [(chain, each) for chain, heads in snapshot.heads.items() for each in heads]
-    with ThreadPoolExecutor(LOOKING, "lakepond-snapshot") as pool:
-        found = list(pool.map(lambda each: chains.commit(each[0], each[1].commit), named))
+    found = list(
+        background.results(
+            lambda each: chains.commit(each[0], each[1].commit), named, LOOKING, "lakepond-snapshot"
+        )
+    )
     for (chain, each), commit in zip(named, found, strict=True):
         if identity(commit) != each.digest:
             raise LakeCorrupt(

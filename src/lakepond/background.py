@@ -1,0 +1,75 @@
+"""Calls on daemon threads, for requests to a server that may stall: nothing waits for them at an error.
+
+The threads of `concurrent.futures` are joined when the process ends, and its pools when their block ends. So
+an error, Ctrl-C or the end of the process would wait for each request that a stalled server does not answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+S = TypeVar("S")
+T = TypeVar("T")
+LOOK_SECONDS = 0.1
+"""how often `stop` and a Ctrl-C are looked at"""
+
+
+def results(
+    call: Callable[[S], T], items: Iterable[S], threads: int, name: str, stop: threading.Event | None = None
+) -> Iterator[T]:
+    """Yield `call(item)` for each item, in order, computed on some daemon threads.
+
+    Raises the first error of a call, `CancelledError` once `stop` is set. Then no further call is started,
+    and those that run are left to themselves.
+    """
+    items = list(items)
+    waiting = deque(enumerate(items))
+    ended: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
+
+    def work() -> None:
+        while True:
+            try:
+                at, item = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                ended.put((at, call(item), None))
+            except BaseException as error:
+                waiting.clear()
+                ended.put((at, None, error))
+
+    found: dict[int, T] = {}
+    try:
+        for _ in range(min(threads, len(items))):
+            threading.Thread(target=work, name=name, daemon=True).start()
+        for at in range(len(items)):
+            while at not in found:
+                each, result, error = _next(ended, stop)
+                if error is not None:
+                    raise error
+                found[each] = result
+            yield found.pop(at)
+    finally:
+        waiting.clear()
+
+
+def run(call: Callable[[], T], name: str, stop: threading.Event | None = None) -> T:
+    """Return `call()`, made on a daemon thread; `CancelledError` once `stop` is set."""
+    (result,) = results(lambda _: call(), [None], 1, name, stop)
+    return result
+
+
+def _next(ended: SimpleQueue[T], stop: threading.Event | None) -> T:
+    """What comes next from a queue."""
+    while True:
+        if stop is not None and stop.is_set():
+            raise CancelledError("it was closed while it waited for a server.")
+        try:
+            return ended.get(timeout=LOOK_SECONDS)
+        except Empty:
+            continue

@@ -1,0 +1,48 @@
+"""Calls on daemon threads: results in order, and nothing waits for a call that hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import CancelledError
+
+import pytest
+
+from lakepond import background
+
+
+def test_results_come_in_the_order_of_the_items():
+    def slowest_first(n: int) -> int:
+        time.sleep(0.02 * (3 - n))
+        return 10 * n
+
+    assert list(background.results(slowest_first, range(4), 4, "test")) == [0, 10, 20, 30]
+    assert list(background.results(slowest_first, [], 4, "test")) == []
+
+
+def test_the_first_error_is_raised_though_another_call_hangs_and_no_further_one_is_started():
+    answers, called = threading.Event(), []
+
+    def call(n: int) -> None:
+        called.append(n)
+        if n == 0:
+            answers.wait(60)
+        raise OSError(f"item {n}")
+
+    try:
+        with pytest.raises(OSError, match="item 1"):
+            list(background.results(call, range(100), 2, "test"))
+        assert len(called) < 100
+    finally:
+        answers.set()
+
+
+def test_a_call_is_left_to_itself_once_it_is_stopped():
+    answers, stop = threading.Event(), threading.Event()
+    threading.Timer(0.05, stop.set).start()
+    try:
+        with pytest.raises(CancelledError):
+            background.run(lambda: answers.wait(60), "test", stop)
+    finally:
+        answers.set()
+    assert background.run(lambda: 7, "test") == 7
