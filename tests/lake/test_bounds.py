@@ -52,9 +52,9 @@ def test_the_index_of_rows_is_sized_by_the_rows_that_are_there(tmp_path):
         assert rows < 2_000
         assert lake.reader.rows_count(0) == rows
         with lp.Replay(spec, capacity=100) as replay:
-            index = lake_to_pond._Rows(lake, replay._pond, ours=False)
-            for part in lake.parts(np.arange(19_900, 20_000)):
-                lake_to_pond._unpin(replay._pond, index.hold(part))
+            with lake_to_pond._Rows(lake, replay._pond, ours=False) as index:
+                for part in lake.parts(np.arange(19_900, 20_000)):
+                    index.hold([part])
             loaded = sum(len(numbers) for slots in index._slots for numbers, _ in slots._parts)
             assert loaded == 102  # and not 20,000 row numbers
             replay.fill_from(lake, 100, rng=np.random.default_rng(0))

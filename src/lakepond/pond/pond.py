@@ -429,7 +429,7 @@ class Pond(GrowthLock):
                 read(rows)
                 store.slab.rows[slots] = rows
         except BaseException:
-            with self.finishing():  # not `reading`: whoever waits to grow waits for this reader
+            with self.finishing():  # not `reading`: a thread that waits to grow waits for this reader
                 store.unpin(slots)
             raise
         finally:
