@@ -23,6 +23,7 @@ import lakepond as lp
 from lakepond.cloud import credentials
 from lakepond.cloud.credentials import client_options
 from lakepond.cloud.store import Store
+from lakepond.doctor import cloud as doctor
 
 
 @pytest.fixture
@@ -202,3 +203,18 @@ def test_a_provider_is_neither_shown_nor_pickled(home):
         pickle.dumps(provider)
     with pytest.raises(TypeError, match="not pickled"):
         pickle.dumps(Store(lp.Cloud("s3://bucket/run")))
+
+
+@pytest.mark.parametrize("length", [10, 5000])  # a name of a file has at most 255 bytes
+def test_12_a_key_in_the_place_of_its_path_is_in_no_message(tmp_path, monkeypatch, length):
+    monkeypatch.setattr(credentials, "_made_by", lambda vendor: False)
+    secret = json.dumps({"type": "service_account", "private_key": "PRIVATE" * length})
+    for url, variable in (
+        ("gs://bucket/run", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("s3://bucket/run", "AWS_SHARED_CREDENTIALS_FILE"),
+        ("s3://bucket/run", "AWS_CONFIG_FILE"),
+    ):
+        with pytest.raises(lp.CloudRefused, match=variable) as refused:
+            client_options(lp.Cloud(url), {variable: secret, "HOME": str(tmp_path)})
+        assert "PRIVATE" not in str(refused.value)
+    assert "PRIVATE" not in str(doctor.credentials({"GOOGLE_APPLICATION_CREDENTIALS": secret}))

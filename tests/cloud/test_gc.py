@@ -16,6 +16,7 @@ from lakepond.cloud.garbage import Swept
 from lakepond.cloud.layout import commit_name
 from lakepond.cloud.memory import MemoryBucket
 from lakepond.cloud.store import Store
+from lakepond.lake.format import manifests
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.sealed import seal
 
@@ -362,3 +363,15 @@ def test_a_snapshot_that_cannot_be_read_stops_gc(cloud, later):
         lp.gc(cloud, keep_last=1, dry_run=False)
     lp.gc(cloud, keep_last=1, keep_snapshots=0, dry_run=False)
     assert Store(cloud).list("snapshots") == {}
+
+
+def test_the_manifests_of_a_named_writer_in_a_lazy_copy_are_found(name, tmp_path, monkeypatch):
+    """They are in the folder of its chain, and name the files that the copy needs."""
+    cloud = lp.Cloud(f"memory://{name}")
+    with lp.Replay.open(tmp_path / "a", SPEC, 300, cloud=cloud, writer="a", merge_after=None) as replay:
+        run(replay, 40, steps=2)
+        assert replay.push(wait=True).done
+    lp.pull(tmp_path / "lazy", cloud, lazy=True, commit=2).close()  # and the newest one, 39
+    monkeypatch.setattr(manifests, "_kept", manifests._Kept())  # those of this process
+    assert not list((tmp_path / "lazy").rglob("*.manifest"))
+    assert lp.gc(cloud, lake=tmp_path / "lazy").segments == ()

@@ -20,6 +20,7 @@ from lakepond.cloud.memory import MemoryBucket
 from lakepond.cloud.pusher import Pusher
 from lakepond.cloud.store import Store
 from lakepond.lake.format import commits
+from lakepond.lake.format.checksum import Digest
 
 
 class Counting(MemoryBucket):
@@ -304,3 +305,24 @@ def test_the_memory_of_a_push_does_not_follow_the_size_of_the_lake(name, tmp_pat
                 tracemalloc.stop()
         pusher.close()
     assert peaks[1] < 2 * peaks[0] + (1 << 20)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_url_with_a_slash_at_its_end_is_the_same_place(name, tmp_path, monkeypatch, earlier):
+    """The commit that was pushed to the one is known at the other, though the disk has deleted it."""
+    lake, url = tmp_path / "lake", f"memory://{name}/run"
+    how = {"capacity": 50, "keep_last": 1, "max_steps": 50, "merge_after": None}
+    pushed = f"{url}/" if earlier else url
+    with lp.Replay.open(lake, SPEC, **how) as replay:
+        run(replay, 1)
+    assert lp.push(lake, pushed).state == "idle"
+    if earlier:  # which named its files after the URL as it was given
+        digest = Digest(pushed.encode()).hexdigest()[:12]
+        for file in [each for each in (lake / "elsewhere").iterdir() if each.suffix]:
+            file.rename(file.with_name(f"{digest}{file.suffix}"))
+    for other in (f"{url}/", url):
+        with lp.Replay.open(lake, **how) as replay:
+            run(replay, 1)
+        assert lp.push(lake, other).state == "idle"
+    with lp.pull(tmp_path / "there", url) as there:
+        assert there.commit.recorded == 120

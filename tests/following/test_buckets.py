@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -442,6 +443,30 @@ def test_old_commits_are_kept_until_the_snapshot_that_names_them_is_stored(
         bucket.delete(announced)
         assert replay.snapshot().number == 0
         assert frozenset({0}) in leased
+
+
+@pytest.mark.parametrize("days", [-3, 3])
+def test_which_commits_are_old_is_determined_by_the_clock_of_the_server(
+    machines, bucket, paused, monkeypatch, days
+):
+    machines[1].record(10)
+    leased: list[set[int]] = []
+    protecting = leases.protecting
+
+    def look(store, names=(), numbers=()):
+        leased.append(set(numbers))
+        return protecting(store, names, numbers)
+
+    with paused(URL, 100) as replay:
+        monkeypatch.setattr(leases, "protecting", look)
+        clock = SimpleNamespace(time=lambda: time.time() + days * 86400)
+        monkeypatch.setattr(cloud_chains, "time", clock)
+        replay.snapshot()
+        assert leased == []  # the commit is seconds old
+        key = f"run/writers/{machines[1].chain}/{commit_name(0)}"
+        bucket._held[key] = bucket._held[key]._replace(modified=time.time() - 2 * 86400)
+        replay.snapshot()
+        assert leased == [{0}]
 
 
 def test_a_snapshot_is_withdrawn_if_its_commits_were_deleted_while_the_machine_was_suspended(

@@ -87,14 +87,14 @@ def _google(found: Found, env: Mapping[str, str], cloud: Cloud) -> Found:
         return found
     named = env.get("GOOGLE_APPLICATION_CREDENTIALS")
     file = Path(named or _home(env) / ".config/gcloud/application_default_credentials.json")
-    if file.is_file():
+    if os.path.isfile(file):  # False, unlike `Path.is_file`, for text that is longer than any path
         if (kind := _google_kind(file)) not in (None, "service_account", "authorized_user"):
             return {**found, "credential_provider": _google_provider(file, kind)}
         return {**found, "application_credentials": str(file)}
-    if named:
+    if named:  # which may be the key itself
         raise CloudRefused(
-            f"GOOGLE_APPLICATION_CREDENTIALS is {named}, which is not a file; {cloud} needs it to be the "
-            "JSON key of a service account."
+            f"GOOGLE_APPLICATION_CREDENTIALS is not the path of a file; {cloud} needs it to be the path of "
+            "the JSON key of a service account."
         )
     known = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_BEARER_TOKEN")
     if any(env.get(name) for name in known) or _made_by("Google"):
@@ -128,8 +128,8 @@ def _google_provider(file: Path, kind: str | None) -> Provider:
 
 
 def _amazon(found: Found, env: Mapping[str, str], cloud: Cloud) -> Found:
-    config = Path(env.get("AWS_CONFIG_FILE") or _home(env) / ".aws/config")
-    shared = Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or _home(env) / ".aws/credentials")
+    files = {"AWS_SHARED_CREDENTIALS_FILE": ".aws/credentials", "AWS_CONFIG_FILE": ".aws/config"}
+    shared, config = (Path(env.get(variable) or _home(env) / name) for variable, name in files.items())
     name = env.get("AWS_PROFILE") or env.get("AWS_DEFAULT_PROFILE") or "default"
     profile = _section(config, name if name == "default" else f"profile {name}") | _section(shared, name)
     if endpoint := (
@@ -158,9 +158,13 @@ def _amazon(found: Found, env: Mapping[str, str], cloud: Cloud) -> Found:
     )
     if any(env.get(variable) for variable in known) or _made_by("Amazon"):
         return found
+    either = " or ".join(
+        f"the file that {variable} names" if env.get(variable) else f"~/{file}"
+        for variable, file in files.items()
+    )
     raise CloudRefused(
         f"no credentials for {cloud}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write the profile "
-        f"{name} to {shared} or {config}."
+        f"{name} to {either}."
     )
 
 

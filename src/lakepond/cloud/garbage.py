@@ -101,7 +101,7 @@ def gc(
     store = Store(Cloud.of(cloud))
     chains = patiently(lambda: _chains(store), for_seconds=1.0, cap=store.cloud.retry_cap)
     checkpoints = _of_checkpoints(store.cloud, None if lake is None else on_disk(lake))
-    files = set() if lake is None else _files_of(on_disk(lake), store)
+    files = set() if lake is None else _files_of(on_disk(lake), store, chains)
     snapshots = Snapshots(store)
     now = time.time() if dry_run else leases.server_time(store)
     deleted = snapshots.collect(keep_snapshots, older_than, now, dry_run)
@@ -182,13 +182,14 @@ class Snapshots:
         return [name for name in listed if re.fullmatch(SNAPSHOT, name) and name not in self._deleted]
 
 
-def _files_of(lake: Path, store: Store) -> set[str]:
+def _files_of(lake: Path, store: Store, chains: list[str]) -> set[str]:
     """The segments that the commits of a lake on this disk refer to, of all its writers."""
     found: dict[str, int] = {}
+    stores = {writers.folder_of(lake, chain): chain_store(store, chain) for chain in chains}
     for writer in writers.names(lake):
-        home = writers.home(lake, writer)
+        home, place = writers.home(lake, writer), stores.get(writer, store)
         for number in commits.numbers(home / "commits"):
-            new_files(Catalog(commits.read(home / "commits", number), CloudSegments(store, home)), found)
+            new_files(Catalog(commits.read(home / "commits", number), CloudSegments(place, home)), found)
     return set(found)
 
 

@@ -156,14 +156,14 @@ def collecting(store: Store) -> Iterator[Collecting]:
 
 def server_time(store: Store) -> float:
     """The time by the server's clock: the age of a file is a matter of that clock, not of ours."""
-    probe = Collecting(store)
-    probe.renew()
+    probe = _new_name("json")
+    store.replace(probe, _content((), ()))  # a lease on nothing, which nobody waits for
     try:
-        found = store.head(probe.name)
+        found = store.head(probe)
     finally:
-        store.delete(probe.name)
+        store.delete(probe)
     if found is None:
-        raise CloudCorrupt(f"{store.cloud} lost a file that it had acknowledged; nothing was deleted.")
+        raise CloudCorrupt(f"{store.cloud} lost a file that it had acknowledged; try again.")
     return found.modified
 
 

@@ -22,7 +22,10 @@ def credentials(environment: Mapping[str, str]) -> Finding:
     if named:
         if not os.access(named, os.R_OK):
             step = "set GOOGLE_APPLICATION_CREDENTIALS to a key file that exists and is readable."
-            return Finding("credentials", "fail", f"the Google key file {named} cannot be read", step)
+            file = (
+                named if os.path.exists(named) else "in GOOGLE_APPLICATION_CREDENTIALS"
+            )  # or the key itself
+            return Finding("credentials", "fail", f"the Google key file {file} cannot be read", step)
         found.append("Google (key file)")
     if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
         found.append("S3 (variables)")

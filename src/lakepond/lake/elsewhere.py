@@ -62,8 +62,13 @@ class Elsewhere:
     """
 
     def __init__(self, lake: Path, url: str) -> None:
-        self.url = url
-        self._file = lake / FOLDER / f"{Digest(url.encode()).hexdigest()[:12]}.txt"
+        self.url = url.rstrip("/")
+        self._file, with_slash = (
+            lake / FOLDER / f"{Digest(each.encode()).hexdigest()[:12]}.txt"
+            for each in (self.url, f"{self.url}/")
+        )
+        self._slots_file = self._file.with_suffix(".slots")
+        self._slots_with_slash = with_slash.with_suffix(".slots")  # of earlier versions
         self._lock = threading.Lock()
         self._names, self._published = self._read() or (set(), set())
         forks.register(self)
@@ -150,15 +155,11 @@ class Elsewhere:
             return None
         return Digest(data).hexdigest() in self._slots().get(number, ())
 
-    @property
-    def _slots_file(self) -> Path:
-        return self._file.with_suffix(".slots")
-
     def _slots(self) -> dict[int, set[str]]:
         """The digests that were noted, by number."""
         found: dict[int, set[str]] = {}
-        if self._slots_file.exists():
-            text = self._slots_file.read_text(errors="replace")
+        for file in (self._slots_file, self._slots_with_slash):
+            text = file.read_text(errors="replace") if file.exists() else ""
             for match in re.finditer(r"^([0-9]+) ([0-9a-f]+)$", text, re.MULTILINE):
                 found.setdefault(int(match[1]), set()).add(match[2])
         return found

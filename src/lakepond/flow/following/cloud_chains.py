@@ -245,7 +245,7 @@ class CloudChains:
     def keeping(self, named: Iterable[tuple[str, int]]) -> Iterator[Callable[[], None]]:
         """Check that commits exist, and protect old ones by leases; `gc` takes a day to delete the others."""
         wanted, started = set(named), leases.clock()
-        now = time.time()
+        now = leases.server_time(self.store)
         old: dict[str, set[int]] = {}
         for (chain, number), found in self._heads(wanted).items():
             if now - found.modified > UNLEASED_SECONDS:
