@@ -32,6 +32,8 @@ def test_each_task_is_done_once_unless_it_kills_every_worker(connected, tmp_path
 
 def test_each_worker_sees_its_share_of_a_gpu_and_no_other(connected):
     """Ray gives shares of as many GPUs as a node is said to have: here one each."""
+    with pytest.raises(ClusterError, match="room for 0 workers with 3 CPUs each, not for 1"):
+        ray_cluster.connect(workers=1, cpus_per_worker=3).__enter__()
     with ray_cluster.connect(workers=1, gpus_per_worker=1) as cluster, Workers(cluster, Counts) as pool:
         assert pool.map("gpus", [()]) == ["0"]
 
