@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import worlds
-
 from faults import training
 from lakepond.cli import main
 from lakepond.lake.read.lake import Lake

@@ -35,7 +35,7 @@ def lake(tmp_path) -> Path:
 def read_back(path: Path) -> None:
     """Every step, of every commit, the files fetched from the copy."""
     copy = path.parent / "copy"
-    segments = Segments(path, bring=lambda name: shutil.copy(copy / name, path / "segments" / name))
+    segments = Segments(path, fetch=lambda name: shutil.copy(copy / name, path / "segments" / name))
     for number in range(3):
         with lp.Lake.open(path, number, segments=segments) as lake:
             batch = lake.steps(0, 50 * number + 50)

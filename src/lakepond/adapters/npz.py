@@ -42,9 +42,9 @@ def export_npz(lake: Lake, folder: str | Path, *, progress: Progress | None = No
     return count
 
 
-def _save(arrays: dict[str, Array], aside: Path) -> None:
+def _save(arrays: dict[str, Array], temporary: Path) -> None:
     """Write what `np.savez_compressed` writes; its parameters are not valid names of arrays there."""
-    with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, values in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, values, allow_pickle=False)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lakepond.errors import SpecError
-from lakepond.lake.files import ASIDE, make_folders, sync_folder
+from lakepond.lake.files import TEMPORARY_SUFFIX, make_folders, sync_folder
 from lakepond.lake.read.lake import Lake
 
 
@@ -30,7 +30,7 @@ def new_lake(target: Path) -> Iterator[Path]:
     """
     refuse_existing(target)
     make_folders(target.parent)
-    folder = target.with_name(f".{target.name}{ASIDE}")
+    folder = target.with_name(f".{target.name}{TEMPORARY_SUFFIX}")
     folder.mkdir(exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

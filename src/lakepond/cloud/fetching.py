@@ -38,7 +38,7 @@ from lakepond.errors import (
 )
 from lakepond.formats import ranges
 from lakepond.lake.elsewhere import FOLDER, Segments
-from lakepond.lake.files import make_folders, write_bytes, write_whole
+from lakepond.lake.files import make_folders, write_atomic, write_bytes
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.checksum import Digest
 from lakepond.lake.format.commits import Commit
@@ -79,12 +79,12 @@ class Fetcher:
         with mine:
             try:
                 if not self.copy.file(name).exists():
-                    self._bring(name)
+                    self._download(name)
             finally:
                 with self._lock:  # a follower fetches files for weeks
                     self._busy.pop(name, None)
 
-    def _bring(self, name: str) -> None:
+    def _download(self, name: str) -> None:
         store = self.copy.place(name)
         cloud = store.cloud
         again = partial(patiently, for_seconds=cloud.patience, cap=cloud.retry_cap, stop=self._stop)
@@ -118,7 +118,7 @@ class Fetcher:
         check_folders(folder)
         with _naming(self.copy.path, creating=True):
             make_folders(folder)
-            write_whole(folder, fill, lambda _: name, sync=self._durable)
+            write_atomic(folder, fill, lambda _: name, sync=self._durable)
 
 
 def checked(store: Store, name: str, size: int) -> Iterator[bytes]:
@@ -200,7 +200,7 @@ def keep_description(path: Path, lake: Store, data: bytes) -> None:
             write_bytes(path, description.NAME, data)
 
 
-def bring_commits(copy: ChainCopy, number: int | None = None, remote: Remote | None = None) -> Commit:
+def fetch_commits(copy: ChainCopy, number: int | None = None, remote: Remote | None = None) -> Commit:
     """Download `lake.json`, the newest intact commit of a chain and the requested one; return the latter."""
     remote = remote if remote is not None else look(copy.store, copy.lake)
     if remote is None:
@@ -334,10 +334,10 @@ def commit_of(copy: ChainCopy, number: int) -> Commit:
     return found
 
 
-def bring_segments(copy: ChainCopy, commit: Commit, fetcher: Fetcher) -> None:
+def fetch_segments(copy: ChainCopy, commit: Commit, fetcher: Fetcher) -> None:
     """Download all segments of a commit, several in parallel."""
     path, cloud = copy.home, copy.store.cloud
-    files = Catalog(commit, Segments(copy.path, copy.writer, bring=fetcher)).files()
+    files = Catalog(commit, Segments(copy.path, copy.writer, fetch=fetcher)).files()
     missing = {name: size for name, size in files if not copy.file(name).exists()}
     needed, free = sum(missing.values()), shutil.disk_usage(path).free
     if needed > free:

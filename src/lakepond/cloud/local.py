@@ -17,7 +17,7 @@ from lakepond.cloud.bucket import Checks, Exists, Listed
 from lakepond.errors import CloudError, CloudNotFound, CloudRefused, CloudUnreachable
 
 PIECE = 8 << 20
-ASIDE = ".aside"
+TEMPORARY_SUFFIX = ".aside"
 
 
 class LocalBucket:
@@ -30,32 +30,32 @@ class LocalBucket:
 
     def put(self, name: str, data: bytes, *, create: bool, timeout: float) -> str | None:
         """Store bytes, synced."""
-        with self._blaming(name), self._aside(name) as aside:
-            with aside.open("xb", buffering=0) as file:
+        with self._blaming(name), self._temporary_file(name) as temporary:
+            with temporary.open("xb", buffering=0) as file:
                 view = memoryview(data)
                 while view:
                     view = view[file.write(view) :]
                 os.fsync(file.fileno())
-            self._appear(aside, name, create)
+            self._appear(temporary, name, create)
         return None
 
     def put_file(self, name: str, path: Path, timeout: float) -> None:
         """Store a file, synced."""
-        with self._blaming(name), self._aside(name) as aside:
-            shutil.copyfile(path, aside)
-            with aside.open("rb") as file:
+        with self._blaming(name), self._temporary_file(name) as temporary:
+            shutil.copyfile(path, temporary)
+            with temporary.open("rb") as file:
                 os.fsync(file.fileno())
-            self._appear(aside, name, create=False)
+            self._appear(temporary, name, create=False)
 
-    def _appear(self, aside: Path, name: str, create: bool) -> None:
+    def _appear(self, temporary: Path, name: str, create: bool) -> None:
         target = self._folder / name
         if create:
             try:
-                os.link(aside, target)  # unlike rename, refuses a name that is taken
+                os.link(temporary, target)  # unlike rename, refuses a name that is taken
             except FileExistsError:
                 raise Exists(f"{target} already exists.") from None
         else:
-            aside.replace(target)
+            temporary.replace(target)
         _sync(target.parent)
 
     def get(self, name: str, timeout: float) -> Iterator[bytes]:
@@ -92,7 +92,7 @@ class LocalBucket:
                         name = (folder / entry.name).as_posix()
                         if entry.is_dir(follow_symlinks=False):
                             folders.append(name)
-                        elif not name.endswith(ASIDE) and (found := self.head(name)) is not None:
+                        elif not name.endswith(TEMPORARY_SUFFIX) and (found := self.head(name)) is not None:
                             yield found
 
     def folders(self, prefix: str) -> Sequence[str]:
@@ -111,17 +111,17 @@ class LocalBucket:
             (self._folder / name).unlink(missing_ok=True)
 
     @contextmanager
-    def _aside(self, name: str) -> Iterator[Path]:
+    def _temporary_file(self, name: str) -> Iterator[Path]:
         folder = (self._folder / name).parent
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         for each in missing:  # or a power cut loses the new folder with everything in it
             _sync(each.parent)
-        aside = folder / f"{os.getpid()}-{os.urandom(4).hex()}{ASIDE}"
+        temporary = folder / f"{os.getpid()}-{os.urandom(4).hex()}{TEMPORARY_SUFFIX}"
         try:
-            yield aside
+            yield temporary
         finally:
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
     @contextmanager
     def _blaming(self, name: str) -> Iterator[None]:

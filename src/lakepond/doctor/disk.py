@@ -83,12 +83,12 @@ def sync_and_lock(path: Path) -> Iterator[Finding]:
 
 def sync(folder: Path) -> Finding:
     """Write, sync, rename and sync the folder, as a commit does; report the kind of file system."""
-    from lakepond.lake.files import write_whole
+    from lakepond.lake.files import write_atomic
 
     kind = machine.file_system(folder)
     began = time.perf_counter()
     try:
-        write_whole(folder, lambda file: file.write(os.urandom(65_536)), lambda _: "probe")
+        write_atomic(folder, lambda file: file.write(os.urandom(65_536)), lambda _: "probe")
     except OSError as error:
         step = "this file system cannot make a commit durable; choose another with --path."
         return Finding("sync", "fail", f"{kind}: {error.strerror}", step)

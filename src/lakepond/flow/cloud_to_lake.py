@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lakepond import background
 from lakepond.cloud.chains import ChainCopy, chain_names
-from lakepond.cloud.fetching import Fetcher, bring_commits, bring_segments, commit_of
+from lakepond.cloud.fetching import Fetcher, commit_of, fetch_commits, fetch_segments
 from lakepond.cloud.leases import Lease
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
@@ -47,14 +47,14 @@ def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, laz
     errors: list[CloudNotFound] = []
     fetchers = {copy.writer: Fetcher(copy) for copy in copies}
 
-    def bring(copy: ChainCopy) -> Commit | CloudNotFound:
+    def fetch(copy: ChainCopy) -> Commit | CloudNotFound:
         try:
-            return _bring(copy, commit)
+            return _fetch(copy, commit)
         except CloudNotFound as error:
             return error
 
     for copy, found in zip(
-        copies, background.results(bring, copies, cloud.workers, "lakepond-pull"), strict=True
+        copies, background.results(fetch, copies, cloud.workers, "lakepond-pull"), strict=True
     ):
         if isinstance(found, Commit):
             heads[copy.writer] = found
@@ -66,7 +66,7 @@ def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, laz
         raise errors[0]
     for copy in copies:
         if copy.writer in heads and not lazy:
-            bring_segments(copy, heads[copy.writer], fetchers[copy.writer])
+            fetch_segments(copy, heads[copy.writer], fetchers[copy.writer])
     segments = {copy.writer: _segments(copy, fetchers[copy.writer]) for copy in copies}
     return Lake(path, description.read(path), heads, segments)
 
@@ -77,20 +77,20 @@ def lazy_segments(path: Path, url: str, writer: str) -> Segments:
     return _segments(copy, Fetcher(copy))
 
 
-def _bring(copy: ChainCopy, commit: int | None) -> Commit:
+def _fetch(copy: ChainCopy, commit: int | None) -> Commit:
     """The newest intact commit of a chain, or the one with that number; this disk's own are not pulled."""
     if copy.writer != copy.chain:
         mine = newest_intact(copy.path, copy.writer) if commit is None else commit_of(copy, commit)
         if mine is not None:
             return mine
-    return bring_commits(copy, commit)
+    return fetch_commits(copy, commit)
 
 
 def _segments(copy: ChainCopy, fetcher: Fetcher) -> Segments:
     return Segments(
         copy.path,
         copy.writer,
-        bring=fetcher,
+        fetch=fetcher,
         pin=Lease(copy.store, copy.home).pin,
         commit=partial(commit_of, copy),
     )

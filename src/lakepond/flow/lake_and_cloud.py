@@ -13,9 +13,9 @@ from typing import Literal, TypeVar
 from lakepond.cloud.fetching import (
     CloudSegments,
     Fetcher,
-    bring_commits,
-    bring_segments,
     commit_of,
+    fetch_commits,
+    fetch_segments,
     keep_description,
     look,
     read_description,
@@ -57,7 +57,7 @@ class CloudCopy:
         self.segments = Segments(
             path,
             writer,
-            bring=fetcher,
+            fetch=fetcher,
             budget=budget,
             safe=self.pusher.elsewhere,
             pin=self.lease.pin,
@@ -123,9 +123,9 @@ class CloudCopy:
         if not remote.numbers and not here:  # named writers have created it
             keep_description(self.path, self.store, self.store.read(description.NAME))
         elif remote.numbers:
-            chosen = bring_commits(self._copy, commit, remote)
+            chosen = fetch_commits(self._copy, commit, remote)
             if pull == "all":
-                bring_segments(self._copy, chosen, self._fetcher)
+                fetch_segments(self._copy, chosen, self._fetcher)
 
     def _greet(self) -> None:
         try:

@@ -19,7 +19,7 @@ from lakepond.flow import lake_to_pond
 from lakepond.flow.link_notes import link_note
 from lakepond.flow.pond_to_lake import Handed, copy_of, hand_over
 from lakepond.lake import writers
-from lakepond.lake.files import ASIDE
+from lakepond.lake.files import TEMPORARY_SUFFIX
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit, Start
 from lakepond.lake.format.link_notes import cut_streams, end_note
@@ -334,7 +334,7 @@ def _new_lake(pond: Pond, path: Path, codec: str, merge_after: int | None) -> La
 def is_empty_lake(path: Path) -> bool:
     """Whether a folder contains only a lake without a commit, for example after a killed first save."""
     own = {description.NAME, "segments", "commits", "lock", SOURCES}
-    strange = any(each.name not in own and each.suffix != ASIDE for each in path.iterdir())
+    strange = any(each.name not in own and each.suffix != TEMPORARY_SUFFIX for each in path.iterdir())
     return not strange and not commits.numbers(path / "commits")
 
 

@@ -4,7 +4,7 @@
     lake/elsewhere/<place>.slots    the newest commits that were published there from this disk, or pulled
 
 A file that a commit names may be missing on this disk if such a list names it: it is not lost, it is
-elsewhere. `bring` fetches it when it is used. With a budget, files that are safe elsewhere are deleted here,
+elsewhere. `fetch` fetches it when it is used. With a budget, files that are safe elsewhere are deleted here,
 the least recently used first; never a file that is in use, or that the list on disk does not name.
 
 A file is safe elsewhere once a commit that names it is published there: until then a `gc` may delete it.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from lakepond.lake.format.commits import Commit
 
 FOLDER = "elsewhere"
-BROUGHT_AT_A_TIME = 4
+FETCHED_AT_A_TIME = 4
 WAIT_SECONDS = 60.0
 """for another process that changes the list, which takes moments"""
 KEPT_SLOTS = 8
@@ -232,7 +232,7 @@ class Segments:
         lake: Path,
         writer: str = "",
         *,
-        bring: Callable[[str], None] | None = None,
+        fetch: Callable[[str], None] | None = None,
         budget: int | None = None,
         safe: Elsewhere | None = None,
         pin: Callable[[Commit, frozenset[str]], Callable[[float], None]] | None = None,
@@ -241,7 +241,7 @@ class Segments:
         numbers: Callable[[], list[int]] | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        """`bring` fetches a file. `budget`: bytes on this disk; files that are `safe` elsewhere are deleted.
+        """`fetch` fetches a file. `budget`: bytes on this disk; files that are `safe` elsewhere are deleted.
 
         `writer`: whose files. `pin` keeps a commit and its files at the other place, until what it returns is
         called with seconds to wait. `confirm` returns whether `safe` is up to date; with True it may ask the
@@ -249,7 +249,7 @@ class Segments:
         `numbers` the numbers of all commits there. Once `stop` is set, no file is waited for.
         """
         self._lake, self.folder = lake, home(lake, writer) / "segments"
-        self._bring, self.budget, self._safe = bring, budget, safe
+        self._fetch, self.budget, self._safe = fetch, budget, safe
         self._pin, self._confirm = pin, confirm
         self._commit, self._numbers, self._stop = commit, numbers, stop
         self._used: dict[str, int] = {}
@@ -272,13 +272,13 @@ class Segments:
 
         `elsewhere`: names that are listed; the lists are read again for other names only.
         """
-        here = self._bring is not None or self.local(name) is not None
+        here = self._fetch is not None or self.local(name) is not None
         return here or not (name in elsewhere or name in known(self._lake))
 
     @property
     def fetches(self) -> bool:
         """Whether files are fetched ahead: from elsewhere, and without a budget to keep to."""
-        return self._bring is not None and self.budget is None
+        return self._fetch is not None and self.budget is None
 
     def place(self, name: str) -> Path:
         """Where a file belongs on this disk: in the writer's folder, or in that of all writers."""
@@ -319,19 +319,19 @@ class Segments:
         return self._pin(commit, names)
 
     def expect(self, names: Iterable[str]) -> None:
-        """Have files here that are touched together, brought some at a time; not with a budget to keep to."""
-        if not self.fetches or self._bring is None:
+        """Have files here that are touched together, fetched some at a time; not with a budget to keep to."""
+        if not self.fetches or self._fetch is None:
             return
         missing = [name for name in dict.fromkeys(names) if self.local(name) is None]
         if len(missing) > 1:
-            self._bring_all(self._bring, missing)
+            self._fetch_all(self._fetch, missing)
 
-    def _bring_all(self, bring: Callable[[str], None], names: list[str]) -> None:
-        for _ in background.results(bring, names, BROUGHT_AT_A_TIME, "lakepond-bring", self._stop):
+    def _fetch_all(self, fetch: Callable[[str], None], names: list[str]) -> None:
+        for _ in background.results(fetch, names, FETCHED_AT_A_TIME, "lakepond-fetch", self._stop):
             pass
 
     def hold(self, name: str) -> Path:
-        """Where a file is, brought here if it has to be; it stays until it is released."""
+        """Where a file is, fetched if it has to be; it stays until it is released."""
         with self._lock:
             self._held[name] += 1
             self._clock += 1
@@ -339,9 +339,9 @@ class Segments:
         try:
             file = self.local(name)
             if file is None:
-                if self._bring is None:
+                if self._fetch is None:
                     raise self._missing(name)
-                self._bring_all(self._bring, [name])
+                self._fetch_all(self._fetch, [name])
             return file or self.place(name)
         except BaseException:
             self.release(name)

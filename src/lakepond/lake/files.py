@@ -14,7 +14,7 @@ from lakepond.errors import LakeCorrupt
 
 T = TypeVar("T")
 Existing = Literal["replace", "keep", "refuse"]
-ASIDE = ".aside"
+TEMPORARY_SUFFIX = ".aside"
 """the ending of a temporary file; it is locked while it is written, others may be deleted"""
 
 DAMAGE = (errno.ENOENT, errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
@@ -35,7 +35,7 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(
+def write_atomic(
     folder: Path,
     write: Callable[[BinaryIO], T],
     name: Callable[[T], str],
@@ -51,7 +51,7 @@ def write_whole(
     FileExistsError, as `existing` says. With `sync=False` the caller syncs the folder: until then a power cut
     may undo the name, never the content.
     """
-    aside, file = _temporary(folder)
+    temporary, file = _temporary(folder)
     try:
         with file:
             written = write(file)
@@ -59,16 +59,16 @@ def write_whole(
                 sync_folder(needs)
             target = folder / name(written)
             if existing == "replace":
-                aside.rename(target)
+                temporary.rename(target)
             else:
                 try:
-                    _rename_to_new(aside, target)
+                    _rename_to_new(temporary, target)
                 except FileExistsError:
                     if existing == "refuse":
                         raise
-                    aside.unlink()
+                    temporary.unlink()
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     if sync:
         sync_folder(folder)  # or a power cut undoes the rename
@@ -81,17 +81,17 @@ def _temporary(folder: Path) -> tuple[Path, BinaryIO]:
     The lock is shared: readers of a commit lock it as soon as it has its name, while it is still open here.
     """
     while True:
-        aside = folder / f"{os.getpid()}-{os.urandom(4).hex()}{ASIDE}"
-        file = aside.open("xb", buffering=0)
+        temporary = folder / f"{os.getpid()}-{os.urandom(4).hex()}{TEMPORARY_SUFFIX}"
+        file = temporary.open("xb", buffering=0)
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:  # deleted before it was locked
             file.close()
             continue
         except OSError:  # a file system without locks, where nobody can lock it to delete it either
-            return aside, file
+            return temporary, file
         if os.fstat(file.fileno()).st_nlink:
-            return aside, file
+            return temporary, file
         file.close()
 
 
@@ -115,8 +115,8 @@ def _rename_to_new(source: Path, target: Path) -> None:
 def write_bytes(
     folder: Path, name: str, data: bytes, *, needs: Path | None = None, existing: Existing = "replace"
 ) -> None:
-    """`write_whole` for bytes."""
-    write_whole(
+    """`write_atomic` for bytes."""
+    write_atomic(
         folder, lambda file: write_all_synced(file, data), lambda _: name, needs=needs, existing=existing
     )
 
@@ -147,14 +147,14 @@ def make_folders(path: Path) -> None:
 
 
 def write_path(path: Path, write: Callable[[Path], None]) -> None:
-    """`write_whole` for a function that needs a path to write to; it must not replace the file there."""
-    aside, file = _temporary(path.parent)
+    """`write_atomic` for a function that needs a path to write to; it must not replace the file there."""
+    temporary, file = _temporary(path.parent)
     try:
         with file:
-            write(aside)
+            write(temporary)
             os.fsync(file.fileno())
-            aside.rename(path)
+            temporary.rename(path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)

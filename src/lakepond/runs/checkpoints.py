@@ -24,7 +24,7 @@ from typing import Any
 from lakepond import untrusted
 from lakepond.errors import RunCorrupt, RunError, RunMismatch, RunNotFound
 from lakepond.formats import ranges
-from lakepond.lake.files import ASIDE, make_folders, sync_folder, write_all_synced
+from lakepond.lake.files import TEMPORARY_SUFFIX, make_folders, sync_folder, write_all_synced
 from lakepond.lake.format.sealed import NOT_FINITE, check_levels, strict
 
 STATE = "state.json"
@@ -70,16 +70,16 @@ class Checkpoints:
         check_levels(state, "the state of a checkpoint")
         make_folders(self.folder)
         home = self._home(number)
-        aside = home.with_suffix(ASIDE)
-        shutil.rmtree(aside, ignore_errors=True)
+        temporary = home.with_suffix(TEMPORARY_SUFFIX)
+        shutil.rmtree(temporary, ignore_errors=True)
         try:
-            _fill(aside, number, arrays, state)
+            _fill(temporary, number, arrays, state)
         except BaseException:  # for example, a full disk: it needs the space
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
         if home.exists():  # the same number again, after resuming from an earlier checkpoint
             self._drop(home)
-        aside.rename(home)
+        temporary.rename(home)
         sync_folder(self.folder)
         self._delete_old()
         return home
@@ -111,7 +111,7 @@ class Checkpoints:
                 self._drop(self._home(later))
         if self.folder.is_dir():
             sync_folder(self.folder)
-            for left in self.folder.glob(f"*{ASIDE}"):
+            for left in self.folder.glob(f"*{TEMPORARY_SUFFIX}"):
                 shutil.rmtree(left)
 
     def _read(self, number: int, like: Mapping[str, Any]) -> Checkpoint:
@@ -161,7 +161,7 @@ class Checkpoints:
         known = self.numbers()
         for number in known[: -self._keep_last] if self._keep_last else []:
             if not (number and self._keep_every and number % self._keep_every == 0):
-                unneeded = self._home(number).with_suffix(ASIDE)
+                unneeded = self._home(number).with_suffix(TEMPORARY_SUFFIX)
                 shutil.rmtree(unneeded, ignore_errors=True)
                 self._home(number).rename(unneeded)  # or a kill leaves a checkpoint without its arrays
                 shutil.rmtree(unneeded)

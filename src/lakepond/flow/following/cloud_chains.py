@@ -36,7 +36,7 @@ from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorr
 from lakepond.formats import ranges
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments
-from lakepond.lake.files import make_folders, write_all, write_whole
+from lakepond.lake.files import make_folders, write_all, write_atomic
 from lakepond.lake.format import commits, description, snapshots
 from lakepond.lake.format.checksum import digest_of
 from lakepond.lake.format.commits import Commit
@@ -163,7 +163,7 @@ class CloudChains:
         return Segments(
             self.path,
             chain,
-            bring=self._fetcher(chain),
+            fetch=self._fetcher(chain),
             pin=None if lease is None else lease.pin,
             commit=partial(self.commit, chain),
             numbers=partial(self.numbers, chain),
@@ -319,16 +319,16 @@ class CloudChains:
                 self._fetchers[chain] = Fetcher(
                     ChainCopy(self.path, self.store, chain), durable=False, stop=self.stop
                 )
-            fetch = self._fetchers[chain]
+            fetcher = self._fetchers[chain]
 
-        def bring(name: str) -> None:
-            fetch(name)
+        def fetch(name: str) -> None:
+            fetcher(name)
             with suppress(OSError):
-                self._fetched += fetch.copy.file(name).stat().st_size
+                self._fetched += fetcher.copy.file(name).stat().st_size
             if self._temporary:
                 self._trim()
 
-        return bring
+        return fetch
 
     def _lease(self, chain: str) -> Lease:
         if chain not in self._leases:
@@ -342,7 +342,7 @@ class CloudChains:
 def _cache(folder: Path, commit: Commit) -> None:
     """Store a commit atomically; it is not synced, because it is read from the bucket after a power cut."""
     name = commits.file_name(commit.number)
-    write_whole(folder, lambda file: write_all(file, commit.to_json()), lambda _: name, sync=False)
+    write_atomic(folder, lambda file: write_all(file, commit.to_json()), lambda _: name, sync=False)
 
 
 def _remove(cache: Path, pid: int) -> None:

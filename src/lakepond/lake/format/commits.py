@@ -326,9 +326,9 @@ def write(folder: Path, commit: Commit, *, segments: Path) -> None:
             ) from None
         sync_folder(folder)
     try:
-        aside = folder / f".{NEWEST}"
-        aside.write_text(f"{commit.number}\n")
-        aside.rename(folder / NEWEST)
+        temporary = folder / f".{NEWEST}"
+        temporary.write_text(f"{commit.number}\n")
+        temporary.rename(folder / NEWEST)
     except OSError:
         with suppress(OSError):  # without it, the folder is listed; `Retention` checks an old one
             (folder / NEWEST).unlink()

@@ -20,7 +20,7 @@ from typing import BinaryIO
 import numpy as np
 
 from lakepond.errors import LakeCorrupt
-from lakepond.lake.files import is_damage, write_whole
+from lakepond.lake.files import is_damage, write_atomic
 from lakepond.lake.format.blocks import ShardInfo
 from lakepond.lake.format.columns import StepFileLayout
 from lakepond.lake.format.entries import File, RowsFile, Segment
@@ -115,7 +115,7 @@ def merge(
     """
     if isinstance(group[0], RowsFile):
         rows = [file for file in group if isinstance(file, RowsFile)]
-        shard = write_whole(
+        shard = write_atomic(
             folder,
             lambda file: _write_rows(file, paths, rows, stop, damaged),
             lambda shard: _claimed(f"{shard.digest}.rows", claim),
@@ -132,7 +132,7 @@ def merge(
         return None
     segments, paths, layouts = segments[-count:], paths[-count:], layouts[-count:]
     whole = _joined(layouts)
-    steps = write_whole(
+    steps = write_atomic(
         folder,
         lambda file: write_batches(file, whole, _batches(paths, layouts, whole, stop, damaged), sync=True),
         lambda info: _claimed(f"{info.digest}.steps", claim),

@@ -11,7 +11,7 @@ from typing import BinaryIO, TypeVar
 
 import numpy as np
 
-from lakepond.lake.files import write_all_synced, write_whole
+from lakepond.lake.files import write_all_synced, write_atomic
 from lakepond.lake.format.blocks import ShardInfo, block_rows_for
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import RowsFile, Segment, Source
@@ -126,4 +126,4 @@ class NewFiles:
             self._claim(name(written))
             return name(written)
 
-        return write_whole(self._folder, write, claimed, sync=False)
+        return write_atomic(self._folder, write, claimed, sync=False)

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lakepond.errors import LakeCorrupt, RecordError, SpecError
-from lakepond.lake.files import make_folders, sync_folder, write_bytes, write_whole
+from lakepond.lake.files import make_folders, sync_folder, write_atomic, write_bytes
 from lakepond.lake.format.blocks import ShardInfo, block_rows_for
 from lakepond.lake.format.checksum import Digest
 from lakepond.lake.format.entries import RowsFile
@@ -104,7 +104,7 @@ class Sources:
 
     def _write_file(self, rows: Array) -> ShardInfo:
         row_bytes = rows.shape[1]
-        return write_whole(
+        return write_atomic(
             self._folder,
             lambda file: write_shard(
                 file,
