@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,14 @@ import pytest
 from small_runs import SPEC, run, whole
 
 import lakepond as lp
+from lakepond.cloud.bucket import Exists
 from lakepond.cloud.local import LocalBucket
 from lakepond.cloud.memory import MemoryBucket
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.pusher import Pusher
-from lakepond.errors import CloudRefused
+from lakepond.errors import CloudRefused, CloudUnreachable
 from lakepond.flow.following import cloud_chains
+from lakepond.lake import files
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, manifests
 from lakepond.lake.read.catalog import Catalog
@@ -168,6 +173,46 @@ def test_a_listing_says_why_a_file_cannot_be_used(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "stat", refused)
     with pytest.raises(CloudRefused, match=r"demo/a cannot be used: Permission denied\."):
         list(bucket.list("demo"))
+
+
+def test_an_upload_that_was_killed_leaves_a_file_that_the_next_process_deletes(tmp_path):
+    bucket = LocalBucket(str(tmp_path))
+    bucket.put("segments/a", b"a", create=True, timeout=10)
+    killed, written = tmp_path / "segments/1-00000000.aside", tmp_path / "segments/1-00000001.aside"
+    killed.write_bytes(b"half")
+    with written.open("xb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # as an upload of another process does
+        LocalBucket(str(tmp_path)).put("segments/b", b"b", create=True, timeout=10)
+        assert (killed.exists(), written.exists()) == (False, True)
+    assert sorted(each.name for each in bucket.list("segments")) == ["segments/a", "segments/b"]
+    (tmp_path / "big").write_bytes(b"c")
+    LocalBucket(str(tmp_path)).put_file("segments/c", tmp_path / "big", timeout=10)
+    assert sorted(os.listdir(tmp_path / "segments")) == ["a", "b", "c"]
+
+
+def test_a_folder_without_hard_links_is_a_bucket(tmp_path, monkeypatch):
+    def refused(source, target):
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(source), None, str(target))
+
+    monkeypatch.setattr(os, "link", refused)
+    bucket = LocalBucket(str(tmp_path))
+    bucket.put("a", b"first", create=True, timeout=10)
+    with pytest.raises(Exists):
+        bucket.put("a", b"second", create=True, timeout=10)
+    assert os.listdir(tmp_path) == ["a"]
+    assert b"".join(bucket.get("a", 10)) == b"first"
+
+
+def test_an_upload_whose_temporary_file_another_machine_deleted_is_tried_again(tmp_path, monkeypatch):
+    def written(file, data):
+        for each in tmp_path.glob("*.aside"):  # on a mount whose locks hold on one machine only
+            each.unlink()
+
+    monkeypatch.setattr(files, "write_all_synced", written)
+    for create in (True, False):
+        with pytest.raises(CloudUnreachable, match="was deleted while it was written"):
+            LocalBucket(str(tmp_path)).put("a", b"a", create=create, timeout=10)
+    assert os.listdir(tmp_path) == []
 
 
 def test_commits_return_though_an_upload_never_ends(name, tmp_path, monkeypatch):

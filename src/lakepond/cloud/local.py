@@ -1,4 +1,4 @@
-"""file:///folder: a bucket on a disk, perhaps a mounted one. Whole, then named; durable when `put` returns.
+"""file:///folder: a bucket on a disk, perhaps a mounted one. Writes are atomic; durable when `put` returns.
 
 obstore has a local store, too, but one that does not sync, so that a power cut may take what was put.
 """
@@ -11,13 +11,15 @@ import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from lakepond.cloud.bucket import Checks, Exists, Listed
 from lakepond.errors import CloudError, CloudNotFound, CloudRefused, CloudUnreachable
+from lakepond.lake.files import TEMPORARY_SUFFIX, make_folders, write_bytes, write_path
+from lakepond.lake.format.names import delete_temporary
 
 PIECE = 8 << 20
-TEMPORARY_SUFFIX = ".aside"
 
 
 class LocalBucket:
@@ -27,36 +29,31 @@ class LocalBucket:
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
+        self._cleaned: set[Path] = set()
 
     def put(self, name: str, data: bytes, *, create: bool, timeout: float) -> str | None:
         """Store bytes, synced."""
-        with self._blaming(name), self._temporary_file(name) as temporary:
-            with temporary.open("xb", buffering=0) as file:
-                view = memoryview(data)
-                while view:
-                    view = view[file.write(view) :]
-                os.fsync(file.fileno())
-            self._appear(temporary, name, create)
+        with self._blaming(name):
+            target = self._target(name)
+            try:
+                write_bytes(target.parent, target.name, data, existing="refuse" if create else "replace")
+            except FileExistsError:
+                raise Exists(f"{target} already exists.") from None
         return None
 
     def put_file(self, name: str, path: Path, timeout: float) -> None:
         """Store a file, synced."""
-        with self._blaming(name), self._temporary_file(name) as temporary:
-            shutil.copyfile(path, temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            self._appear(temporary, name, create=False)
+        with self._blaming(name):
+            write_path(self._target(name), partial(_copy, path))
 
-    def _appear(self, temporary: Path, name: str, create: bool) -> None:
+    def _target(self, name: str) -> Path:
+        """The path of a file, in a folder that exists and has no files of uploads that were killed."""
         target = self._folder / name
-        if create:
-            try:
-                os.link(temporary, target)  # unlike rename, refuses a name that is taken
-            except FileExistsError:
-                raise Exists(f"{target} already exists.") from None
-        else:
-            temporary.replace(target)
-        _sync(target.parent)
+        make_folders(target.parent)
+        if target.parent not in self._cleaned:
+            delete_temporary(target.parent)
+            self._cleaned.add(target.parent)
+        return target
 
     def get(self, name: str, timeout: float) -> Iterator[bytes]:
         """The bytes, piece by piece."""
@@ -111,25 +108,16 @@ class LocalBucket:
             (self._folder / name).unlink(missing_ok=True)
 
     @contextmanager
-    def _temporary_file(self, name: str) -> Iterator[Path]:
-        folder = (self._folder / name).parent
-        missing = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        for each in missing:  # or a power cut loses the new folder with everything in it
-            _sync(each.parent)
-        temporary = folder / f"{os.getpid()}-{os.urandom(4).hex()}{TEMPORARY_SUFFIX}"
-        try:
-            yield temporary
-        finally:
-            temporary.unlink(missing_ok=True)
-
-    @contextmanager
     def _blaming(self, name: str) -> Iterator[None]:
         try:
             yield
         except CloudError:
             raise
         except FileNotFoundError as error:
+            if str(error.filename).endswith(
+                TEMPORARY_SUFFIX
+            ):  # by another machine, which sees no lock of ours
+                raise CloudUnreachable(f"{error.filename} was deleted while it was written.") from error
             raise CloudNotFound(f"{self._folder} has no {name}.") from error
         except PermissionError as error:
             raise CloudRefused(f"{self._folder / name} cannot be used: {error.strerror}.") from error
@@ -137,10 +125,5 @@ class LocalBucket:
             raise CloudUnreachable(f"{self._folder / name} cannot be used: {error.strerror}.") from error
 
 
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
