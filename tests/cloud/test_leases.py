@@ -311,6 +311,30 @@ def test_a_reader_waits_while_a_gc_deletes(pushed, tmp_path, monkeypatch):
     timer.join()
 
 
+def test_the_lease_of_a_reader_that_waited_in_vain_ends(pushed, tmp_path):
+    deleting = f"leases/{'0' * 16}.gc"
+    Store(pushed).replace(deleting, b"{}")  # of a `gc` that was killed
+    with pytest.raises(lp.CloudUnreachable, match="a `gc` has been deleting files"):
+        lp.pull(tmp_path / "reader", lp.Cloud(pushed.url, patience=0.2), commit=2, lazy=True)
+    until(lambda: leases_in(pushed) == [deleting])
+    until(lambda: all(each.name != "lakepond-lease" for each in threading.enumerate()))
+
+
+def test_a_waiting_lease_is_put_less_and_less_often(pushed, tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "GC_LOOK_SECONDS", 0.02)
+    deleting, put, times = f"leases/{'0' * 16}.gc", MemoryBucket.put, []
+    Store(pushed).replace(deleting, b"{}")
+
+    def counted(self, name, data, *, create, timeout):
+        times.append(time.monotonic())
+        return put(self, name, data, create=create, timeout=timeout)
+
+    monkeypatch.setattr(MemoryBucket, "put", counted)
+    with pytest.raises(lp.CloudUnreachable, match="a `gc` has been deleting files"):
+        lp.pull(tmp_path / "reader", lp.Cloud(pushed.url, patience=0.6), commit=2, lazy=True)
+    assert 3 <= len(times) <= 6  # after 0, 0.02, 0.06, 0.14, 0.3 and 0.62 s
+
+
 def test_a_reader_whose_commit_a_gc_deleted_before_the_lease_is_refused(pushed, tmp_path, monkeypatch):
     store = Store(pushed)
     real_put, real_list, failures = MemoryBucket.put, MemoryBucket.list, [lp.CloudUnreachable("away.")]

@@ -55,6 +55,8 @@ GC_SECONDS = 3600.0
 """after which the object of a `gc` is ignored: it was killed"""
 GC_RENEW_SECONDS = 600.0
 GC_LOOK_SECONDS = 0.5
+GC_LOOK_MOST_SECONDS = 10.0
+"""between two looks whether a `gc` still deletes: the first pause, which doubles, and the longest one"""
 _LEASE = re.compile(rf"{LEASES}[0-9a-f]{{16}}\.json")
 _GC = re.compile(rf"{LEASES}[0-9a-f]{{16}}\.gc")
 
@@ -324,11 +326,12 @@ class Lease:
         return done
 
     def _write(self, pinned: list[tuple[int, frozenset[str]]]) -> None:
-        """Put the lease, and return when every `gc` that deletes from now on has seen it."""
+        """Put the lease; return when every `gc` that deletes from now on has seen it, or nothing is pinned."""
         newest = self._newest()
         needed = pinned if newest is None else [*pinned, newest]
         names = frozenset(name for _, names in needed for name in names)
         data = _content({number for number, _ in needed}, names)
+        pause = GC_LOOK_SECONDS
         while True:
             self.store.replace(self.name, data)
             if not gc_is_deleting(self.store, self.name):
@@ -337,7 +340,9 @@ class Lease:
                 if self._waiting_since is None:
                     self._waiting_since = time.monotonic()
                     self._change.notify_all()
-            time.sleep(GC_LOOK_SECONDS)
+                if self._change.wait_for(lambda: not self._pinned, pause):
+                    return
+            pause = min(2 * pause, GC_LOOK_MOST_SECONDS)
         self._safe = names
 
     def _try(self, attempt: Callable[[], None]) -> bool:

@@ -114,9 +114,7 @@ class LocalBucket:
         except CloudError:
             raise
         except FileNotFoundError as error:
-            if str(error.filename).endswith(
-                TEMPORARY_SUFFIX
-            ):  # by another machine, which sees no lock of ours
+            if str(error.filename).endswith(TEMPORARY_SUFFIX):  # by a machine that does not see our locks
                 raise CloudUnreachable(f"{error.filename} was deleted while it was written.") from error
             raise CloudNotFound(f"{self._folder} has no {name}.") from error
         except PermissionError as error:
