@@ -36,7 +36,7 @@ from lakepond.cloud.layout import commit_name
 from lakepond.cloud.memory import MemoryBucket
 from lakepond.errors import CloudUnreachable
 from lakepond.flow.following import cloud_chains
-from lakepond.lake.format.names import segment_files
+from lakepond.lake.format.names import SEGMENT, segment_files
 
 
 class Counting(MemoryBucket):
@@ -306,6 +306,36 @@ def test_the_cache_stays_small(machines, monkeypatch, paused, tmp_path):
         assert max(sizes) < 25_000
         assert not any(fetcher._busy for fetcher in replay._follower.chains._fetchers.values())
         assert sum(each.st_size for each in segment_files(machines[1].home / "segments").values()) > 50_000
+
+
+def damage(cache: Path, how: str) -> int:
+    """Damage all files of a cache, without a change to those that are open; returns how many."""
+    found = [file for file in cache.rglob("*") if SEGMENT.fullmatch(file.name)]
+    for file in found:
+        data = file.read_bytes()
+        file.unlink()
+        file.write_bytes(b"" if how == "cut" else bytes(len(data)))
+    return len(found)
+
+
+@pytest.mark.parametrize("how", ["cut", "zeros"])
+def test_damaged_files_of_a_cache_are_fetched_again(machines, bucket, paused, tmp_path, how, caplog):
+    machines[1].record(20)
+    machines[1].record(20)
+    for _ in range(2):
+        with lp.Lake.open(URL, cache=tmp_path / "cache") as lake:
+            assert len(lake[np.arange(40)].reward) == 40
+            lake.verify()
+        files = damage(tmp_path / "cache", how)
+        assert files > 1
+    with paused(URL, 500, cache=tmp_path / "cache") as replay:
+        catch_up(replay)
+        each_once_in_order(replay, {1: (0, 40)})
+    assert caplog.text.count("is damaged; it is fetched again") >= files
+    requests = bucket.requests["GET segment"]
+    with lp.Lake.open(URL, cache=tmp_path / "cache") as lake:
+        assert len(lake[np.arange(40)].reward) == 40
+    assert bucket.requests["GET segment"] == requests
 
 
 def test_snapshots_in_a_bucket(machines, bucket, paused):

@@ -38,7 +38,7 @@ from lakepond.errors import (
 )
 from lakepond.formats import ranges
 from lakepond.lake.elsewhere import FOLDER, Segments
-from lakepond.lake.files import make_folders, write_atomic, write_bytes
+from lakepond.lake.files import is_damage, make_folders, write_atomic, write_bytes
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.checksum import Digest
 from lakepond.lake.format.commits import Commit
@@ -57,7 +57,7 @@ class Fetcher:
     """Downloads and verifies segments; concurrent requests for a segment share one download."""
 
     def __init__(self, copy: ChainCopy, *, durable: bool = True, stop: threading.Event | None = None) -> None:
-        """`durable`: what was fetched survives a power cut; otherwise it is a cache, and may not.
+        """`durable`: what was fetched survives a power cut; otherwise it is a cache, whose files are checked.
 
         Once `stop` is set, requests that failed are not repeated.
         """
@@ -78,11 +78,29 @@ class Fetcher:
             mine = self._busy.setdefault(name, threading.Lock())
         with mine:
             try:
-                if not self.copy.file(name).exists():
+                if not self._is_here(name):
                     self._download(name)
             finally:
                 with self._lock:  # a follower fetches files for weeks
                     self._busy.pop(name, None)
+
+    def _is_here(self, name: str) -> bool:
+        """Whether a segment is on this disk; the content of one in a cache is compared with its name."""
+        file = self.copy.file(name)
+        if self._durable or not file.exists():
+            return file.exists()
+        digest = Digest()
+        try:
+            with file.open("rb", buffering=0) as opened:
+                while piece := opened.read(1 << 20):
+                    digest.update(piece)
+        except OSError as error:
+            if not is_damage(error):
+                raise
+        if digest.hexdigest() == name.partition(".")[0]:
+            return True
+        log.warning("%s, a file of a cache, is damaged; it is fetched again", file)
+        return False
 
     def _download(self, name: str) -> None:
         store = self.copy.place(name)

@@ -326,7 +326,7 @@ class Lease:
         return done
 
     def _write(self, pinned: list[tuple[int, frozenset[str]]]) -> None:
-        """Put the lease; return when every `gc` that deletes from now on has seen it, or nothing is pinned."""
+        """Put the lease; return when each later `gc` sees it before it deletes, or nothing is pinned."""
         newest = self._newest()
         needed = pinned if newest is None else [*pinned, newest]
         names = frozenset(name for _, names in needed for name in names)

@@ -240,18 +240,22 @@ class Segments:
         commit: Callable[[int], Commit] | None = None,
         numbers: Callable[[], list[int]] | None = None,
         stop: threading.Event | None = None,
+        intact: set[Path] | None = None,
     ) -> None:
         """`fetch` fetches a file. `budget`: bytes on this disk; files that are `safe` elsewhere are deleted.
 
         `writer`: whose files. `pin` keeps a commit and its files at the other place, until what it returns is
         called with seconds to wait. `confirm` returns whether `safe` is up to date; with True it may ask the
         other place. `commit` returns a commit by its number, from the other place if it is not here, and
-        `numbers` the numbers of all commits there. Once `stop` is set, no file is waited for.
+        `numbers` the numbers of all commits there. Once `stop` is set, no file is waited for. `intact`: given
+        if the folder is a cache, whose files may be damaged and may leave: the files that `fetch` has fetched
+        or checked; it is called for all others.
         """
         self._lake, self.folder = lake, home(lake, writer) / "segments"
         self._fetch, self.budget, self._safe = fetch, budget, safe
         self._pin, self._confirm = pin, confirm
         self._commit, self._numbers, self._stop = commit, numbers, stop
+        self._intact = intact
         self._used: dict[str, int] = {}
         self._clock = 0
         self.restart_in_child()
@@ -314,7 +318,8 @@ class Segments:
         if self._pin is None:
             return lambda _: None
         names = frozenset(names)
-        if self.budget is None and all(self.place(name).exists() for name in names):
+        here = self.budget is None and self._intact is None  # to stay
+        if here and all(self.place(name).exists() for name in names):
             return lambda _: None
         return self._pin(commit, names)
 
@@ -329,6 +334,8 @@ class Segments:
     def _fetch_all(self, fetch: Callable[[str], None], names: list[str]) -> None:
         for _ in background.results(fetch, names, FETCHED_AT_A_TIME, "lakepond-fetch", self._stop):
             pass
+        if self._intact is not None:
+            self._intact.update(map(self.place, names))
 
     def hold(self, name: str) -> Path:
         """Where a file is, fetched if it has to be; it stays until it is released."""
@@ -338,6 +345,8 @@ class Segments:
             self._used[name] = self._clock
         try:
             file = self.local(name)
+            if self._intact is not None and self.place(name) not in self._intact:
+                file = None
             if file is None:
                 if self._fetch is None:
                     raise self._missing(name)

@@ -99,6 +99,7 @@ class CloudChains:
         self._leases: dict[str, Lease] = {}
         self._skips: dict[str, Skip] = {}
         self._verified: dict[str, set[str]] = {}  # files of each chain
+        self._intact: set[Path] = set()  # files of a cache of earlier processes that this one has checked
         self._fetched = 0  # bytes since the cache was checked
 
     def names(self) -> list[str]:
@@ -168,6 +169,7 @@ class CloudChains:
             commit=partial(self.commit, chain),
             numbers=partial(self.numbers, chain),
             stop=self.stop,
+            intact=None if self._temporary else self._intact,
         )
 
     def lake(self, heads: Mapping[str, Commit]) -> Lake:
