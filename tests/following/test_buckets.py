@@ -338,6 +338,24 @@ def test_damaged_files_of_a_cache_are_fetched_again(machines, bucket, paused, tm
     assert bucket.requests["GET segment"] == requests
 
 
+def test_opening_a_lake_trims_its_cache_under_a_reader(machines, bucket, monkeypatch, tmp_path):
+    for _ in range(4):
+        machines[1].record(20)
+    folder = tmp_path / "cache" / "writers" / machines[1].chain / "segments"
+    with lp.Lake.open(URL, cache=tmp_path / "cache") as reader:
+        reader.verify()
+        sizes = [status.st_size for status in segment_files(folder).values()]
+        assert len(sizes) >= 4
+        monkeypatch.setattr(cloud_chains, "CACHE_BYTES", max(sizes))
+        with lp.Lake.open(URL, cache=tmp_path / "cache"):
+            kept = segment_files(folder)
+            assert 0 < sum(status.st_size for status in kept.values()) <= max(sizes)
+        assert len(reader[np.arange(80)].reward) == 80
+        reader.verify()
+    with lp.Lake.open(URL, cache=machines[1]._path):  # the folder of a lake is not a cache
+        assert len(segment_files(machines[1].home / "segments")) == len(sizes)
+
+
 def test_snapshots_in_a_bucket(machines, bucket, paused):
     with paused(URL, 100, alpha=0.7, seed=3) as replay:
         for _ in range(6):

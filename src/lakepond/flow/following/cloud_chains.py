@@ -226,14 +226,22 @@ class CloudChains:
         self._trim()
 
     def _trim(self) -> None:
-        """Delete the files that were downloaded first, until the cache has its size; checked now and then."""
-        if self._fetched <= TRIM_BYTES:
+        """Trim the cache after `TRIM_BYTES` of downloads."""
+        if self._fetched > TRIM_BYTES:
+            self._fetched = 0
+            self.trim()
+
+    def trim(self) -> None:
+        """Delete the files of the cache that were downloaded first, of any lake, until it has its size.
+
+        A reader that has one of them open continues with it; one that opens it later fetches it again.
+        """
+        if (self.path / description.NAME).exists():  # a lake, which is not a cache
             return
-        self._fetched = 0
-        own = [writers.home(self.path, chain) / "segments" for chain in self._fetchers]
+        homes = [writers.home(self.path, chain) / "segments" for chain in writers.names(self.path)]
         found = [
             (status.st_mtime, status.st_size, folder / name)
-            for folder in (*own, self.path / SOURCES)
+            for folder in (*homes, self.path / SOURCES)
             for name, status in segment_files(folder).items()
         ]
         over = sum(size for _, size, _ in found) - CACHE_BYTES
@@ -241,6 +249,7 @@ class CloudChains:
             if over <= 0:
                 return
             file.unlink(missing_ok=True)
+            self._intact.discard(file)
             over -= size
 
     @contextmanager
@@ -393,6 +402,7 @@ def _cached(url: str, cache: Path | None) -> CloudChains:
 def _opened(chains: CloudChains, url: str, heads: dict[str, Commit]) -> Lake:
     if not heads:
         raise LakeNotFound(f"{chains} has no commit yet; `replay.push()` uploads those of a replay.")
+    chains.trim()
     lake = chains.lake(heads)
     lake.url = url
     return lake
