@@ -107,10 +107,9 @@ def connected(cluster: Nodes) -> Nodes:
 
 
 @pytest.fixture(scope="module")
-def local(variables: Callable[[], AbstractContextManager[None]]) -> str:
+def local() -> str:
     """The address of a Ray that was started by this process, with a connection."""
-    with variables():
-        CONNECTION.to("local")
+    CONNECTION.to("local")
     return "local"
 
 
