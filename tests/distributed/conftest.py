@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from cloud.servers import Seaweed
 from faults.nodes import Nodes
 
 FIRST = ["test_erl_on_ray", "test_mixture_on_ray", "test_collectors", "test_workers"]
-"""files that come first, and share a connection to the cluster"""
+FIRST += ["test_compare_on_ray", "test_local_collectors", "test_local_mixture", "test_ray_guide"]
+"""files that come first: some share a connection to the cluster, the others one to a local Ray"""
 
 
 class Connection:
@@ -34,7 +36,11 @@ class Connection:
 
         if address != self._address:
             self.close()
-            self._stack.enter_context(ray_cluster.connect(address, workers=2))
+            ray = ray_cluster.import_ray()
+            with pytest.MonkeyPatch.context() as patch:
+                if address == ray_cluster.LOCAL:  # as on a machine with a GPU
+                    patch.setattr(ray, "init", partial(ray.init, num_gpus=1))
+                self._stack.enter_context(ray_cluster.connect(address, workers=2))
             self._address = address
 
     def close(self) -> None:
@@ -107,10 +113,9 @@ def connected(cluster: Nodes) -> Nodes:
 
 
 @pytest.fixture(scope="module")
-def local(variables: Callable[[], AbstractContextManager[None]]) -> str:
+def local() -> str:
     """The address of a Ray that was started by this process, with a connection."""
-    with variables():
-        CONNECTION.to("local")
+    CONNECTION.to("local")
     return "local"
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import lakepond as lp
 import worlds
 from faults import training
 from lakepond.cli import main
 from lakepond.distributed import ray_cluster
 from lakepond.errors import ClusterError, ConfigError
+from lakepond.runs import Run
 from lakepond.trainers import compare, compare_workers
 from lakepond.trainers.compare import CompareConfig
 
@@ -123,3 +125,28 @@ def test_a_run_that_fails_is_tried_again_and_named_after_the_others_are_done(
     assert not list(folder.glob("*/*/*/checkpoints"))
     monkeypatch.setattr(ray_cluster, "connect", None)  # nothing is left to do
     assert compare_workers.run(CONFIG, folder, local) == 0
+
+
+def test_a_run_whose_first_push_was_interrupted_is_started_again(tmp_path, monkeypatch):
+    """Its lake is in the bucket without its config.json, and would refuse the commits of another one."""
+    cloud = f"file://{tmp_path}/bucket"
+    (job,) = compare.jobs(replace(CONFIG, arms=("mixture",)), tmp_path)
+    here = tmp_path / "bucket" / "Breakout" / "mixture" / "0"
+
+    def attempt(_, job, tell, *, loggers, push_to):
+        assert not [each for each in here.rglob("*") if each.is_file()]
+        Run.create(job.folder, "mixture", {}).close()
+        with lp.Replay.open(job.folder / "lake", lp.Spec(obs=lp.Field((2,), "float32"))) as replay:
+            replay.commit({})
+        (job.folder / "result.json").write_text("{}")
+        return True
+
+    monkeypatch.setattr(compare, "attempt", attempt)
+    worker = compare_workers.CompareWorker(CONFIG, cloud, (), False, "worker-0")
+    try:
+        for _ in range(2):
+            assert worker.train(job).done
+            (here / "config.json").unlink()
+            assert (here / "lake" / "lake.json").exists()
+    finally:
+        worker.close()

@@ -8,7 +8,6 @@ from pathlib import Path
 import worlds
 from faults import training
 from lakepond.cli import main
-from lakepond.lake.read.lake import Lake
 
 
 def words(folder: Path, *more: str) -> list[str]:
@@ -42,19 +41,3 @@ def test_a_killed_driver_and_a_killed_agent_end_as_one_process_does(connected, t
     assert main(words(one)) == 0
     assert training.differences(training.fingerprint(run), training.fingerprint(one)) == []
     assert not (run / "workers").exists()
-
-
-def test_environments_of_the_host_stay_in_their_worker_and_start_again_elsewhere(connected, tmp_path):
-    run = tmp_path / "run"
-    game = ["--suite", "gymnasium", "--game", "worlds:Hosted-v0", "--gpus-per-agent", "0.5"]
-    with worlds.killing_a_busy_worker(connected, (run / "checkpoints" / "00000001" / "state.json").exists):
-        assert main(words(run, "--ray", connected.address, *game)) == 0
-    with Lake.open(run / "lake") as lake:
-        everything = lake.steps(0, lake.commit.recorded)
-        steps = worlds.each_once(everything.obs)  # of each environment all steps that arrived, in order
-        assert sum(steps.values()) == training.SETTINGS["mixture"]["env-steps"]
-        assert len(steps) == 3  # two workers, one of which was started again
-        assert (everything.reward == 1).all()  # each has its share of one GPU
-        batch = lake.sample(2_000, n_step=4, gamma=1.0)
-    assert (batch.next_obs[:, :2] == batch.obs[:, :2]).all()  # no return runs from one process to another
-    assert set((batch.next_obs[:, 2] - batch.obs[:, 2]).tolist()) == {1, 2, 3, 4}

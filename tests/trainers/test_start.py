@@ -171,10 +171,10 @@ def test_a_new_run_is_not_pushed_to_where_another_one_is_but_a_resumed_one_is(ru
     assert not new.exists()
     assert not list(run.glob("old-*"))
 
-    shutil.copytree(tmp_path / "bucket", tmp_path / "begun")
-    (tmp_path / "begun" / "config.json").unlink()  # pushed last
-    assert main(training.words("erl", new, "--push-to", f"file://{tmp_path}/begun")) == 2
-    interrupted = f"cannot be resumed from there; delete file://{tmp_path}/begun/lake, or give another"
+    shutil.copytree(tmp_path / "bucket", tmp_path / "interrupted")
+    (tmp_path / "interrupted" / "config.json").unlink()  # pushed last
+    assert main(training.words("erl", new, "--push-to", f"file://{tmp_path}/interrupted")) == 2
+    interrupted = f"cannot be resumed from there; delete file://{tmp_path}/interrupted/lake, or give another"
     assert interrupted in " ".join(capsys.readouterr().err.split())
     assert not new.exists()
 

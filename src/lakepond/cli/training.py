@@ -114,13 +114,13 @@ def check_free(
 
     try:
         occupied = is_run_in_cloud(Cloud.of(url))
-        begun = not occupied and has_lake_of_run(Cloud.of(url))
+        incomplete = not occupied and has_lake_of_run(Cloud.of(url))
     except CloudUnreachable as error:
         if required:
             raise
         log.warning("cannot check whether %s contains another run: %s", url, error)
         return
-    if begun:
+    if incomplete:
         raise ConfigError(
             f"{url} contains the lake of a run whose first push was interrupted, which cannot be "
             f"resumed from there; delete {url.rstrip('/')}/lake, or give another URL ({option})."

@@ -28,9 +28,10 @@ from lakepond.distributed import ray_cluster, reaper
 from lakepond.distributed.workers import Workers
 from lakepond.errors import CloudError, CloudNotFound, ClusterError, RunCorrupt
 from lakepond.lake.files import write_bytes
+from lakepond.lake.format import description
 from lakepond.lake.format.sealed import strict
 from lakepond.paths import on_disk
-from lakepond.runs.copies import is_run_in_cloud, pull_run, push_run
+from lakepond.runs.copies import KNOWN, has_lake_of_run, is_run_in_cloud, pull_run, push_run
 from lakepond.runs.metrics import Logger
 from lakepond.trainers import compare, programs
 from lakepond.trainers.compare import RESULT, SETTINGS, CompareConfig, Job
@@ -75,6 +76,8 @@ class CompareWorker:
         shutil.rmtree(job.folder, ignore_errors=True)  # of a try that failed
         if is_run_in_cloud(cloud):
             pull_run(job.folder, cloud)
+        elif has_lake_of_run(cloud):
+            delete_incomplete(cloud)
         compare.attempt(self._config, job, lines.append, loggers=self._loggers, push_to=cloud.url)
         status = push_run(job.folder, cloud)
         if status is not None and not status.done:
@@ -165,6 +168,13 @@ def _do_all(pool: Workers, todo: list[Job], tell: Callable[[str], None]) -> int:
             f"{ray_cluster.one_line(last)}; the others are done, and the same command tries these again."
         ) from last
     return 0
+
+
+def delete_incomplete(cloud: Cloud) -> None:
+    """Delete what the first push of a run left whose worker was killed: the lake would refuse another one."""
+    store, last = Store(cloud), f"lake/{description.NAME}"  # by which `has_lake_of_run` finds it
+    for name in sorted(store.list(known=KNOWN), key=lambda name: name == last):
+        store.delete(name)
 
 
 def fetch_results(config: CompareConfig, folder: Path, cloud: str) -> None:
