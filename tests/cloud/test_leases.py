@@ -299,8 +299,8 @@ def test_a_reader_waits_while_a_gc_deletes(pushed, tmp_path, monkeypatch):
     deleting = f"leases/{'0' * 16}.gc"
     Store(pushed).replace(deleting, b"{}")
     timer = threading.Timer(0.3, lambda: Store(pushed).delete(deleting))
-    timer.start()
     started = time.monotonic()
+    timer.start()
     with lp.pull(tmp_path / "reader", pushed, commit=2, lazy=True) as lake:
         assert time.monotonic() - started >= 0.3
         agrees(lake.steps(40, 120))

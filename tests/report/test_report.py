@@ -310,6 +310,7 @@ def test_the_pages_write_numbers_as_the_terminal_does(chromium):
     script = resources.files("lakepond.report").joinpath("static", "numbers.js").read_text()
     page = chromium.new_page()
     page.add_script_tag(content=script + "; window.UNITS = UNITS; window.short = short", type="module")
+    page.wait_for_function("window.short")  # a module runs later
     sizes = [0, 7, 999, 999.6, 1000, 1270, 54_432, 999_700, 1e6, 1.27e9, 196e9, 3e15]
     times = [0, 4e-6, 0.00123, 0.5, 0.9996, 1.5, 59.9, 59.96, 61.4, 119.7, 3599.7, 3723, 9000, 90_061, 1e6]
     values = [0, 3, -3, 0.12346, 1234.6, -1234.6, 12_345_678.6, 1e-7, 123_456_789, 0.001, 99.99]
