@@ -57,7 +57,7 @@ class FollowedReplay(Replay):
         if min_steps < 0 or min_steps > capacity:
             raise SpecError(
                 f"min_steps={min_steps:,} must be between 0 and the capacity of {capacity:,} steps; sample() "
-                "would wait for ever."
+                "would wait indefinitely."
             )
         if samples_per_insert is not None and not samples_per_insert > 0:
             raise SpecError(f"samples_per_insert must be above 0, or None, but is {samples_per_insert!r}.")

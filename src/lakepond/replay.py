@@ -444,7 +444,6 @@ def _check(spec: object, capacity: object, alpha: object, *, needs_spec: bool = 
     """Refuse invalid arguments of a replay, before anything is created."""
     if not isinstance(spec, Spec) and (needs_spec or spec is not None):
         raise SpecError(f"Replay needs a Spec, not {type(spec).__name__}; see Spec.from_spaces.")
-    if not isinstance(capacity, int | np.integer) or capacity < 1:
-        raise SpecError(f"capacity must be an integer number of steps, at least 1, but is {capacity!r}.")
+    check_count("capacity", capacity, SpecError)
     if alpha is not None:
         check_number("alpha", alpha, refuse=SpecError)

@@ -17,7 +17,7 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Self
 
@@ -407,6 +407,16 @@ def rebuild(tree: Tree, leaf: Callable[[], Any]) -> Tree:
     if type(tree) in (tuple, list):
         return tuple(rebuild(sub, leaf) for sub in tree)
     return leaf()
+
+
+def join_trees(trees: Sequence[Tree], join: Callable[[list[Array]], Array]) -> Tree:
+    """One tree whose arrays are `join(...)` of those with the same path; a leaf that is None stays None.
+
+    The dicts may have their keys in different orders.
+    """
+    parts = [dict(leaves(tree)) for tree in trees]
+    joined = (None if one is None else join([part[path] for part in parts]) for path, one in parts[0].items())
+    return rebuild(trees[0], joined.__next__)
 
 
 def map_leaves(change: Callable[[Any], Any], tree: Tree) -> Tree:

@@ -199,7 +199,7 @@ def test_a_nan_reward_is_warned_of_while_recording_if_nobody_samples():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        *(({"capacity": wrong}, "at least 1") for wrong in (0, -1, 2.5, "many")),
+        *(({"capacity": wrong}, "at least 1") for wrong in (0, -1, 2.5, "many", True)),
         *(({"alpha": wrong}, "alpha must be a finite number") for wrong in ("0.6", -1, np.inf, np.nan)),
         ({"spec": 100}, "needs a Spec, not int"),
     ],
@@ -257,6 +257,7 @@ def test_arguments_of_sample():
     rng = np.random.default_rng(0)
     for changes, says in [
         ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": True}, "batch_size must be an integer, at least 1, but is True"),
         ({"rng": 7}, "Generator"),
         ({"n_step": 0}, "n_step"),
         ({"gamma": 1.5}, "gamma"),

@@ -81,7 +81,7 @@ def _export(batches: Any, path: Path, open_file: Callable[[str, Any], Any]) -> N
 
 def import_arrow(path: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
     """Import a table that lakepond exported, Parquet or Arrow IPC, to a new lake; `progress` counts steps."""
-    refuse_existing(on_disk(lake))
+    refuse_existing(lake)
     with untrusted.blaming(path, SpecError, "export it again"):
         total, spec, batches = _opened(on_disk(path))
     done = 0

@@ -48,7 +48,7 @@ class LakeBuffer:
             )
         episodes = episodes_of(self.lake)
         if not len(episodes.ids):
-            raise TooFewSteps(f"{self.lake.path} has no steps yet; record some and commit them.")
+            raise TooFewSteps(f"{self.lake.path} has no steps; record some and commit them.")
         self.ids, self.starts, self.terminated = episodes
         self.sizes = episodes.sizes
         counts = self.sizes - ~self.terminated

@@ -91,7 +91,7 @@ class LakeDataset(IterableDataset):
     def _prepare(self) -> None:
         """Derive from the lake what does not change while it is read."""
         if not len(self.lake):
-            raise TooFewSteps(f"{self.lake.path} has no steps yet; record some and commit them.")
+            raise TooFewSteps(f"{self.lake.path} has no steps; record some and commit them.")
         self._sequences = None if self._sequence is None else LakeSequences(self.lake, *self._sequence)
         self._units = len(self.lake) if self._sequences is None else len(self._sequences)
         self._block, self._group = _sizes(self.lake, self._buffer_bytes, self._sequences, self._replace)

@@ -15,7 +15,6 @@ from lakepond.adapters.staging import new_lake, refuse_existing
 from lakepond.errors import SpecError
 from lakepond.lake.read.episodes import Episode as Episode
 from lakepond.lake.read.lake import Lake
-from lakepond.paths import on_disk
 from lakepond.replay import Replay
 from lakepond.types import Array, Batch, Field, Spec, map_leaves
 
@@ -56,7 +55,7 @@ def import_episodes(
     under its own stream number. After an episode that neither terminated nor was truncated, the stream is
     cut: n-step returns do not cross its end.
     """
-    refuse_existing(on_disk(lake))
+    refuse_existing(lake)
     episodes = iter(episodes)
     first = next(episodes, None)
     if first is None:
@@ -73,7 +72,7 @@ def import_episodes(
 @contextmanager
 def recording(target: str | Path, spec: Spec) -> Iterator[Replay]:
     """A replay over a new lake, which is verified and appears at `target` when the block has ended."""
-    with new_lake(on_disk(target)) as folder:
+    with new_lake(target) as folder:
         replay = Replay.open(folder, spec, capacity=COMMIT_STEPS)
         try:
             yield replay

@@ -85,7 +85,7 @@ def import_legacy(path: PathLike, lake: str | Path, *, progress: Progress | None
     transition does not continue the one before it. The file's capacity is noted in the commit, so that it
     can be written back. An import that fails or is killed leaves nothing at `lake`.
     """
-    refuse_existing(on_disk(lake))
+    refuse_existing(lake)
     capacity = legacy_capacity(path)
     transitions = read_legacy(path, progress=progress)
     first = next(transitions, None)

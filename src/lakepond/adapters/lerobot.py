@@ -207,7 +207,7 @@ _PANDAS = {"pandas": json.dumps({"index_columns": ["task"], "column_indexes": []
 
 def import_lerobot(path: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
     """Import a dataset that `export_lerobot` wrote to a new lake."""
-    refuse_existing(on_disk(lake))
+    refuse_existing(lake)
     path = on_disk(path)
     with untrusted.blaming(path / "meta/info.json", SpecError, "export it again"):
         info = untrusted.read_json(path / "meta/info.json")

@@ -169,7 +169,7 @@ def _space(spec: Tree, path: str, seen: dict[str, tuple[int, int]]) -> dict[str,
 
 def import_minari(path: str | Path, lake: str | Path, *, progress: Progress | None = None) -> Imported:
     """Import all episodes of a Minari dataset, one after another, to a new lake."""
-    refuse_existing(on_disk(lake))
+    refuse_existing(lake)
     data, metadata, (obs_space, action_space) = _described(on_disk(path))
     total, env_spec = metadata.get("total_episodes"), metadata.get("env_spec")
 

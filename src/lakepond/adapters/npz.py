@@ -84,8 +84,8 @@ def read_npz(folder: str | Path) -> Iterator[Episode]:
 
 
 def _episode(file: Path, arrays: dict[str, Array]) -> Episode:
-    any_end = "terminated" not in arrays and "done" in arrays
-    if any_end:
+    from_done = "terminated" not in arrays and "done" in arrays
+    if from_done:
         arrays["terminated"] = arrays.pop("done")
     trees = {
         kind: {n: a for n, a in arrays.items() if re.match(rf"{kind}(\[|$)", n)} for kind in ("obs", "action")
@@ -112,7 +112,7 @@ def _episode(file: Path, arrays: dict[str, Array]) -> Episode:
         obs=_tree(trees["obs"], "obs"),
         action=_tree(trees["action"], "action"),
         reward=columns["reward"],
-        terminated=terminated & ~truncated if any_end else terminated,
+        terminated=terminated & ~truncated if from_done else terminated,
         truncated=truncated,
         extras=extras,
         stream=int(arrays["stream"]) if "stream" in arrays else 0,

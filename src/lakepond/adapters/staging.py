@@ -12,23 +12,26 @@ from pathlib import Path
 from lakepond.errors import SpecError
 from lakepond.lake.files import TEMPORARY_SUFFIX, make_folders, sync_folder
 from lakepond.lake.read.lake import Lake
+from lakepond.paths import on_disk
 
 
-def refuse_existing(target: Path) -> None:
-    """`SpecError` if there is anything at `target`."""
-    if os.path.lexists(target):
-        raise SpecError(f"{target} already exists; import to a new lake.")
+def refuse_existing(target: str | Path) -> Path:
+    """`target` as a path on this disk; `SpecError` if there is anything."""
+    path = on_disk(target)
+    if os.path.lexists(path):
+        raise SpecError(f"{path} already exists; import to a new lake.")
+    return path
 
 
 @contextmanager
-def new_lake(target: Path) -> Iterator[Path]:
+def new_lake(target: str | Path) -> Iterator[Path]:
     """Yield the path of a lake to make; when the block ends, verify the lake and rename it to `target`.
 
     It is in a temporary folder, which is deleted in any case: if the block or the verification fails, nothing
     appears at `target`. What an import that was killed has left in that folder is deleted first. A flock on
     the folder makes a second import to the same target fail at once.
     """
-    refuse_existing(target)
+    target = refuse_existing(target)
     make_folders(target.parent)
     folder = target.with_name(f".{target.name}{TEMPORARY_SUFFIX}")
     folder.mkdir(exist_ok=True)

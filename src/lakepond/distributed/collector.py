@@ -35,7 +35,7 @@ from lakepond.lake.lock import WriterLock
 from lakepond.paths import on_disk
 from lakepond.replay import Replay
 from lakepond.runs.status import COLLECTOR_NOTE
-from lakepond.types import Field, Spec, Tree, leaves, map_leaves, rebuild
+from lakepond.types import Field, Spec, Tree, join_trees, leaves, map_leaves
 
 log = logging.getLogger("lakepond")
 STEPS_IN_MEMORY, STEPS_PER_ENV = 4_096, 1_024
@@ -260,7 +260,7 @@ class Collector:
                 self._stop.wait(WAIT_SECONDS)
                 continue
             self._take_weights()
-            seen = _stack(obs)
+            seen = join_trees(obs, np.stack)
             actions = _as_action(self._policy(seen), replay.spec, len(envs))
             results = [env.step(map_leaves(itemgetter(i), actions)) for i, env in enumerate(envs)]
             obs = [result[0] for result in results]
@@ -269,7 +269,7 @@ class Collector:
                 obs=seen,
                 action=actions,
                 reward=np.array([result[1] for result in results], np.float32),
-                next_obs=_stack(obs),
+                next_obs=join_trees(obs, np.stack),
                 terminated=terminated,
                 truncated=truncated,
             )
@@ -455,13 +455,6 @@ def _close(envs: Sequence[GymEnvironment]) -> None:
         if close is not None:
             with suppress(Exception):  # it may be what has failed
                 close()
-
-
-def _stack(trees: Sequence[Tree]) -> Tree:
-    """One tree of arrays with a leading axis, from a tree for each environment."""
-    parts = [dict(leaves(tree)) for tree in trees]  # by path: keys may come in another order
-    columns = (np.stack([part[path] for part in parts]) for path in parts[0])
-    return rebuild(trees[0], columns.__next__)
 
 
 def _as_action(actions: Any, spec: Spec, envs: int) -> Tree:

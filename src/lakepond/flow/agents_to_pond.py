@@ -217,19 +217,6 @@ def check_length(join: int | Array, count: int) -> None:
         raise RecordError(f"follows_previous has {len(join)} values for {count} steps.")
 
 
-def _number(path: str, value: Any, dtype: np.dtype[Any]) -> Array:
-    """One Python number as an array of one."""
-    try:
-        if -SMALL <= value <= SMALL or dtype.kind in "biu":
-            return np.array([value], dtype)
-        with np.errstate(over="raise"):
-            return np.array([value], dtype)
-    except (OverflowError, FloatingPointError):
-        raise RecordError(
-            f"{path} is {value}, outside the range of {dtype.name}; change it, or the Spec."
-        ) from None
-
-
 def _leaves_like(spec: Tree, value: Tree, path: str) -> list[Any]:
     """The leaves of a value, in the order of the spec's tree."""
     if isinstance(spec, Field):
@@ -271,20 +258,22 @@ def _window(path: str, field: Field, value: Any, count: int | None, cast: bool) 
                 f"{path} is {array.dtype.name}, but the Spec declares {dtype.name}; convert it with "
                 f".astype({dtype.name!r}){option}, or change the Spec (bytes are stored unchanged)."
             )
-        array = _cast_floats(path, array, dtype)
+        array = _converted(path, array, dtype)
     return _batched(path, field, array, count)
 
 
-def _cast_floats(path: str, array: Array, dtype: np.dtype[Any]) -> Array:
-    """Rounded to another float dtype; refused where a finite number would become infinite."""
-    if array.size == 1 and -SMALL <= array.item() <= SMALL:
-        return array.astype(dtype)
+def _converted(path: str, value: Any, dtype: np.dtype[Any]) -> Array:
+    """A Python number or an array in a dtype; refused where a finite number would become infinite."""
+    number = value if type(value) is not ndarray else value.item() if value.size == 1 else np.inf
     try:
+        if -SMALL <= number <= SMALL or dtype.kind in "biu":
+            return np.array(value, dtype)
         with np.errstate(over="raise"):
-            return array.astype(dtype)
-    except FloatingPointError:
+            return np.array(value, dtype)
+    except (OverflowError, FloatingPointError):
+        what = "has a number" if value is not number else f"is {value},"
         raise RecordError(
-            f"{path} has a number outside the range of {dtype.name}; scale it, or change the Spec."
+            f"{path} {what} outside the range of {dtype.name}; scale it, or change the Spec."
         ) from None
 
 
@@ -295,7 +284,7 @@ PLAIN_NUMBERS = {bool: "biufc", int: "iufc", float: "fc"}
 def _column(path: str, field: Field, value: Any, count: int | None) -> Array:
     dtype: Any = field.dtype
     if count is None and not field.shape and dtype.kind in PLAIN_NUMBERS.get(type(value), ""):
-        return _number(path, value, dtype)
+        return _converted(path, value, dtype)[np.newaxis]
     array = as_array(path, value)
     if array.dtype != dtype:
         array = _cast(path, array, dtype)
@@ -306,7 +295,7 @@ def _cast(path: str, array: Array, dtype: np.dtype[Any]) -> Array:
     """Convert between numeric dtypes of one kind; integers and bools only if no value changes."""
     cast = None
     if array.dtype.kind in "biuf" and dtype.kind in "biufc":
-        cast = array.astype(dtype) if dtype.kind in "biu" else _cast_floats(path, array, dtype)
+        cast = _converted(path, array, dtype)
     changes = dtype.kind in "biu" and (
         array.dtype.kind == "f" or (cast is not None and (cast != array).any())
     )

@@ -12,7 +12,7 @@ import numpy as np
 from lakepond.errors import SampleError, SpecError
 from lakepond.flow.sampler import Sampler
 from lakepond.sampling.arguments import check_arguments, check_generator
-from lakepond.types import Batch, Spec, Tree, leaves, rebuild
+from lakepond.types import Batch, Spec, join_trees
 
 SOURCE = "source"
 """the entry of `batch.extras` with the source of each row"""
@@ -111,7 +111,9 @@ class Mixture:
                 part = source.sample(count, rng=rng, **options, **own)
                 label = np.full(part.step_id.shape, i, np.int64)
                 parts.append(part._replace(extras={**part.extras, SOURCE: label}))
-        return Batch(*(_joined([part[i] for part in parts]) for i in range(len(Batch._fields))))
+        return Batch(
+            *(join_trees([part[i] for part in parts], np.concatenate) for i in range(len(Batch._fields)))
+        )
 
     def batches(self, batch_size: int, num_batches: int | None = None, **options: Any) -> Iterator[Batch]:
         """Iterate over `num_batches` batches, or over batches without end; `options` as in `sample`."""
@@ -127,13 +129,3 @@ class Mixture:
 
 def _has_priorities(source: Any) -> bool:
     return isinstance(source, Sampler) and source.prioritized
-
-
-def _joined(trees: list[Tree]) -> Tree:
-    """Trees of arrays of the same form as one; observations that were left out are None."""
-    parts = [dict(leaves(tree)) for tree in trees]  # by path: equal specs may have another order
-    joined = (
-        None if first is None else np.concatenate([part[path] for part in parts])
-        for path, first in parts[0].items()
-    )
-    return rebuild(trees[0], joined.__next__)

@@ -215,9 +215,9 @@ class Outflow:
             self._cloud.committed()
 
 
-def _push_at_exit(dropped: weakref.ref[Outflow]) -> None:
+def _push_at_exit(outflow_ref: weakref.ref[Outflow]) -> None:
     """Push the last commit when the interpreter exits, as `close` does, unless it was closed."""
-    outflow = dropped()
+    outflow = outflow_ref()
     if outflow is not None and not outflow.ended.is_set() and not outflow.background.forked:
         assert outflow._cloud is not None
         outflow._cloud.close()

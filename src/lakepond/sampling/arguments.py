@@ -11,11 +11,13 @@ import numpy as np
 from lakepond.errors import SampleError, TooFewSteps
 from lakepond.types import Array
 
+INTEGERS = (int, np.integer)  # `int | np.integer` would build a type in each call
 
-def check_count(name: str, value: object) -> None:
+
+def check_count(name: str, value: object, refuse: type[Exception] = SampleError) -> None:
     """Refuse anything but an integer of at least 1."""
-    if not isinstance(value, int | np.integer) or value < 1:
-        raise SampleError(f"{name} must be an integer, at least 1, but is {value!r}.")
+    if not isinstance(value, INTEGERS) or value is True or value < 1:
+        raise refuse(f"{name} must be an integer, at least 1, but is {value!r}.")
 
 
 def check_number(

@@ -334,19 +334,19 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
             f"{count} evaluations cannot be divided into {config.reset_parts} parts between resets; "
             f"take {-(-count // config.reset_parts) * config.reset_parts}."
         )
-    each = config.env_steps // count // update * update
-    if each == 0:
+    portion = config.env_steps // count // update * update
+    if portion == 0:
         raise ConfigError(
             f"{config.env_steps:,} steps are too few for {count} evaluations; "
             f"take at least {count * update:,}."
         )
     rate = learning_rates(config).get(job.arm, config.learning_rate)
-    faster = rate / PQNSettings.learning_rate
+    rate_factor = rate / PQNSettings.learning_rate
     shared: dict[str, Any] = {
         "game": job.game,
         "suite": config.suite,
-        "env_steps": each * count,
-        "evaluate_every": each,
+        "env_steps": portion * count,
+        "evaluate_every": portion,
         "seed": job.seed,
         "network": config.network,
         "hidden": config.hidden,
@@ -356,11 +356,11 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "keep_every": 0,
     }
     big: dict[str, Any] = {"big_replay_ratio": config.big_replay_ratio}
-    big["big_learning_rate"] = faster * MixtureConfig.big_learning_rate
+    big["big_learning_rate"] = rate_factor * MixtureConfig.big_learning_rate
     pqn = PQNSettings(learning_rate=rate)
     four = dataclasses.replace(MixtureConfig().pqn, learning_rate=rate)
     mixed: dict[str, Any] = {**shared, **big, "pqn": four}
-    mixed["reset_every"] = each * (count // config.reset_parts)
+    mixed["reset_every"] = portion * (count // config.reset_parts)
     mixed["big_pond"] = shared["env_steps"]  # all of the Lake, or long runs take fewer samples per step
     # B learns from the steps of part i at every later reset
     epochs = round(four.epochs + config.big_replay_ratio * (config.reset_parts - 1) / 2)
@@ -370,7 +370,7 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "big_replay_ratio": 2 * config.big_replay_ratio,
         "big_last": 2 * config.big_replay_ratio,
         "big_target_every": 100,
-        "big_learning_rate": faster * 1e-3,
+        "big_learning_rate": rate_factor * 1e-3,
     }
     more_epochs: dict[str, Any] = {**shared, "pqn": dataclasses.replace(pqn, epochs=epochs)}
     lake = {**more_epochs, "replay_share": 0.5}
@@ -390,7 +390,7 @@ def arm_settings(config: CompareConfig, job: Job) -> tuple[Any, Any]:
         "mixture": (MixtureConfig, mixed),
         "mixture-last": (MixtureConfig, more),
         "mixture-acts": (LiveConfig, acts),
-        "live": (LiveConfig, {**shared, **big, "pqn": four, "evaluate_every": max(each, 2 * update)}),
+        "live": (LiveConfig, {**shared, **big, "pqn": four, "evaluate_every": max(portion, 2 * update)}),
         "apart": (MixtureConfig, {**mixed, "share": False}),
         "clone-best": (MixtureConfig, {**mixed, "big_replay_ratio": 0.0}),
         "single-resets": (MixtureConfig, {**mixed, "agents": 1, "pqn": pqn, "pond": 65_536}),

@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from lakepond.errors import LakeConflict, LakeCorrupt, LakeTooNew
+from lakepond.errors import LakeConflict, LakeCorrupt
 from lakepond.lake.files import sync_folder, write_bytes
 from lakepond.lake.format.blocks import ShardInfo
 from lakepond.lake.format.entries import (
@@ -37,11 +37,10 @@ from lakepond.lake.format.entries import (
 )
 from lakepond.lake.format.names import COMMIT, entries
 from lakepond.lake.format.ranges import Ranges, union
-from lakepond.lake.format.sealed import parse, seal, unseal
+from lakepond.lake.format.sealed import parse, reader, seal, unseal
 from lakepond.lake.format.steps import StepsInfo
 from lakepond.lake.format.version import SOURCES, check_version, version
 from lakepond.sampling.generators import generator_in
-from lakepond.untrusted import with_fresh_stack
 
 NEWEST = "newest"
 
@@ -137,17 +136,9 @@ class Commit:
         return seal(content)
 
     @classmethod
+    @reader("commit {name} is damaged: {error}; run `lakepond repair`.")
     def from_json(cls, data: bytes, name: str) -> Self:
         """A commit read back; `LakeCorrupt` if it is damaged, `LakeTooNew` if a later version wrote it."""
-        try:
-            return with_fresh_stack(lambda: cls._from_json(data, name))
-        except LakeTooNew:
-            raise
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise LakeCorrupt(f"commit {name} is damaged: {error}; run `lakepond repair`.") from error
-
-    @classmethod
-    def _from_json(cls, data: bytes, name: str) -> Self:
         check_version(parse(data), f"commit {name}")  # first: a later one may be sealed differently
         content = unseal(data)
         if check_version(content, f"commit {name}") == 1:

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from lakepond.errors import LakeCorrupt, LakeNotFound, LakeTooNew
+from lakepond.errors import LakeNotFound
 from lakepond.lake.files import write_bytes
 from lakepond.lake.format.checksum import DIGEST
-from lakepond.lake.format.sealed import check_levels, parse, seal, unseal
+from lakepond.lake.format.sealed import check_levels, parse, reader, seal, unseal
 from lakepond.lake.format.version import FORMAT, check_version, version
 from lakepond.types import Field, Spec, Tree
-from lakepond.untrusted import with_fresh_stack
 
 NAME = "lake.json"
 
@@ -57,17 +56,9 @@ def read(path: Path) -> Spec:
     return parse_spec(data, file)
 
 
+@reader("{file} is damaged: {error}; restore it from a copy.")
 def parse_spec(data: bytes, file: Path | str) -> Spec:
     """The spec in these bytes of a `lake.json`."""
-    try:
-        return with_fresh_stack(lambda: _parse_spec(data, file))
-    except LakeTooNew:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise LakeCorrupt(f"{file} is damaged: {error}; restore it from a copy.") from error
-
-
-def _parse_spec(data: bytes, file: Path | str) -> Spec:
     check_version(parse(data), str(file))  # first: a later one may be sealed differently
     content = unseal(data)
     check_version(content, str(file))

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lakepond import forks
-from lakepond.errors import LakeCorrupt, LakeTooNew
 from lakepond.lake.format.checksum import digest_of
 from lakepond.lake.format.entries import (
     Entries,
@@ -26,9 +25,8 @@ from lakepond.lake.format.entries import (
     to_json,
 )
 from lakepond.lake.format.ranges import Ranges, contains, joined_needs
-from lakepond.lake.format.sealed import parse, seal, unseal
+from lakepond.lake.format.sealed import parse, reader, seal, unseal
 from lakepond.lake.format.version import SOURCES, check_version, version
-from lakepond.untrusted import with_fresh_stack
 
 FLAT_LEVEL = 3
 """manifests up to this level list files, those above list manifests of the level below"""
@@ -49,17 +47,9 @@ def encode(entries: Sequence[Entry], level: int, leaf: int | None) -> tuple[Mani
     return manifest, data
 
 
+@reader("{manifest.name} is damaged: {error}; run `lakepond repair`.")
 def decode(manifest: Manifest, data: bytes, leaf: int | None, leaves: int) -> Entries:
     """The entries of a manifest; `LakeCorrupt` unless its file is the one that was written."""
-    try:
-        return with_fresh_stack(lambda: _decode(manifest, data, leaf, leaves))
-    except LakeTooNew:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise LakeCorrupt(f"{manifest.name} is damaged: {error}; run `lakepond repair`.") from error
-
-
-def _decode(manifest: Manifest, data: bytes, leaf: int | None, leaves: int) -> Entries:
     if len(data) != manifest.size or digest_of(data) != manifest.digest:
         check_version(parse(data) or {}, manifest.name)
         raise ValueError("its content does not match the digest in its name")
@@ -73,9 +63,9 @@ def _decode(manifest: Manifest, data: bytes, leaf: int | None, leaves: int) -> E
     if any(level >= manifest.level for level in lower) or (lower and len(lower) != len(entries)):
         raise ValueError("it lists manifests that are not below it")
     needs = zip(*_needs(entries), strict=True)
-    whole = len(manifest.needs) == (leaves if leaf is None else 0)
-    whole = whole and all(map(contains, manifest.needs, needs))
-    if not whole or describe(entries, manifest.level, data, manifest.needs) != manifest:
+    covered = len(manifest.needs) == (leaves if leaf is None else 0)
+    covered = covered and all(map(contains, manifest.needs, needs))
+    if not covered or describe(entries, manifest.level, data, manifest.needs) != manifest:
         raise ValueError("it does not list what the commit says")
     return entries
 

@@ -10,12 +10,17 @@ strict: a number that is not finite is written as the string "NaN", "Infinity" o
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
 
-from lakepond.errors import SpecError
+from lakepond.errors import LakeCorrupt, LakeTooNew, SpecError
 from lakepond.lake.format.checksum import DIGEST_BYTES, digest_of
-from lakepond.untrusted import parse_json
+from lakepond.untrusted import parse_json, with_fresh_stack
 
+P = ParamSpec("P")
+T = TypeVar("T")
 NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 """the strings that stand for numbers that are not finite"""
 MOST_LEVELS = 100
@@ -47,6 +52,29 @@ def parse(data: bytes) -> Any:
         return parse_json(data)
     except ValueError:
         return None
+
+
+def reader(damaged: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function that reads a file: `LakeCorrupt` for any failure that a damaged file can cause.
+
+    Its message is `damaged`, formatted with the arguments of the function and with {error}. `LakeTooNew`
+    passes unchanged. The function runs as `with_fresh_stack` does.
+    """
+
+    def decorate(read: Callable[P, T]) -> Callable[P, T]:
+        @wraps(read)
+        def reading(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return with_fresh_stack(lambda: read(*args, **kwargs))
+            except LakeTooNew:
+                raise
+            except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+                given = signature(read).bind(*args, **kwargs).arguments
+                raise LakeCorrupt(damaged.format(**given, error=error)) from error
+
+        return reading
+
+    return decorate
 
 
 def strict(value: Any, *, indent: int | None = None) -> bytes:

@@ -18,15 +18,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from lakepond.errors import LakeCorrupt, LakeTooNew
 from lakepond.lake.format.checksum import digest_of
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import check_counts
 from lakepond.lake.format.names import WRITER, entries
-from lakepond.lake.format.sealed import parse, seal, unseal
+from lakepond.lake.format.sealed import parse, reader, seal, unseal
 from lakepond.lake.format.version import check_version, version
 from lakepond.sampling.generators import generator_in
-from lakepond.untrusted import with_fresh_stack
 
 FOLDER = "snapshots"
 SNAPSHOT = re.compile(r"([0-9]{10})\.json")
@@ -100,18 +98,11 @@ class Snapshot:
         return seal(content)
 
     @classmethod
+    @reader("snapshot {name} is damaged: {error}; open another one.")
     def from_json(cls, data: bytes, name: str) -> Self:
         """A snapshot read back; `LakeCorrupt` if it is damaged, `LakeTooNew` if a later version wrote it."""
-        try:
-            return with_fresh_stack(lambda: cls._from_json(data, name))
-        except LakeTooNew:
-            raise
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-            raise LakeCorrupt(f"snapshot {name} is damaged: {error}; open another one.") from error
-
-    @classmethod
-    def _from_json(cls, data: bytes, name: str) -> Self:
-        content = _content(data, name)
+        check_version(parse(data), f"snapshot {name}")  # first: a later one may be sealed differently
+        content = unseal(data)
         heads = _heads(content)
         chains = list(content["chains"])
         check_counts([number for run in content["runs"] for number in run])
@@ -146,11 +137,6 @@ _PLAIN = (
 )
 
 
-def _content(data: bytes, name: str) -> dict[str, Any]:
-    check_version(parse(data), f"snapshot {name}")  # first: a later one may be sealed differently
-    return unseal(data)
-
-
 def _heads(content: dict[str, Any]) -> dict[str, tuple[Named, ...]]:
     found: dict[str, tuple[Named, ...]] = {}
     for chain, head in content["heads"].items():
@@ -162,19 +148,16 @@ def _heads(content: dict[str, Any]) -> dict[str, tuple[Named, ...]]:
     return found
 
 
+@reader(
+    "snapshot {name} cannot be read, so the commits that it needs are not known; nothing is deleted. Delete "
+    "that snapshot by hand if it is not needed ({error})."
+)
 def commits_named(data: bytes, name: str) -> dict[str, set[int]]:
     """The commits that a snapshot names, by chain; `LakeCorrupt` if it cannot be read.
 
     Also of snapshots of later versions, as long as these keys mean the same: what it needs must stay.
     """
-    try:
-        heads = with_fresh_stack(lambda: _heads(unseal(data)))
-        return {chain: {each.commit for each in named} for chain, named in heads.items()}
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise LakeCorrupt(
-            f"snapshot {name} cannot be read, so the commits that it needs are not known; nothing is "
-            f"deleted. Delete that snapshot by hand if it is not needed ({error})."
-        ) from error
+    return {chain: {each.commit for each in named} for chain, named in _heads(unseal(data)).items()}
 
 
 def file_name(number: int) -> str:

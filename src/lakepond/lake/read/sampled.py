@@ -59,7 +59,7 @@ class Sampled:
         rng = self._rng if rng is None else rng
         check_generator(rng)
         if self.commit.recorded == self.commit.oldest:
-            raise TooFewSteps(f"{self.path} has no steps yet.")
+            raise TooFewSteps(f"{self.path} has no steps; record some and commit them.")
         excluded = self._excluded(exclude, only)
         with self._index.lock:
             linked = n_step > 1 or sequence_length is not None

@@ -47,7 +47,7 @@ class View:
             found = self._mapped(start, stop) if start < stop else None
             if found is not None:
                 return found
-        elif isinstance(key, int | np.integer):
+        elif isinstance(key, (int, np.integer)):
             at = range(len(self))[key]
             found = self._mapped(at, at + 1)
             if found is not None:

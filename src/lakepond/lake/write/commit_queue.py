@@ -82,10 +82,10 @@ class Background:
         `recorded`: steps it had recorded by then. `submit_rest`: its method that submits those that were not
         submitted; called at exit only.
         """
-        dropped = weakref.finalize(owner, self._drop, recorded)
-        dropped.atexit = False
+        release = weakref.finalize(owner, self._drop, recorded)
+        release.atexit = False
         rest = None if submit_rest is None else weakref.WeakMethod(submit_rest)
-        weakref.finalize(self, _finish, weakref.ref(self), dropped, rest)
+        weakref.finalize(self, _finish, weakref.ref(self), release, rest)
 
     @property
     def waiting(self) -> int:
@@ -271,12 +271,12 @@ class Background:
 
 
 def _finish(
-    writes: weakref.ref[Background],
-    dropped: Callable[[], object],
+    background_ref: weakref.ref[Background],
+    release: Callable[[], object],
     submit_rest: weakref.WeakMethod[Callable[[], object]] | None,
 ) -> None:
     """At the exit of the interpreter: write what a writer was given and its owner recorded, then end it."""
-    background = writes()
+    background = background_ref()
     if background is None or background.forked or not background._thread.is_alive():
         return
     submit = None if submit_rest is None or background.stopped else submit_rest()
@@ -286,7 +286,7 @@ def _finish(
     except Exception as error:
         log.warning("%s: the last steps cannot be committed: %s", background.writer.path, error)
     del submit
-    dropped()
+    release()
     background._thread.join(EXIT_SECONDS)
     if background._thread.is_alive():
         log.warning("%s: no commit within %.0f s; not waiting", background.writer.path, EXIT_SECONDS)
