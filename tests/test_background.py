@@ -46,3 +46,40 @@ def test_a_call_is_left_to_itself_once_it_is_stopped():
     finally:
         answers.set()
     assert background.run(lambda: 7, "test") == 7
+
+
+def refuse_threads(monkeypatch, after: int = 0) -> None:
+    """Start only `after` threads of lakepond, as Python does at exit from 3.12 on."""
+    start, left = threading.Thread.start, iter(range(after))
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name.startswith("lakepond-") and next(left, None) is None:
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_calls_are_made_though_threads_cannot_be_started(monkeypatch, count):
+    refuse_threads(monkeypatch, count)
+    assert list(background.results(lambda n: 10 * n, range(4), 4, "lakepond-test")) == [0, 10, 20, 30]
+
+
+def test_without_threads_errors_are_raised_and_nothing_is_called_once_it_is_stopped(monkeypatch):
+    refuse_threads(monkeypatch)
+    stop, called = threading.Event(), []
+
+    def call(n: int) -> None:
+        called.append(n)
+        if n == 1:
+            stop.set()
+        if n == 3:
+            raise OSError(f"item {n}")
+
+    with pytest.raises(CancelledError):
+        list(background.results(call, range(4), 4, "lakepond-test", stop))
+    assert called == [0, 1]
+    with pytest.raises(OSError, match="item 3"):
+        list(background.results(call, range(2, 9), 4, "lakepond-test"))
+    assert called == [0, 1, 2, 3]

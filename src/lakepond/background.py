@@ -25,14 +25,15 @@ def results(
     """Yield `call(item)` for each item, in order, computed on some daemon threads.
 
     Raises the first error of a call, `CancelledError` once `stop` is set. Then no further call is started,
-    and those that run are left to themselves.
+    and those that run are left to themselves. If no thread can be started, as when the interpreter exits, all
+    calls are made in this thread before the first result is yielded.
     """
     items = list(items)
     waiting = deque(enumerate(items))
     ended: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
 
     def work() -> None:
-        while True:
+        while stop is None or not stop.is_set():
             try:
                 at, item = waiting.popleft()
             except IndexError:
@@ -45,8 +46,13 @@ def results(
 
     found: dict[int, T] = {}
     try:
-        for _ in range(min(threads, len(items))):
-            threading.Thread(target=work, name=name, daemon=True).start()
+        for started in range(min(threads, len(items))):
+            try:
+                threading.Thread(target=work, name=name, daemon=True).start()
+            except RuntimeError:  # at interpreter exit, or there are too many threads
+                if not started:
+                    work()
+                break
         for at in range(len(items)):
             while at not in found:
                 each, result, error = _next(ended, stop)
