@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from lakepond import background
+from lakepond import background, forks
 
 
 def test_results_come_in_the_order_of_the_items():
@@ -83,3 +83,14 @@ def test_without_threads_errors_are_raised_and_nothing_is_called_once_it_is_stop
     with pytest.raises(OSError, match="item 3"):
         list(background.results(call, range(2, 9), 4, "lakepond-test"))
     assert called == [0, 1, 2, 3]
+
+
+def test_errors_of_threads_and_pools_at_exit_are_distinguished_from_others():
+    for text in ("create new thread at interpreter", "schedule new futures after interpreter", "after"):
+        assert background.is_exiting(RuntimeError(f"cannot {text} shutdown"))
+    assert not background.is_exiting(RuntimeError("can't start new thread"))
+    pool = forks.ThreadPool(1, "test")
+    pool.shutdown()
+    with pytest.raises(RuntimeError) as closed:
+        pool.submit(print)
+    assert not background.is_exiting(closed.value)

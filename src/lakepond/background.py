@@ -70,6 +70,15 @@ def run(call: Callable[[], T], name: str, stop: threading.Event | None = None) -
     return result
 
 
+def is_exiting(error: RuntimeError) -> bool:
+    """Whether no thread or task could be started because the interpreter exits.
+
+    A pool whose threads have ended for that reason only says "after shutdown"; one of lakepond that was
+    closed has another message.
+    """
+    return "shutdown" in str(error)
+
+
 def _next(ended: SimpleQueue[T], stop: threading.Event | None) -> T:
     """What comes next from a queue."""
     while True:

@@ -208,5 +208,5 @@ def test_an_end_of_a_step_that_left_the_disk_is_committed_though_no_thread_can_b
     monkeypatch.setattr(threading.Thread, "start", refused)
     replay.close()
     monkeypatch.undo()
-    with lp.Replay.open(lake, capacity=300, cloud=cloud) as replay:
+    with lp.Replay.open(tmp_path / "there", capacity=300, cloud=cloud, pull="all") as replay:
         assert np.flatnonzero(replay.steps(np.arange(30)).truncated).tolist() == [14]
