@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from concurrent.futures import CancelledError
+from contextlib import suppress
 
 import pytest
 
 from lakepond import background, forks
+
+
+def refuse_threads(monkeypatch, after: int = 0) -> None:
+    """Start only `after` threads of lakepond, as Python does at exit from 3.12 on."""
+    start, left = threading.Thread.start, iter(range(after))
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name.startswith("lakepond-") and next(left, None) is None:
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.001)
 
 
 def test_results_come_in_the_order_of_the_items():
@@ -37,6 +60,25 @@ def test_the_first_error_is_raised_though_another_call_hangs_and_no_further_one_
         answers.set()
 
 
+@pytest.mark.parametrize("threads", [0, 1])
+def test_what_a_call_held_is_freed_with_its_error(monkeypatch, threads):
+    refuse_threads(monkeypatch, threads)
+    held: list[weakref.ref[threading.Event]] = []
+
+    def call() -> None:
+        large = threading.Event()
+        held.append(weakref.ref(large))
+        raise OSError
+
+    gc.disable()
+    try:
+        with suppress(OSError):
+            background.run(call, "lakepond-test")
+        wait_for(lambda: held[0]() is None)
+    finally:
+        gc.enable()
+
+
 def test_a_call_is_left_to_itself_once_it_is_stopped():
     answers, stop = threading.Event(), threading.Event()
     threading.Timer(0.05, stop.set).start()
@@ -46,18 +88,6 @@ def test_a_call_is_left_to_itself_once_it_is_stopped():
     finally:
         answers.set()
     assert background.run(lambda: 7, "test") == 7
-
-
-def refuse_threads(monkeypatch, after: int = 0) -> None:
-    """Start only `after` threads of lakepond, as Python does at exit from 3.12 on."""
-    start, left = threading.Thread.start, iter(range(after))
-
-    def refused(thread: threading.Thread) -> None:
-        if thread.name.startswith("lakepond-") and next(left, None) is None:
-            raise RuntimeError("can't create new thread at interpreter shutdown")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refused)
 
 
 @pytest.mark.parametrize("count", [0, 1])

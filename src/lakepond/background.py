@@ -57,7 +57,10 @@ def results(
             while at not in found:
                 each, result, error = _next(ended, stop)
                 if error is not None:
-                    raise error
+                    try:
+                        raise error
+                    finally:
+                        del error  # its traceback names this frame: a cycle would keep what the calls held
                 found[each] = result
             yield found.pop(at)
     finally:
