@@ -73,6 +73,12 @@ def run(call: Callable[[], T], name: str, stop: threading.Event | None = None) -
     return result
 
 
+def check(stop: threading.Event | None) -> None:
+    """Raise `CancelledError` once `stop` is set."""
+    if stop is not None and stop.is_set():
+        raise CancelledError("it was closed while it waited for a server.")
+
+
 def is_exiting(error: RuntimeError) -> bool:
     """Whether no thread or task could be started because the interpreter exits.
 
@@ -85,8 +91,7 @@ def is_exiting(error: RuntimeError) -> bool:
 def _next(ended: SimpleQueue[T], stop: threading.Event | None) -> T:
     """What comes next from a queue."""
     while True:
-        if stop is not None and stop.is_set():
-            raise CancelledError("it was closed while it waited for a server.")
+        check(stop)
         try:
             return ended.get(timeout=LOOK_SECONDS)
         except Empty:
