@@ -244,6 +244,33 @@ def test_close_does_not_wait_for_a_stalled_server(machines, bucket, monkeypatch,
         answers.set()
 
 
+@pytest.mark.parametrize("method", ["head", "get"])
+def test_a_late_answer_after_close_leaves_no_cache_behind(machines, bucket, monkeypatch, method):
+    machines[0].record(20)
+    real, stalled, answers = getattr(Counting, method), [], threading.Event()
+    asked = threading.Event()
+
+    def stall(self, name, *timeout):
+        if name.endswith(".steps"):
+            stalled.append(threading.current_thread())
+            asked.set()
+            assert answers.wait(60)
+        return real(self, name, *timeout)
+
+    replay = lp.Replay.follow(URL, 1_000, **QUICK)
+    cache = replay._follower.chains.path
+    monkeypatch.setattr(Counting, method, stall)
+    machines[0].record(5)
+    assert asked.wait(60)
+    assert cache.exists()
+    replay.close()
+    assert not cache.exists()
+    answers.set()
+    for thread in stalled:
+        thread.join()
+    assert not cache.exists()
+
+
 def test_a_process_ends_while_files_are_fetched_from_a_stalled_server():
     """Its follower, and a pull that is interrupted: not even at the end are their threads waited for."""
     done = subprocess.run([sys.executable, "-c", STALLED], capture_output=True, text=True, timeout=60)

@@ -59,7 +59,7 @@ class Fetcher:
     def __init__(self, copy: ChainCopy, *, durable: bool = True, stop: threading.Event | None = None) -> None:
         """`durable`: what was fetched survives a power cut; otherwise it is a cache, whose files are checked.
 
-        Once `stop` is set, requests that failed are not repeated.
+        Once `stop` is set, requests that failed are not repeated, and nothing is written: `CancelledError`.
         """
         self.copy, self._durable, self._stop = copy, durable, stop
         self.restart_in_child()
@@ -127,6 +127,7 @@ class Fetcher:
 
         def fill(file: Any) -> None:
             for piece in checked(store, name, size):
+                background.check(self._stop)
                 view = memoryview(piece)
                 while view:
                     view = view[file.write(view) :]
@@ -134,6 +135,7 @@ class Fetcher:
                 os.fsync(file.fileno())
 
         check_folders(folder)
+        background.check(self._stop)  # the cache of a follower that was closed is gone
         with _naming(self.copy.path, creating=True):
             make_folders(folder)
             write_atomic(folder, fill, lambda _: name, sync=self._durable)
@@ -161,7 +163,7 @@ class CloudSegments:
     """The manifests of a lake in the cloud, or on this disk if they are there."""
 
     def __init__(self, store: Store, path: Path | None = None, stop: threading.Event | None = None) -> None:
-        """`path`: of the chain on this disk. Once `stop` is set, reads from the cloud raise `CancelledError`."""
+        """`path`: of the chain on this disk. Once `stop` is set, reads raise `CancelledError`."""
         self._store, self._folder = store, None if path is None else path / "segments"
         self._stop = stop
 
@@ -221,7 +223,7 @@ def keep_description(path: Path, lake: Store, data: bytes) -> None:
 
 
 def locked(copy: ChainCopy) -> WriterLock:
-    """Lock the folders of a chain on this disk, which are created if they do not exist, for `fetch_commits`."""
+    """Lock the folders of a chain, which are created if they do not exist, for `fetch_commits`."""
     folders = [copy.home / "segments", copy.home / "commits", copy.path / FOLDER, copy.home / "quarantine"]
     check_folders(*folders)
     with _naming(copy.path, creating=True):

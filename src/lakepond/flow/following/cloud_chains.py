@@ -315,7 +315,8 @@ class CloudChains:
         self.store.delete(f"{snapshots.FOLDER}/{name}")
 
     def close(self) -> None:
-        """Delete a temporary cache."""
+        """Stop downloads, and delete a temporary cache."""
+        self.stop.set()
         self._remove()
 
     def _store(self, chain: str) -> Store:
