@@ -365,6 +365,19 @@ def test_damaged_files_of_a_cache_are_fetched_again(machines, bucket, paused, tm
     assert bucket.requests["GET segment"] == requests
 
 
+def test_files_that_are_in_a_cache_already_are_not_counted_as_downloads(machines, tmp_path):
+    machines[0].record(20)
+    counted = []
+    for _ in range(2):
+        chains = cloud_chains.CloudChains(URL, tmp_path / "cache")
+        with chains.lake({"": chains.next("", None)}) as lake:
+            lake.verify()
+        counted.append(chains._fetched)
+        chains.close()
+    sizes = [each.st_size for each in segment_files(machines[0].home / "segments").values()]
+    assert counted == [sum(sizes), 0]
+
+
 def test_opening_a_lake_trims_its_cache_under_a_reader(machines, bucket, monkeypatch, tmp_path):
     for _ in range(4):
         machines[1].record(20)

@@ -56,12 +56,20 @@ TRIES = 3
 class Fetcher:
     """Downloads and verifies segments; concurrent requests for a segment share one download."""
 
-    def __init__(self, copy: ChainCopy, *, durable: bool = True, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        copy: ChainCopy,
+        *,
+        durable: bool = True,
+        stop: threading.Event | None = None,
+        intact: set[Path] | None = None,
+    ) -> None:
         """`durable`: what was fetched survives a power cut; otherwise it is a cache, whose files are checked.
 
+        `intact`: collects the files that were fetched or checked.
         Once `stop` is set, requests that failed are not repeated, and nothing is written: `CancelledError`.
         """
-        self.copy, self._durable, self._stop = copy, durable, stop
+        self.copy, self._durable, self._stop, self._intact = copy, durable, stop, intact
         self.restart_in_child()
         self.segments: Segments | None = None
         """asked to make room before a file is fetched"""
@@ -72,14 +80,16 @@ class Fetcher:
         self._lock = threading.Lock()
         self._busy: dict[str, threading.Lock] = {}
 
-    def __call__(self, name: str) -> None:
-        """Have this segment here."""
+    def __call__(self, name: str) -> int:
+        """Have this segment here; returns how many bytes were downloaded."""
         with self._lock:
             mine = self._busy.setdefault(name, threading.Lock())
         with mine:
             try:
-                if not self._is_here(name):
-                    self._download(name)
+                size = 0 if self._is_here(name) else self._download(name)
+                if self._intact is not None:
+                    self._intact.add(self.copy.file(name))
+                return size
             finally:
                 with self._lock:  # a follower fetches files for weeks
                     self._busy.pop(name, None)
@@ -102,7 +112,7 @@ class Fetcher:
         log.warning("%s, a file of a cache, is damaged; it is fetched again", file)
         return False
 
-    def _download(self, name: str) -> None:
+    def _download(self, name: str) -> int:
         store = self.copy.place(name)
         cloud = store.cloud
         again = partial(patiently, for_seconds=cloud.patience, cap=cloud.retry_cap, stop=self._stop)
@@ -116,7 +126,7 @@ class Fetcher:
         for _ in range(TRIES):
             try:
                 again(lambda: self._fetch(name, found.size))
-                return
+                return found.size
             except CloudCorrupt as error:
                 wrong = error
                 log.warning("%s", error)
