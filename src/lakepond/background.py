@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 S = TypeVar("S")
 T = TypeVar("T")
 LOOK_SECONDS = 0.1
-"""how often `stop` and a Ctrl-C are looked at"""
+"""seconds between checks of `stop`, and for Ctrl-C"""
 
 
 def results(
@@ -89,7 +89,7 @@ def is_exiting(error: RuntimeError) -> bool:
 
 
 def _next(ended: SimpleQueue[T], stop: threading.Event | None) -> T:
-    """What comes next from a queue."""
+    """Wait for the next item of a queue; raise `CancelledError` once `stop` is set."""
     while True:
         check(stop)
         try:

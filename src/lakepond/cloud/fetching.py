@@ -258,28 +258,28 @@ def fetch_commits(
         raise CloudNotFound(f"{copy.lake.cloud} has no lake; `lakepond push` or `replay.push()` uploads one.")
     with _naming(copy.path):
         keep_description(copy.path, copy.lake, _read(copy.lake, description.NAME, stop))
-        newest = _newest_whole(copy, remote, stop)
+        newest = _newest_intact(copy, remote, stop)
         if number is None or number == newest.number:
             return newest
         if number not in remote.numbers:
             raise CloudNotFound(
                 f"{copy.store.cloud} has no commit {number}; it has {ranges(sorted(remote.numbers))}."
             )
-        return _bring_commit(copy, remote, number, stop)
+        return _fetch_commit(copy, remote, number, stop)
 
 
 def _naming(path: Path, *, creating: bool = False) -> AbstractContextManager[None]:
     return named_errors(path, creating=creating, rest="what was fetched is kept")
 
 
-def _newest_whole(copy: ChainCopy, remote: Remote, stop: threading.Event | None) -> Commit:
+def _newest_intact(copy: ChainCopy, remote: Remote, stop: threading.Event | None) -> Commit:
     """Fetch the newest intact commit; those after it, which are damaged, go to the quarantine."""
     mine = commits.numbers(copy.home / "commits")
     for number in reversed(remote.numbers):
         try:
             if mine and mine[-1] < number:
                 _check_pushed(copy, remote, mine[-1], number, stop)
-            return _bring_commit(copy, remote, number, stop, ahead=bool(mine) and mine[-1] > number)
+            return _fetch_commit(copy, remote, number, stop, ahead=bool(mine) and mine[-1] > number)
         except Skipped:
             continue
         except (LakeCorrupt, CloudCorrupt, CloudNotFound) as error:
@@ -311,7 +311,7 @@ def _check_pushed(
         )
 
 
-def _bring_commit(
+def _fetch_commit(
     copy: ChainCopy, remote: Remote, number: int, stop: threading.Event | None, *, ahead: bool = False
 ) -> Commit:
     """One commit, checked, with the list of its files; `CloudCorrupt` unless all that it names is there.
