@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 S = TypeVar("S")
 T = TypeVar("T")
 LOOK_SECONDS = 0.1
-"""how often `stop` and a Ctrl-C are looked at"""
+"""seconds between checks of `stop`, and for Ctrl-C"""
 
 
 def results(
@@ -25,14 +25,15 @@ def results(
     """Yield `call(item)` for each item, in order, computed on some daemon threads.
 
     Raises the first error of a call, `CancelledError` once `stop` is set. Then no further call is started,
-    and those that run are left to themselves.
+    and those that run are left to themselves. If no thread can be started, as when the interpreter exits, all
+    calls are made in this thread before the first result is yielded.
     """
     items = list(items)
     waiting = deque(enumerate(items))
     ended: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
 
     def work() -> None:
-        while True:
+        while stop is None or not stop.is_set():
             try:
                 at, item = waiting.popleft()
             except IndexError:
@@ -45,13 +46,21 @@ def results(
 
     found: dict[int, T] = {}
     try:
-        for _ in range(min(threads, len(items))):
-            threading.Thread(target=work, name=name, daemon=True).start()
+        for started in range(min(threads, len(items))):
+            try:
+                threading.Thread(target=work, name=name, daemon=True).start()
+            except RuntimeError:  # at interpreter exit, or there are too many threads
+                if not started:
+                    work()
+                break
         for at in range(len(items)):
             while at not in found:
                 each, result, error = _next(ended, stop)
                 if error is not None:
-                    raise error
+                    try:
+                        raise error
+                    finally:
+                        del error  # its traceback names this frame: a cycle would keep what the calls held
                 found[each] = result
             yield found.pop(at)
     finally:
@@ -64,11 +73,25 @@ def run(call: Callable[[], T], name: str, stop: threading.Event | None = None) -
     return result
 
 
+def check(stop: threading.Event | None) -> None:
+    """Raise `CancelledError` once `stop` is set."""
+    if stop is not None and stop.is_set():
+        raise CancelledError("it was closed while it waited for a server.")
+
+
+def is_exiting(error: RuntimeError) -> bool:
+    """Whether no thread or task could be started because the interpreter exits.
+
+    A pool whose threads have ended for that reason only says "after shutdown"; one of lakepond that was
+    closed has another message.
+    """
+    return "shutdown" in str(error)
+
+
 def _next(ended: SimpleQueue[T], stop: threading.Event | None) -> T:
-    """What comes next from a queue."""
+    """Wait for the next item of a queue; raise `CancelledError` once `stop` is set."""
     while True:
-        if stop is not None and stop.is_set():
-            raise CancelledError("it was closed while it waited for a server.")
+        check(stop)
         try:
             return ended.get(timeout=LOOK_SECONDS)
         except Empty:

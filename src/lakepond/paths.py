@@ -12,9 +12,8 @@ def on_disk(path: str | os.PathLike[str]) -> Path:
     """A path on this disk, with `~` expanded. Raises `SpecError` for the URL of a bucket."""
     text = os.fspath(path)
     if url := re.match(r"(gs|s3|az|file|memory|\w+(?=://)):/+", text):  # `Path` joins slashes
-        place = text if "://" in text else f"{url[1]}://{text[url.end() :]}"
-        raise SpecError(
-            f"the path must be on this disk; pass a bucket as cloud={re.sub('//[^/@]*@', '//', place)!r} to "
+        raise SpecError(  # without the URL, which may contain a password or a signature
+            f"the path must be on this disk; pass the bucket as cloud='{url[1]}://bucket/prefix' to "
             "Replay.open, push or pull."
         )
     return Path(os.path.expanduser(text))

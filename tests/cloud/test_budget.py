@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -182,3 +183,30 @@ def test_7_what_no_published_commit_names_never_leaves_the_disk(name, tmp_path, 
         with replay.lake() as there:
             whole(there, 160)
     assert not [file for file in (lake / "segments").iterdir() if not file.name.endswith(".manifest")]
+
+
+def test_an_end_of_a_step_that_left_the_disk_is_committed_though_no_thread_can_be_started(
+    name, tmp_path, monkeypatch
+):
+    """As at interpreter exit, from Python 3.12 on."""
+    lake, cloud = tmp_path / "lake", lp.Cloud(f"memory://{name}")
+    replay = lp.Replay.open(lake, SPEC, capacity=300, cloud=cloud, local_budget="1MB")
+    record(replay, 0, 15)
+    replay.commit()
+    assert replay.push(wait=True).done
+    for file in (lake / "segments").glob("*.steps"):
+        file.unlink()
+    replay.end(0)
+    record(replay, 15, 30)
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name.startswith("lakepond-"):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    replay.close()
+    monkeypatch.undo()
+    with lp.Replay.open(tmp_path / "there", capacity=300, cloud=cloud, pull="all") as replay:
+        assert np.flatnonzero(replay.steps(np.arange(30)).truncated).tolist() == [14]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import os
+import shutil
+import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from small_runs import SPEC, agrees, bytes_of, record, run, whole
 import lakepond as lp
 from lakepond.cloud.fetching import Fetcher
 from lakepond.cloud.layout import commit_name
+from lakepond.cloud.memory import MemoryBucket
 from lakepond.flow.following.cloud_chains import CloudChains
 from lakepond.lake.elsewhere import Elsewhere
 
@@ -288,3 +293,29 @@ def test_a_cached_commit_is_replaced_atomically(name, tmp_path):
             whole(lake, 40)
         assert os.fstat(opened.fileno()).st_nlink == 0  # a reader has either file, never a part of one
     chains.close()
+
+
+@pytest.mark.parametrize("wanted", ["lake.json", "commits/", ".steps"])
+def test_a_pull_that_was_interrupted_is_repeated_in_the_same_process(name, tmp_path, monkeypatch, wanted):
+    """While the server does not answer the first one, whose threads write nothing afterwards."""
+    cloud, path = lp.Cloud(f"memory://{name}"), tmp_path / "b"
+    with lp.Replay.open(tmp_path / "a", SPEC, capacity=100, cloud=cloud) as replay:
+        run(replay, commits=1)
+    get, answers, stalled = MemoryBucket.get, threading.Event(), []
+
+    def stall(self: MemoryBucket, key: str, timeout: float) -> Iterator[bytes]:
+        if wanted in key and not stalled:
+            stalled.append(threading.current_thread())
+            _thread.interrupt_main()
+            assert answers.wait(60)
+        return get(self, key, timeout)
+
+    monkeypatch.setattr(MemoryBucket, "get", stall)
+    with pytest.raises(KeyboardInterrupt):
+        lp.pull(path, cloud)
+    with lp.pull(path, cloud) as lake:
+        whole(lake, 40)
+    shutil.rmtree(path)
+    answers.set()
+    stalled[0].join()
+    assert not path.exists()

@@ -387,7 +387,7 @@ def test_paths(how, tmp_path, monkeypatch):
     for url in ("s3://b/x", Path("s3://b/x")):
         if how not in ("read", "follow") or isinstance(url, Path):
             with pytest.raises(
-                lp.SpecError, match=r"must be on this disk; pass a bucket as cloud='s3://b/x'"
+                lp.SpecError, match=r"must be on this disk; pass the bucket as cloud='s3://bucket/prefix'"
             ):
                 call(url)
     for path in ("file", "file/below") if how in WRITES else ():
@@ -401,6 +401,16 @@ def test_paths(how, tmp_path, monkeypatch):
         call("~/lake")
     assert (tmp_path / "home" / "lake" / "lake.json").exists() == (how in WRITES and how != "pull")
     assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize(
+    "url", ["gs://b/run?sig=SECRET", "gs:/b/run?sig=SECRET", "s3://user:SECRET/w@b/x", "s3:/SECRET@b/x"]
+)
+@pytest.mark.parametrize("of", [str, Path])
+def test_a_secret_in_a_url_is_not_in_the_error(url, of):
+    with pytest.raises(lp.SpecError, match=rf"pass the bucket as cloud='{url[:2]}://bucket/prefix'") as error:
+        lp.Replay.open(of(url), SPEC, 10)
+    assert "SECRET" not in str(error.value)
 
 
 def test_a_folder_that_the_system_does_not_create():

@@ -244,6 +244,33 @@ def test_close_does_not_wait_for_a_stalled_server(machines, bucket, monkeypatch,
         answers.set()
 
 
+@pytest.mark.parametrize("method", ["head", "get"])
+def test_a_late_answer_after_close_leaves_no_cache_behind(machines, bucket, monkeypatch, method):
+    machines[0].record(20)
+    real, stalled, answers = getattr(Counting, method), [], threading.Event()
+    asked = threading.Event()
+
+    def stall(self, name, *timeout):
+        if name.endswith(".steps"):
+            stalled.append(threading.current_thread())
+            asked.set()
+            assert answers.wait(60)
+        return real(self, name, *timeout)
+
+    replay = lp.Replay.follow(URL, 1_000, **QUICK)
+    cache = replay._follower.chains.path
+    monkeypatch.setattr(Counting, method, stall)
+    machines[0].record(5)
+    assert asked.wait(60)
+    assert cache.exists()
+    replay.close()
+    assert not cache.exists()
+    answers.set()
+    for thread in stalled:
+        thread.join()
+    assert not cache.exists()
+
+
 def test_a_process_ends_while_files_are_fetched_from_a_stalled_server():
     """Its follower, and a pull that is interrupted: not even at the end are their threads waited for."""
     done = subprocess.run([sys.executable, "-c", STALLED], capture_output=True, text=True, timeout=60)
@@ -336,6 +363,19 @@ def test_damaged_files_of_a_cache_are_fetched_again(machines, bucket, paused, tm
     with lp.Lake.open(URL, cache=tmp_path / "cache") as lake:
         assert len(lake[np.arange(40)].reward) == 40
     assert bucket.requests["GET segment"] == requests
+
+
+def test_files_that_are_in_a_cache_already_are_not_counted_as_downloads(machines, tmp_path):
+    machines[0].record(20)
+    counted = []
+    for _ in range(2):
+        chains = cloud_chains.CloudChains(URL, tmp_path / "cache")
+        with chains.lake({"": chains.next("", None)}) as lake:
+            lake.verify()
+        counted.append(chains._fetched)
+        chains.close()
+    sizes = [each.st_size for each in segment_files(machines[0].home / "segments").values()]
+    assert counted == [sum(sizes), 0]
 
 
 def test_opening_a_lake_trims_its_cache_under_a_reader(machines, bucket, monkeypatch, tmp_path):

@@ -112,6 +112,22 @@ def test_collectors_never_wait_for_a_learner_that_waits_for_inserts(tmp_path):
     assert both == {(False, False), (False, True), (True, False)}
 
 
+def test_a_position_that_arrives_after_it_was_deleted_is_deleted_again(tmp_path, monkeypatch):
+    position, replace = Position(Store.at(tmp_path), Limits(1, 1.0)), Store.replace
+
+    def late(self: Store, name: str, data: bytes) -> None:
+        position.close()
+        replace(self, name, data)
+        assert list((tmp_path / FOLDER).iterdir())
+
+    monkeypatch.setattr(Store, "replace", late)
+    position.publish()
+    assert not list((tmp_path / FOLDER).iterdir())
+    position._at -= 60
+    position.publish()
+    assert not list((tmp_path / FOLDER).iterdir())
+
+
 def test_collectors_do_not_wait_for_what_was_there_at_the_start(tmp_path, monkeypatch):
     path = tmp_path / "lake"
     writer = Collector(path, 1)

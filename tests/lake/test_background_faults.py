@@ -19,6 +19,7 @@ from lakepond.lake.format.names import segment_files
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.write import maintenance, merge, packing, writer
 from lakepond.lake.write.maintenance import Maintenance
+from lakepond.lake.write.reasons import MOST, Reasons
 
 SPEC = lp.Spec(obs=lp.Field((20, 20), "uint8"))
 
@@ -344,3 +345,11 @@ def test_files_of_deleted_commits_are_deleted_after_an_error(tmp_path, monkeypat
             commit_and_maintain(replay, *range(start, start + 5))
         assert failed
     assert unnamed(path) == set()
+
+
+def test_reasons_of_failures_are_known_up_to_a_limit():
+    reasons = Reasons()
+    for number in range(3 * MOST):
+        assert reasons.is_new(OSError(f"temporary file {number}"))
+        assert not reasons.is_new(OSError(f"temporary file {number}"))
+    assert len(reasons._known) <= MOST

@@ -81,9 +81,8 @@ class Copier:
         self._errors = 0  # failed uploads that were taken into account
         self._files = np.empty(0, FILE)  # of the commits that were planned last
         self._sent = np.empty(0, FILE)  # of other commits: files that were sent and that none there names yet
-        self._arrived: set[str] = (
-            set()
-        )  # files that are there, and that no commit there names as far as known
+        # files that are there, and that no commit there names as far as known
+        self._arrived: set[str] = set()
         self._gone: set[str] = set()  # files that were there once: a `gc`, or two, may be deleting them
         self._left_out: set[int] = set()  # commits that are not sent; reported once
         self._unsendable: str | None = None  # why the newest commit is not sent
@@ -188,10 +187,8 @@ class Copier:
 
     def _list_segments(self) -> Listing:
         """LIST the segments; forgets that files on this disk are there as well if a `gc` has deleted them."""
-        there = [
-            *self._elsewhere.names(),
-            *self._arrived.copy(),
-        ]  # before the LIST, which may lack what arrives during it
+        # before the LIST, which may lack what arrives during it
+        there = [*self._elsewhere.names(), *self._arrived.copy()]
         files = Listing(self.store.scan("segments"))
         gone = [name for name in there if files.get(name) is None and (self._segments.folder / name).exists()]
         if gone:

@@ -56,12 +56,20 @@ TRIES = 3
 class Fetcher:
     """Downloads and verifies segments; concurrent requests for a segment share one download."""
 
-    def __init__(self, copy: ChainCopy, *, durable: bool = True, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        copy: ChainCopy,
+        *,
+        durable: bool = True,
+        stop: threading.Event | None = None,
+        intact: set[Path] | None = None,
+    ) -> None:
         """`durable`: what was fetched survives a power cut; otherwise it is a cache, whose files are checked.
 
-        Once `stop` is set, requests that failed are not repeated.
+        `intact`: collects the files that were fetched or checked.
+        Once `stop` is set, requests that failed are not repeated, and nothing is written: `CancelledError`.
         """
-        self.copy, self._durable, self._stop = copy, durable, stop
+        self.copy, self._durable, self._stop, self._intact = copy, durable, stop, intact
         self.restart_in_child()
         self.segments: Segments | None = None
         """asked to make room before a file is fetched"""
@@ -72,14 +80,16 @@ class Fetcher:
         self._lock = threading.Lock()
         self._busy: dict[str, threading.Lock] = {}
 
-    def __call__(self, name: str) -> None:
-        """Have this segment here."""
+    def __call__(self, name: str) -> int:
+        """Have this segment here; returns how many bytes were downloaded."""
         with self._lock:
             mine = self._busy.setdefault(name, threading.Lock())
         with mine:
             try:
-                if not self._is_here(name):
-                    self._download(name)
+                size = 0 if self._is_here(name) else self._download(name)
+                if self._intact is not None:
+                    self._intact.add(self.copy.file(name))
+                return size
             finally:
                 with self._lock:  # a follower fetches files for weeks
                     self._busy.pop(name, None)
@@ -102,7 +112,7 @@ class Fetcher:
         log.warning("%s, a file of a cache, is damaged; it is fetched again", file)
         return False
 
-    def _download(self, name: str) -> None:
+    def _download(self, name: str) -> int:
         store = self.copy.place(name)
         cloud = store.cloud
         again = partial(patiently, for_seconds=cloud.patience, cap=cloud.retry_cap, stop=self._stop)
@@ -116,7 +126,7 @@ class Fetcher:
         for _ in range(TRIES):
             try:
                 again(lambda: self._fetch(name, found.size))
-                return
+                return found.size
             except CloudCorrupt as error:
                 wrong = error
                 log.warning("%s", error)
@@ -127,6 +137,7 @@ class Fetcher:
 
         def fill(file: Any) -> None:
             for piece in checked(store, name, size):
+                background.check(self._stop)
                 view = memoryview(piece)
                 while view:
                     view = view[file.write(view) :]
@@ -134,6 +145,7 @@ class Fetcher:
                 os.fsync(file.fileno())
 
         check_folders(folder)
+        background.check(self._stop)  # the cache of a follower that was closed is gone
         with _naming(self.copy.path, creating=True):
             make_folders(folder)
             write_atomic(folder, fill, lambda _: name, sync=self._durable)
@@ -160,14 +172,16 @@ def check_content(store: Store, name: str, size: int) -> None:
 class CloudSegments:
     """The manifests of a lake in the cloud, or on this disk if they are there."""
 
-    def __init__(self, store: Store, path: Path | None = None) -> None:
+    def __init__(self, store: Store, path: Path | None = None, stop: threading.Event | None = None) -> None:
+        """`path`: of the chain on this disk. Once `stop` is set, reads raise `CancelledError`."""
         self._store, self._folder = store, None if path is None else path / "segments"
+        self._stop = stop
 
     def data(self, name: str, most: int) -> bytes:
         """The bytes of a manifest; `CloudNotFound` if it does not exist."""
         if self._folder is not None and (self._folder / name).is_file():
             return (self._folder / name).read_bytes()[: most + 1]
-        return _read(self._store, f"segments/{name}")[: most + 1]
+        return _read(self._store, f"segments/{name}", self._stop)[: most + 1]
 
 
 @dataclass(frozen=True)
@@ -179,7 +193,7 @@ class Remote:
     """of all its commits, intact or not, and of its skips, oldest first"""
 
 
-def look(store: Store, lake: Store | None = None) -> Remote | None:
+def look(store: Store, lake: Store | None = None, stop: threading.Event | None = None) -> Remote | None:
     """Return the chain at a location, or None without a lake. Fails fast if the server does not answer.
 
     lake: the location of the lake, if the chain is that of a named writer.
@@ -191,7 +205,7 @@ def look(store: Store, lake: Store | None = None) -> Remote | None:
             return None
         return Remote({**listed, **store.list("segments"), **store.list(LEASES)}, commit_numbers(listed))
 
-    return patiently(ask, for_seconds=1.0, cap=store.cloud.retry_cap)
+    return patiently(ask, for_seconds=1.0, cap=store.cloud.retry_cap, stop=stop)
 
 
 def read_description(lake: Store) -> bytes | None:
@@ -218,40 +232,54 @@ def keep_description(path: Path, lake: Store, data: bytes) -> None:
             write_bytes(path, description.NAME, data)
 
 
-def fetch_commits(copy: ChainCopy, number: int | None = None, remote: Remote | None = None) -> Commit:
-    """Download `lake.json`, the newest intact commit of a chain and the requested one; return the latter."""
-    remote = remote if remote is not None else look(copy.store, copy.lake)
-    if remote is None:
-        raise CloudNotFound(f"{copy.lake.cloud} has no lake; `lakepond push` or `replay.push()` uploads one.")
+def locked(copy: ChainCopy) -> WriterLock:
+    """Lock the folders of a chain, which are created if they do not exist, for `fetch_commits`."""
     folders = [copy.home / "segments", copy.home / "commits", copy.path / FOLDER, copy.home / "quarantine"]
     check_folders(*folders)
     with _naming(copy.path, creating=True):
         for folder in (copy.path, *folders[:3]):
             make_folders(folder)
-    with _naming(copy.path), WriterLock(copy.home / "lock"):
-        keep_description(copy.path, copy.lake, _read(copy.lake, description.NAME))
-        newest = _newest_whole(copy, remote)
+    with _naming(copy.path):
+        return WriterLock(copy.home / "lock")
+
+
+def fetch_commits(
+    copy: ChainCopy,
+    number: int | None = None,
+    remote: Remote | None = None,
+    stop: threading.Event | None = None,
+) -> Commit:
+    """Download `lake.json`, the newest intact commit of a chain and the requested one; return the latter.
+
+    The caller has `locked` the chain. `CancelledError` once `stop` is set: nothing is written then.
+    """
+    remote = remote if remote is not None else look(copy.store, copy.lake, stop)
+    if remote is None:
+        raise CloudNotFound(f"{copy.lake.cloud} has no lake; `lakepond push` or `replay.push()` uploads one.")
+    with _naming(copy.path):
+        keep_description(copy.path, copy.lake, _read(copy.lake, description.NAME, stop))
+        newest = _newest_intact(copy, remote, stop)
         if number is None or number == newest.number:
             return newest
         if number not in remote.numbers:
             raise CloudNotFound(
                 f"{copy.store.cloud} has no commit {number}; it has {ranges(sorted(remote.numbers))}."
             )
-        return _bring_commit(copy, remote, number)
+        return _fetch_commit(copy, remote, number, stop)
 
 
 def _naming(path: Path, *, creating: bool = False) -> AbstractContextManager[None]:
     return named_errors(path, creating=creating, rest="what was fetched is kept")
 
 
-def _newest_whole(copy: ChainCopy, remote: Remote) -> Commit:
+def _newest_intact(copy: ChainCopy, remote: Remote, stop: threading.Event | None) -> Commit:
     """Fetch the newest intact commit; those after it, which are damaged, go to the quarantine."""
     mine = commits.numbers(copy.home / "commits")
     for number in reversed(remote.numbers):
         try:
             if mine and mine[-1] < number:
-                _check_pushed(copy, remote, mine[-1], number)
-            return _bring_commit(copy, remote, number, ahead=bool(mine) and mine[-1] > number)
+                _check_pushed(copy, remote, mine[-1], number, stop)
+            return _fetch_commit(copy, remote, number, stop, ahead=bool(mine) and mine[-1] > number)
         except Skipped:
             continue
         except (LakeCorrupt, CloudCorrupt, CloudNotFound) as error:
@@ -263,14 +291,16 @@ class Skipped(Exception):
     """The slot of a number is a skip: no commit has that number."""
 
 
-def _check_pushed(copy: ChainCopy, remote: Remote, here: int, newest: int) -> None:
+def _check_pushed(
+    copy: ChainCopy, remote: Remote, here: int, newest: int, stop: threading.Event | None
+) -> None:
     """Raise `CloudConflict` if the newest commit on this disk was never in the cloud, which has a newer one.
 
     One that was there with all its files, and is not any more, was deleted by a `gc`.
     """
     data = (copy.home / "commits" / commits.file_name(here)).read_bytes()
     if here in remote.numbers:
-        pushed = data == _read(copy.store, commit_name(here))
+        pushed = data == _read(copy.store, commit_name(here), stop)
     else:
         pushed = copy.was_there(here, data)
     if not pushed:
@@ -281,13 +311,15 @@ def _check_pushed(copy: ChainCopy, remote: Remote, here: int, newest: int) -> No
         )
 
 
-def _bring_commit(copy: ChainCopy, remote: Remote, number: int, *, ahead: bool = False) -> Commit:
+def _fetch_commit(
+    copy: ChainCopy, remote: Remote, number: int, stop: threading.Event | None, *, ahead: bool = False
+) -> Commit:
     """One commit, checked, with the list of its files; `CloudCorrupt` unless all that it names is there.
 
     `ahead`: this disk has a newer commit, which continues this one only if it is known here.
     """
     store, name = copy.store, commits.file_name(number)
-    data = _read(store, commit_name(number))
+    data = _read(store, commit_name(number), stop)
     file = copy.home / "commits" / name
     if file.exists():
         _check_same(copy, number, data)
@@ -295,7 +327,7 @@ def _bring_commit(copy: ChainCopy, remote: Remote, number: int, *, ahead: bool =
         commit = parse_slot(data, number)
         if isinstance(commit, Skip):
             raise Skipped
-        files = dict(Catalog(commit, CloudSegments(store, copy.home)).files())
+        files = dict(Catalog(commit, CloudSegments(store, copy.home, stop)).files())
         for segment, size in files.items():
             shared = is_shared(segment)
             found = (
@@ -305,6 +337,7 @@ def _bring_commit(copy: ChainCopy, remote: Remote, number: int, *, ahead: bool =
                 raise CloudCorrupt(
                     f"{store.cloud} does not have {segment} of {size:,} bytes, which it names."
                 )
+        background.check(stop)
     except (LakeCorrupt, CloudCorrupt):
         if not file.exists():  # kept, so that its number is not given again
             with _naming(copy.path, creating=True):
@@ -376,6 +409,9 @@ def _same_lake(mine: bytes, theirs: bytes) -> bool:
         return False
 
 
-def _read(store: Store, name: str) -> bytes:
-    """A small file of the cloud; a server that stops answering is waited for."""
-    return patiently(lambda: store.read(name), for_seconds=store.cloud.patience, cap=store.cloud.retry_cap)
+def _read(store: Store, name: str, stop: threading.Event | None) -> bytes:
+    """A small file of the cloud; a server that stops answering is waited for, until `stop` is set."""
+    cloud = store.cloud
+    data = patiently(lambda: store.read(name), for_seconds=cloud.patience, cap=cloud.retry_cap, stop=stop)
+    background.check(stop)
+    return data

@@ -34,7 +34,7 @@ class LocalBucket:
     def put(self, name: str, data: bytes, *, create: bool, timeout: float) -> str | None:
         """Store bytes, synced."""
         with self._blaming(name):
-            target = self._target(name)
+            target = self._prepare(name)
             try:
                 write_bytes(target.parent, target.name, data, existing="refuse" if create else "replace")
             except FileExistsError:
@@ -44,10 +44,10 @@ class LocalBucket:
     def put_file(self, name: str, path: Path, timeout: float) -> None:
         """Store a file, synced."""
         with self._blaming(name):
-            write_path(self._target(name), partial(_copy, path))
+            write_path(self._prepare(name), partial(_copy, path))
 
-    def _target(self, name: str) -> Path:
-        """The path of a file, in a folder that exists and has no files of uploads that were killed."""
+    def _prepare(self, name: str) -> Path:
+        """Create a file's folder and delete files of uploads that were killed there; return its path."""
         target = self._folder / name
         make_folders(target.parent)
         if target.parent not in self._cleaned:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from lakepond import background
 from lakepond.cloud.chains import ChainCopy
 from lakepond.cloud.copying import Copier
 from lakepond.cloud.pace import Backoff
@@ -76,9 +77,9 @@ class Pusher:
                     thread.start()  # may fail; the next push tries again
                     self._thread = thread
                 except RuntimeError as error:
-                    exiting = str(error)
-                    if "interpreter shutdown" not in exiting:
+                    if not background.is_exiting(error):
                         raise
+                    exiting = str(error)
             if self._asked == self._served:
                 self._asked_at = time.monotonic()
             self._asked += 1

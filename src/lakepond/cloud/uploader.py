@@ -75,7 +75,12 @@ class Uploader:
             while len(self._threads) < min(self._cloud.workers, len(self._waiting) + len(self._active)):
                 name = f"lakepond-upload-{len(self._threads)}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:
+                    if not self._threads:
+                        raise
+                    break
                 self._threads.append(thread)
             self._change.notify_all()
 

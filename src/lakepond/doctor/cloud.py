@@ -22,9 +22,8 @@ def credentials(environment: Mapping[str, str]) -> Finding:
     if named:
         if not os.access(named, os.R_OK):
             step = "set GOOGLE_APPLICATION_CREDENTIALS to a key file that exists and is readable."
-            file = (
-                named if os.path.exists(named) else "in GOOGLE_APPLICATION_CREDENTIALS"
-            )  # or the key itself
+            # without its value if it is not a path: it may be the key itself
+            file = named if os.path.exists(named) else "in GOOGLE_APPLICATION_CREDENTIALS"
             return Finding("credentials", "fail", f"the Google key file {file} cannot be read", step)
         found.append("Google (key file)")
     if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 from lakepond import background
 from lakepond.cloud.chains import ChainCopy, chain_names
-from lakepond.cloud.fetching import Fetcher, commit_of, fetch_commits, fetch_segments
+from lakepond.cloud.fetching import Fetcher, commit_of, fetch_commits, fetch_segments, locked
 from lakepond.cloud.leases import Lease
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
@@ -43,30 +46,13 @@ def pull(path: str | Path, cloud: str | Cloud, *, commit: int | None = None, laz
             "or read one commit of a writer by Lake.open(url, commit, writer=...)."
         )
     copies = [ChainCopy(path, store, chain) for chain in chains]
-    heads: dict[str, Commit] = {}
-    errors: list[CloudNotFound] = []
-    fetchers = {copy.writer: Fetcher(copy) for copy in copies}
-
-    def fetch(copy: ChainCopy) -> Commit | CloudNotFound:
-        try:
-            return _fetch(copy, commit)
-        except CloudNotFound as error:
-            return error
-
-    for copy, found in zip(
-        copies, background.results(fetch, copies, cloud.workers, "lakepond-pull"), strict=True
-    ):
-        if isinstance(found, Commit):
-            heads[copy.writer] = found
-            continue
-        errors.append(found)
-        if len(copies) > 1:
-            log.warning("%s: skipping a writer: %s", cloud, found)
-    if not heads:
-        raise errors[0]
-    for copy in copies:
-        if copy.writer in heads and not lazy:
-            fetch_segments(copy, heads[copy.writer], fetchers[copy.writer])
+    stop = threading.Event()
+    fetchers = {copy.writer: Fetcher(copy, stop=stop) for copy in copies}
+    heads = _heads(copies, commit, cloud, stop)
+    with _stopping(stop):
+        for copy in copies:
+            if copy.writer in heads and not lazy:
+                fetch_segments(copy, heads[copy.writer], fetchers[copy.writer])
     segments = {copy.writer: _segments(copy, fetchers[copy.writer]) for copy in copies}
     return Lake(path, description.read(path), heads, segments)
 
@@ -77,13 +63,53 @@ def lazy_segments(path: Path, url: str, writer: str) -> Segments:
     return _segments(copy, Fetcher(copy))
 
 
-def _fetch(copy: ChainCopy, commit: int | None) -> Commit:
-    """The newest intact commit of a chain, or the one with that number; this disk's own are not pulled."""
-    if copy.writer != copy.chain:
-        mine = newest_intact(copy.path, copy.writer) if commit is None else commit_of(copy, commit)
-        if mine is not None:
-            return mine
-    return fetch_commits(copy, commit)
+def _heads(
+    copies: list[ChainCopy], commit: int | None, cloud: Cloud, stop: threading.Event
+) -> dict[str, Commit]:
+    """The newest intact commit of each chain, or the one with that number, fetched and stored.
+
+    A writer's own chain is not pulled to its disk.
+    """
+    own: dict[str, Commit] = {}
+    for copy in copies:
+        if copy.writer != copy.chain:
+            mine = newest_intact(copy.path, copy.writer) if commit is None else commit_of(copy, commit)
+            if mine is not None:
+                own[copy.chain] = mine
+
+    def fetch(copy: ChainCopy) -> Commit | CloudNotFound:
+        try:
+            return own.get(copy.chain) or fetch_commits(copy, commit, stop=stop)
+        except CloudNotFound as error:
+            return error
+
+    heads: dict[str, Commit] = {}
+    errors: list[CloudNotFound] = []
+    with ExitStack() as locks, _stopping(stop):  # here: threads that are left to themselves keep no lock
+        for copy in copies:
+            if copy.chain not in own:
+                locks.enter_context(locked(copy))
+        fetched = background.results(fetch, copies, cloud.workers, "lakepond-pull")
+        for copy, found in zip(copies, fetched, strict=True):
+            if isinstance(found, Commit):
+                heads[copy.writer] = found
+                continue
+            errors.append(found)
+            if len(copies) > 1:
+                log.warning("%s: skipping a writer: %s", cloud, found)
+    if not heads:
+        raise errors[0]
+    return heads
+
+
+@contextmanager
+def _stopping(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` at an error or Ctrl-C, for threads that wait for the server."""
+    try:
+        yield
+    except BaseException:
+        stop.set()
+        raise
 
 
 def _segments(copy: ChainCopy, fetcher: Fetcher) -> Segments:

@@ -17,6 +17,7 @@ from lakepond.cloud.fetching import (
     fetch_commits,
     fetch_segments,
     keep_description,
+    locked,
     look,
     read_description,
 )
@@ -123,7 +124,8 @@ class CloudCopy:
         if not remote.numbers and not here:  # named writers have created it
             keep_description(self.path, self.store, self.store.read(description.NAME))
         elif remote.numbers:
-            chosen = fetch_commits(self._copy, commit, remote)
+            with locked(self._copy):
+                chosen = fetch_commits(self._copy, commit, remote)
             if pull == "all":
                 fetch_segments(self._copy, chosen, self._fetcher)
 

@@ -232,7 +232,7 @@ class Segments:
         lake: Path,
         writer: str = "",
         *,
-        fetch: Callable[[str], None] | None = None,
+        fetch: Callable[[str], object] | None = None,
         budget: int | None = None,
         safe: Elsewhere | None = None,
         pin: Callable[[Commit, frozenset[str]], Callable[[float], None]] | None = None,
@@ -240,7 +240,7 @@ class Segments:
         commit: Callable[[int], Commit] | None = None,
         numbers: Callable[[], list[int]] | None = None,
         stop: threading.Event | None = None,
-        intact: set[Path] | None = None,
+        intact: Container[Path] | None = None,
     ) -> None:
         """`fetch` fetches a file. `budget`: bytes on this disk; files that are `safe` elsewhere are deleted.
 
@@ -331,11 +331,9 @@ class Segments:
         if len(missing) > 1:
             self._fetch_all(self._fetch, missing)
 
-    def _fetch_all(self, fetch: Callable[[str], None], names: list[str]) -> None:
+    def _fetch_all(self, fetch: Callable[[str], object], names: list[str]) -> None:
         for _ in background.results(fetch, names, FETCHED_AT_A_TIME, "lakepond-fetch", self._stop):
             pass
-        if self._intact is not None:
-            self._intact.update(map(self.place, names))
 
     def hold(self, name: str) -> Path:
         """Where a file is, fetched if it has to be; it stays until it is released."""

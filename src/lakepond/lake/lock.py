@@ -97,8 +97,6 @@ class WriterLock(FileLock):
     """At most one process, and one object in it, writes a lake under one name."""
 
     def __init__(self, path: Path) -> None:
-        place = path.resolve()
-        here = any(lock.path.resolve() == place and lock.descriptor >= 0 for lock in list(_open_locks))
         try:
             super().__init__(path, create=True)
         except OSError as error:
@@ -117,6 +115,8 @@ class WriterLock(FileLock):
             self.close()
             if not isinstance(error, OSError) or error.errno not in BUSY:
                 raise
+            place = path.resolve()
+            here = any(lock.path.resolve() == place and lock.descriptor >= 0 for lock in list(_open_locks))
             who = "this process already" if here else "another process"
             raise LakeLocked(
                 f"{path.parent} is being written by {who}; close that with replay.close(), or only "

@@ -315,7 +315,8 @@ class CloudChains:
         self.store.delete(f"{snapshots.FOLDER}/{name}")
 
     def close(self) -> None:
-        """Delete a temporary cache."""
+        """Stop downloads, and delete a temporary cache."""
+        self.stop.set()
         self._remove()
 
     def _store(self, chain: str) -> Store:
@@ -328,14 +329,15 @@ class CloudChains:
         with self._lock:
             if chain not in self._fetchers:
                 self._fetchers[chain] = Fetcher(
-                    ChainCopy(self.path, self.store, chain), durable=False, stop=self.stop
+                    ChainCopy(self.path, self.store, chain),
+                    durable=False,
+                    stop=self.stop,
+                    intact=None if self._temporary else self._intact,
                 )
             fetcher = self._fetchers[chain]
 
         def fetch(name: str) -> None:
-            fetcher(name)
-            with suppress(OSError):
-                self._fetched += fetcher.copy.file(name).stat().st_size
+            self._fetched += fetcher(name)
             if self._temporary:
                 self._trim()
 

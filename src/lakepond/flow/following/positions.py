@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,13 +41,15 @@ class Position:
         self._name = f"{FOLDER}/{os.urandom(8).hex()}.json"
         self._count, self._at, self._logged = 0, -PUBLISH_SECONDS, False
         self._before = (0, 0)
+        self._closed = threading.Event()
 
     def publish(self) -> None:
         """Replace the object, if it is time to; an error is logged once.
 
-        First called when the steps that were in the lake at the start were read.
+        First called when the steps that were in the lake at the start were read. After `close`, which may be
+        called meanwhile by another thread, no object is left.
         """
-        if time.monotonic() - self._at < PUBLISH_SECONDS:
+        if self._closed.is_set() or time.monotonic() - self._at < PUBLISH_SECONDS:
             return
         limits = self._limits
         if not self._count:  # what was there at the start is not for collectors to wait for
@@ -66,6 +69,8 @@ class Position:
                     self._store.cloud,
                     error,
                 )
+        if self._closed.is_set():  # after the request: what `close` has deleted may have come back
+            self._delete()
 
     def _delete_old(self) -> None:
         for name, each in self._store.list(FOLDER).items():
@@ -73,10 +78,14 @@ class Position:
                 self._store.delete(name)
 
     def close(self) -> None:
-        """Delete the object."""
+        """Delete the object. A request of `publish` is not waited for: that deletes the object again."""
+        self._closed.set()
         if self._count:
-            with suppress(CloudError, OSError):  # it is ignored after a minute
-                self._store.delete(self._name)
+            self._delete()
+
+    def _delete(self) -> None:
+        with suppress(CloudError, OSError):  # it is ignored after a minute
+            self._store.delete(self._name)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
+from lakepond import background
 from lakepond.errors import LakepondError
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format.commits import Commit
@@ -73,7 +74,7 @@ class Maintenance:
             try:
                 self._work = self._pool.submit(self._maintain)  # may fail to start its thread; then next time
             except RuntimeError as error:
-                if "shutdown" not in str(error):
+                if not background.is_exiting(error):
                     raise
                 return  # the next writer does it
             self._busy = True

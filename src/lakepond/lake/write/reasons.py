@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+MOST = 100
+"""reasons that are known at a time: messages may contain a number that differs each time"""
+
 
 class Reasons:
-    """The reasons of the failures since the last success."""
+    """The reasons of the failures since the last success, and at most `MOST`: then all are forgotten."""
 
     def __init__(self) -> None:
         self._known: set[tuple[type[BaseException], int | str]] = set()
@@ -18,6 +21,8 @@ class Reasons:
         reason = (type(error), str(error) if code is None else code)
         if reason in self._known:
             return False
+        if len(self._known) >= MOST:
+            self._known.clear()
         self._known.add(reason)
         return True
 
