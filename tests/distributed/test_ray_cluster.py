@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -231,6 +232,22 @@ def test_steps_of_workers_on_several_machines_need_a_bucket():
         check_shared(on("10.0.0.1", "10.0.0.2"), None, "--push-to")
     assert str(error.value) == refused
     assert refused in (Path(__file__).parents[2] / "docs" / "howto" / "ray.md").read_text()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+def test_a_node_that_leaves_the_cluster_while_it_is_asked_is_skipped(caplog, monkeypatch, seconds):
+    from ray import exceptions
+
+    nodes = [{"NodeID": digit * 56, "NodeManagerAddress": f"10.0.0.{digit}", "Alive": True} for digit in "78"]
+    ray, until = MagicMock(exceptions=exceptions), time.monotonic() + seconds  # when Ray notices it
+    ray.nodes = lambda: [nodes[0] | {"Alive": time.monotonic() < until}, nodes[1]]
+    ray.get.side_effect = [exceptions.WorkerCrashedError(), ray_cluster.__version__]
+    ray_cluster._check_lakepond(ray, nodes)
+    assert "node 10.0.0.7 has left the Ray cluster" in caplog.text
+    monkeypatch.setattr(ray_cluster, "LEAVE_SECONDS", 0.2)
+    ray.get.side_effect = exceptions.WorkerCrashedError()
+    with pytest.raises(ClusterError, match=r"node 10\.0\.0\.8 of the Ray cluster cannot import lakepond"):
+        ray_cluster._check_lakepond(ray, nodes)
 
 
 def test_a_node_without_free_memory():

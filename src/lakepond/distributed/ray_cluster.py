@@ -44,6 +44,8 @@ HEAD_SECONDS, PROBE_SECONDS = 20.0, 2.0
 """how long the head of the cluster may not answer, and how often it is asked"""
 CHECK_SECONDS = 300.0
 """how long a node may take to start a process that reports its versions"""
+LEAVE_SECONDS = 20.0
+"""how long Ray may take to notice that a node is gone"""
 REACH_SECONDS = 20.0
 """how long a node asks a bucket that does not answer"""
 
@@ -382,7 +384,10 @@ def _check_bucket(ray: ModuleType, nodes: list[dict[str, Any]], url: str) -> Non
 def _ask_each(
     ray: ModuleType, nodes: list[dict[str, Any]], function: Callable[..., Any], *args: Any
 ) -> Iterator[tuple[str, Any]]:
-    """What a function returns in a process of each node, with the address of the node."""
+    """What a function returns in a process of each node, with the address of the node.
+
+    A node that leaves the cluster before it has answered is skipped, with a warning.
+    """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ask = ray.remote(num_cpus=0, max_retries=0)(function)
@@ -390,8 +395,9 @@ def _ask_each(
     for node in nodes:
         strategy = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
         answer = ask.options(scheduling_strategy=strategy).remote(*args)
-        asked[answer] = node["NodeManagerAddress"]
-    for answer, where in asked.items():
+        asked[answer] = node
+    for answer, node in asked.items():
+        where = node["NodeManagerAddress"]
         try:
             yield where, ray.get(answer, timeout=CHECK_SECONDS)
         except ray.exceptions.GetTimeoutError as error:
@@ -405,10 +411,23 @@ def _ask_each(
                 "or use another node."
             ) from error
         except ray.exceptions.RayError as error:
+            if not isinstance(error, ray.exceptions.RayTaskError) and _has_left(ray, node["NodeID"]):
+                log.warning("node %s has left the Ray cluster", where)
+                continue
             raise ClusterError(
                 f"node {where} of the Ray cluster cannot import lakepond {__version__} ({one_line(error)}); "
                 "install it on every node."
             ) from error
+
+
+def _has_left(ray: ModuleType, node_id: str) -> bool:
+    """Whether a node is not in the cluster any more, or is not within the seconds that Ray takes to notice."""
+    until = time.monotonic() + LEAVE_SECONDS
+    while any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes()):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def _version() -> str:
