@@ -391,12 +391,11 @@ def _ask_each(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ask = ray.remote(num_cpus=0, max_retries=0)(function)
-    asked = {}
+    asked = []
     for node in nodes:
         strategy = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
-        answer = ask.options(scheduling_strategy=strategy).remote(*args)
-        asked[answer] = node
-    for answer, node in asked.items():
+        asked.append((node, ask.options(scheduling_strategy=strategy).remote(*args)))
+    for node, answer in asked:
         where = node["NodeManagerAddress"]
         try:
             yield where, ray.get(answer, timeout=CHECK_SECONDS)
@@ -421,7 +420,7 @@ def _ask_each(
 
 
 def _has_left(ray: ModuleType, node_id: str) -> bool:
-    """Whether a node is not in the cluster any more, or is not within the seconds that Ray takes to notice."""
+    """Whether a node is no longer in the cluster; waits for as long as Ray may take to notice."""
     until = time.monotonic() + LEAVE_SECONDS
     while any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes()):
         if time.monotonic() > until:
