@@ -37,7 +37,7 @@ def drill(scratch: Path, chance: random.Random, *, faults: int) -> Outcome:
     """One run with that many faults, each after a generation since the last."""
     outcome = Outcome(DRILL, "train erl on Ray workers")
     one, here = scratch / "one", scratch / "here"
-    sizes = SIZES | {"generations": faults + 4}
+    sizes = SIZES | {"generations": 2 * faults + 4}  # some generations pass while something starts again
     training.train_here("erl", one, "--seed", "0", **sizes)
     (scratch / "server").mkdir()
     server = servers.Seaweed(scratch / "server")
@@ -56,6 +56,7 @@ def drill(scratch: Path, chance: random.Random, *, faults: int) -> Outcome:
         server.kill()
     outcome.notes["longest seconds without a generation"] = longest
     with outcome.attempt("the end"):
+        assert outcome.tried > faults, f"{outcome.tried - 1} faults, the run was too short"
         assert longest <= LONGEST_SECONDS, f"{longest} s without a generation"
         assert training.differences(training.fingerprint(here), training.fingerprint(one)) == []
         with Lake.open(here / "lake") as lake:
