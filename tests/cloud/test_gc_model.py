@@ -13,9 +13,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from greenlet import getcurrent, greenlet
@@ -128,13 +128,34 @@ def inline_results(call: Callable, items: Iterable, *_: object) -> Iterator:
     return map(call, list(items))
 
 
+class InlineCondition(nullcontext):
+    """A condition that nobody notifies: waiting for it takes its time on the simulated clock."""
+
+    def __init__(self, sleep: Callable[[float], None]) -> None:
+        super().__init__()
+        self._sleep = sleep
+
+    def notify_all(self) -> None:
+        pass
+
+    def wait_for(self, is_met: Callable[[], bool], seconds: float) -> bool:
+        self._sleep(seconds)
+        return is_met()
+
+
 class InlineLease(leases.Lease):
     """A lease without a thread; `renew` is called by the reader."""
 
+    sleep: ClassVar[Callable[[float], None]]
+    """of the simulation"""
     made: ClassVar[dict[greenlet, list[InlineLease]]] = {}
     """those of each reader"""
     before: ClassVar[Callable[[Store], None]]
     """called before the first request of each"""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._change = InlineCondition(type(self).sleep)
 
     def pin(self, commit, names):
         self._asked += 1
@@ -421,6 +442,7 @@ def install(world: World, monkeypatch) -> None:
         monkeypatch.setattr(module, "Lease", InlineLease)
     monkeypatch.setattr(background, "results", inline_results)
     InlineLease.made.clear()
+    InlineLease.sleep = world.sim.sleep
     InlineLease.before = world.until_deleting
 
 
