@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lakepond import background
 from lakepond.cloud.chains import ChainCopy, chain_names
-from lakepond.cloud.fetching import Fetcher, commit_of, fetch_commits, fetch_segments, locked
+from lakepond.cloud.fetching import Fetcher, Remote, commit_of, fetch_commits, fetch_segments, locked, look
 from lakepond.cloud.leases import Lease
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
@@ -77,17 +77,28 @@ def _heads(
             if mine is not None:
                 own[copy.chain] = mine
 
+    pulled = [copy for copy in copies if copy.chain not in own]
+    remotes: dict[str, Remote | None] = {}
+
+    def ask(copy: ChainCopy) -> Remote | None:
+        try:
+            return look(copy.store, copy.lake, stop)
+        except CloudNotFound:
+            return None  # `fetch_commits` raises it again
+
     def fetch(copy: ChainCopy) -> Commit | CloudNotFound:
         try:
-            return own.get(copy.chain) or fetch_commits(copy, commit, stop=stop)
+            return own.get(copy.chain) or fetch_commits(copy, commit, remotes[copy.chain], stop)
         except CloudNotFound as error:
             return error
 
     heads: dict[str, Commit] = {}
     errors: list[CloudNotFound] = []
     with ExitStack() as locks, _stopping(stop):  # here: threads that are left to themselves keep no lock
-        for copy in copies:
-            if copy.chain not in own:
+        asked = background.results(ask, pulled, cloud.workers, "lakepond-pull")
+        for copy, remote in zip(pulled, asked, strict=True):
+            remotes[copy.chain] = remote
+            if remote is not None:  # or nothing is written here
                 locks.enter_context(locked(copy))
         fetched = background.results(fetch, copies, cloud.workers, "lakepond-pull")
         for copy, found in zip(copies, fetched, strict=True):
