@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,3 +130,28 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     """Leave the cluster after the last test of this folder: others know nothing of Ray."""
     if nextitem is None or nextitem.path.parent != Path(__file__).parent:
         CONNECTION.close()
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/bucket"
+
+
+@pytest.fixture
+def collectors(tmp_path: Path, bucket: str) -> Callable[..., Any]:
+    """Starts collectors with two environments each, which commit every 0.2 s."""
+
+    def start(**how: Any) -> Any:
+        import worlds
+        from lakepond.distributed import Collectors
+
+        how = {"num": 3, "envs_per_collector": 2, "folder": tmp_path / "disks", **how}
+        return Collectors(
+            how.pop("make_env", worlds.Counting),
+            how.pop("make_policy", worlds.Constant),
+            lake=how.pop("lake", bucket),
+            commit_every="0.2s",
+            **how,
+        )
+
+    return start

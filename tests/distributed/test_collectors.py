@@ -11,32 +11,15 @@ import numpy as np
 import pytest
 
 import lakepond as lp
-from lakepond.distributed import Collectors
-from worlds import Constant, Counting, Sees, all_obs, all_of, each_once, wait_until
+from worlds import Sees, all_obs, all_of, each_once, wait_until
 
 QUICK = {"poll_every": "0.05s", "discover_every": "0.2s"}
 
 
 @pytest.fixture
-def bucket(tmp_path):
-    return f"file://{tmp_path}/bucket"
-
-
-@pytest.fixture
-def start(connected, tmp_path, bucket):
-    """Collectors with two environments each, which commit every 0.2 s."""
-
-    def start(**how):
-        how = {"num": 3, "envs_per_collector": 2, "folder": tmp_path / "disks", **how}
-        return Collectors(
-            how.pop("make_env", Counting),
-            how.pop("make_policy", Constant),
-            lake=how.pop("lake", bucket),
-            commit_every="0.2s",
-            **how,
-        )
-
-    return start
+def start(connected, collectors):
+    """Starts collectors on this cluster."""
+    return collectors
 
 
 def everything(bucket, tmp_path) -> np.ndarray:

@@ -8,31 +8,14 @@ from contextlib import suppress
 import pytest
 
 import lakepond as lp
-from lakepond.distributed import Collectors
 from lakepond.errors import ClusterError
-from worlds import Constant, Counting, wait_until
+from worlds import Counting, wait_until
 
 
 @pytest.fixture
-def bucket(tmp_path):
-    return f"file://{tmp_path}/bucket"
-
-
-@pytest.fixture
-def start(local, tmp_path, bucket):
-    """Collectors with two environments each, which commit every 0.2 s."""
-
-    def start(**how):
-        how = {"num": 3, "envs_per_collector": 2, "folder": tmp_path / "disks", **how}
-        return Collectors(
-            how.pop("make_env", Counting),
-            how.pop("make_policy", Constant),
-            lake=how.pop("lake", bucket),
-            commit_every="0.2s",
-            **how,
-        )
-
-    return start
+def start(local, collectors):
+    """Starts collectors on this Ray."""
+    return collectors
 
 
 def test_collectors_wait_for_a_slow_learner_and_not_for_a_dead_one(start, bucket, monkeypatch):
