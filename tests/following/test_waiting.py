@@ -193,12 +193,13 @@ def test_a_writer_that_cannot_be_read_is_reported_and_tried_again(tmp_path, capl
         folder = path / "writers" / "collector-2" / "commits"
         folder.rename(folder.with_name("away"))
         good.record(10)
-        wait_until(lambda: len(replay) == 15 and replay.lag()["collector-2"].error is not None)
-        assert "was deleted or replaced" in replay.lag()["collector-2"].error
+        wait_until(lambda: len(replay) == 15)
+        wait_until(lambda: "was deleted or replaced" in str(replay.lag()["collector-2"].error))
         assert replay.stats().background_failures > 0
         with pytest.raises(lp.SampleTimeout, match=r"collector-2 could not be read .*deleted or replaced"):
             replay.sample(1, timeout=0.02)
-        assert caplog.text.count("writer 'collector-2' could not be read") == 1  # once, not at every poll
+        said = [text for text in caplog.messages if "writer 'collector-2' could not be read" in text]
+        assert 1 <= len(said) == len(set(said)) <= 2  # not at every poll; one may see it vanish
         folder.with_name("away").rename(folder)
         bad.record(4)
         wait_until(lambda: len(replay) == 19)
