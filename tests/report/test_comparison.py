@@ -148,6 +148,21 @@ def test_a_recovery_by_the_next_evaluation_is_not_one_at_once(tmp_path):
     assert "| mixture | 2 | 0 % | 50 % | 0 % | 10 % |" in text
 
 
+def test_recovery_is_reported_beside_that_of_agents_that_learn_nothing_at_a_reset(comparison):
+    page = comparison / "page.md"
+    write(comparison, page)
+    assert "no runs of `clone-best`" in page.read_text()
+    reset = {"frames": 500, "before": 4.0, "after": 5.0, "recovery": 0, "recovery_95": 0}
+    late = reset | {"after": 1.0, "recovery": None}
+    made_up(comparison, "clone-best", "Breakout", 0, 5.0, [reset, late])  # as `mixture`
+    made_up(comparison, "clone-best", "Breakout", 1, 5.0, [late, late])  # 50 % less
+    made_up(comparison, "clone-best", "Breakout", 9, 5.0, [reset, reset])  # no other run has this seed
+    write(comparison, page)
+    t = 12.706  # of one degree of freedom; the standard error of 0 and 50 is 25
+    assert f"| mixture | 16 | 50 % | 25 [{25 - t * 25:.0f}, {25 + t * 25:.0f}] | 50 % |" in page.read_text()
+    assert "| clone-best | 6 | 50 % |  | 50 % |" in page.read_text()
+
+
 def test_nothing_to_report_is_told(tmp_path):
     with pytest.raises(RunNotFound, match="no finished run"):
         read(tmp_path)

@@ -34,6 +34,8 @@ BASELINES = ("single-epochs", "single")
 """what the others are compared with: the first of these that has runs, or else the first arm"""
 LEARNED = 1.0
 """a game on which the baseline scores less than this has not been learned by it: a fraction means nothing"""
+NULL = "clone-best"
+"""the arm whose agents learn nothing at a reset: the control of what is recovered after one"""
 PRIMARY = ("score", "curve")
 """what arms are compared by on each game: the final score, and the mean of a run's evaluations"""
 
@@ -305,8 +307,8 @@ The range of the seeds is shaded; dotted lines are resets.
 ## Recovery after a reset
 
 Steps until the evaluation is again at least what it was before the reset, in % of all steps;
-0: the clones are at once as good. The last column allows 5 % less, for an evaluation is noisy. The
-agents of `clone-best` learn nothing at a reset, so what they show is noise: the null of this.
+0: the clones are at once as good. "95 % of the level" allows 5 % less, for an evaluation is noisy.
+{_recovery_null(results)}
 {_recovery_table(results)}
 ![recovery]({pictures}/recovery.png)
 
@@ -320,8 +322,36 @@ lakepond compare --folder runs/{folder.name} --only-report --baseline {baseline}
 """
 
 
+def _recovery_null(results: Results) -> str:
+    if NULL not in results:
+        return f"There are no runs of `{NULL}`, so how much of this is noise is not known."
+    return (
+        f"The agents of `{NULL}` learn nothing at a reset: what they show is noise. One column has the\n"
+        f"difference from them in % of resets, over runs of the same game and seed, and its 95 % t interval."
+    )
+
+
+def _less_null(results: Results, arm: str) -> str:
+    """The share of resets that are recovered at once, less that of the control, in paired runs."""
+    if arm == NULL:
+        return ""
+    pairs = [
+        (run["resets"], results[NULL][game][seed]["resets"])
+        for game, seeds in results[arm].items()
+        for seed, run in seeds.items()
+        if seed in results[NULL].get(game, {})
+    ]
+    shares = [
+        [100 * np.mean([reset["recovery"] == 0 for reset in resets]) for resets in pair]
+        for pair in pairs
+        if all(pair)
+    ]
+    return _interval(list(t_interval(np.subtract(*np.transpose(shares)))[0]), 0) if shares else ""
+
+
 def _recovery_table(results: Results) -> str:
-    heads = ["arm", "resets", "at once", "by the next evaluation", "not before the end"]
+    less_null = [f"at once, less `{NULL}`"] if NULL in results else []
+    heads = ["arm", "resets", "at once", *less_null, "by the next evaluation", "not before the end"]
     heads += ["median", "median, 95 % of the level"]
     rows = []
     for arm, games in results.items():
@@ -330,6 +360,7 @@ def _recovery_table(results: Results) -> str:
             share, near = (_shares(resets, name) for name in ("recovery", "recovery_95"))
             soon = share <= [_until_evaluated(*each) for each in resets]
             cells = [f"{100 * np.mean(of):.0f} %" for of in (share == 0, soon, np.isinf(share))]
+            cells[1:1] = [_less_null(results, arm)] if less_null else []
             middles = [float(np.median(each)) for each in (share, near)]
             cells += [f"{middle:.0f} %" if np.isfinite(middle) else "not reached" for middle in middles]
             rows.append([arm, str(len(resets)), *cells])
@@ -359,10 +390,11 @@ def _spread(scores: list[float]) -> str:
     return f"{np.mean(scores):.1f} [{min(scores):.1f}, {max(scores):.1f}]" if scores else ""
 
 
-def _interval(three: list[float]) -> str:
+def _interval(three: list[float], digits: int = 2) -> str:
+    value, low, high = (f"{each:.{digits}f}" for each in three)
     if not np.isfinite(three[0]):
         return ""
-    return f"{three[0]:.2f} [{three[1]:.2f}, {three[2]:.2f}]" if np.isfinite(three[1]) else f"{three[0]:.2f}"
+    return f"{value} [{low}, {high}]" if np.isfinite(three[1]) else value
 
 
 def _difference(found: list[Any] | None) -> str:
