@@ -367,12 +367,17 @@ def _wait(process: subprocess.Popen[str], folder: Path, logged: int, seconds: fl
 
 
 SEEDS = 3
+COMPARED = {
+    **{"games": ("Breakout",), "arms": ("single",), "seeds": SEEDS, "env_steps": 32_768, "evaluations": 8},
+    **{"evaluation_episodes": 4, "hidden": (8,), "reset_parts": 2},
+}
 
 
 def compare_words(folder: Path) -> list[str]:
-    options = {"games": "Breakout", "arms": "single", "seeds": SEEDS, "env-steps": 8_192, "evaluations": 8}
-    options |= {"evaluation-episodes": 4, "hidden": 8, "reset-parts": 2}
-    return ["compare", "--folder", str(folder), *(str(w) for k, v in options.items() for w in (f"--{k}", v))]
+    words = ["compare", "--folder", str(folder)]
+    for name, value in COMPARED.items():
+        words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else (value,))]
+    return words
 
 
 def compared(folder: Path) -> dict[str, dict[str, str]]:

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from faults import signals
+from lakepond.trainers.compare import CompareConfig, Job, arm_settings
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,8 @@ def test_a_writer_that_is_killed_loses_nothing_acknowledged(tmp_path):
 def test_a_trainer_that_is_killed_and_stopped_ends_bit_for_bit_the_same(tmp_path):
     found = signals.drill_trainer("erl", tmp_path, random.Random(4), signals=["SIGKILL", "SIGSTOP"])
     assert not found.failures, "\n".join(found.failures)
+
+
+def test_the_comparison_of_the_drill_has_valid_settings(tmp_path):
+    settings, _ = arm_settings(CompareConfig(**signals.COMPARED), Job("Breakout", "single", 0, tmp_path))
+    assert settings.env_steps == signals.COMPARED["env_steps"]
