@@ -263,7 +263,8 @@ class Segments:
 
     def restart_in_child(self) -> None:
         """No file is held; readers in a forked child open theirs again."""
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held for moments: commits take it
+        self._evicting = threading.Lock()  # held while files are deleted, and while `safe` is read for that
         self._held: Counter[str] = Counter()
 
     @property
@@ -404,22 +405,24 @@ class Segments:
     def make_room(self, size: int = 0, *, ask: bool = True) -> int:
         """Delete files that are safe elsewhere until `size` more bytes fit; returns how many do not fit.
 
-        With `ask` the other place may be asked first whether it still has them.
+        With `ask` the other place may be asked first whether it still has them. Slow: it looks at every file,
+        and waits for other processes that change the list of those that are safe.
         """
         if self.budget is None:
             return 0
         over = self.bytes_here() + size - self.budget
         if over <= 0 or not self._confirm(ask):
             return max(0, over)
-        with self._lock:
+        with self._evicting:
             here = segment_files(self.folder)
             over = sum(status.st_size for status in here.values()) + size - self.budget
             safe = set() if self._safe is None or over <= 0 else self._safe.confirmed()
             for name in sorted(here, key=lambda name: (self._used.get(name, 0), here[name].st_mtime)):
                 if over <= 0:
                     break
-                if name.endswith(".manifest"):
-                    continue  # small, and needed to find all others
-                if name in safe and name not in self._held and delete(self.folder / name):
-                    over -= here[name].st_size
+                if name not in safe or name.endswith(".manifest"):  # small, and needed to find all others
+                    continue
+                with self._lock:
+                    if name not in self._held and delete(self.folder / name):
+                        over -= here[name].st_size
         return max(0, over)
