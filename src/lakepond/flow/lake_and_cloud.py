@@ -152,7 +152,8 @@ class CloudCopy:
 
     def continue_from(self, commit: Commit) -> None:
         """Protect a commit from `gc` until `close`, because later commits share its segments."""
-        self._unpin = self.segments.pin(commit, (name for name, _ in Catalog(commit, self.segments).files()))
+        files = Catalog(commit, self.segments).files()
+        self._unpin = self.segments.continue_from(commit, (name for name, _ in files))
         weakref.finalize(self, self._unpin, 0.0).atexit = False  # if the replay is dropped without `close`
 
     # --- while it runs ---------------------------------------------------------------------------

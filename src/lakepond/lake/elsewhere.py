@@ -258,6 +258,7 @@ class Segments:
         self._intact = intact
         self._used: dict[str, int] = {}
         self._clock = 0
+        self._complete_from: int | None = None  # see `continue_from`
         self.restart_in_child()
         forks.register(self)
 
@@ -316,13 +317,32 @@ class Segments:
 
     def pin(self, commit: Commit, names: Iterable[str]) -> Callable[[float], None]:
         """Keep a commit and its files elsewhere while it is read, if it needs any from there."""
-        if self._pin is None:
+        complete = self._complete_from is not None and commit.number >= self._complete_from
+        if self._pin is None or (complete and self._is_newest(commit)):
             return lambda _: None
         names = frozenset(names)
-        here = self.budget is None and self._intact is None  # to stay
-        if here and all(self.place(name).exists() for name in names):
-            return lambda _: None
-        return self._pin(commit, names)
+        return (lambda _: None) if self._all_stay(names) else self._pin(commit, names)
+
+    def continue_from(self, commit: Commit, names: Iterable[str]) -> Callable[[float], None]:
+        """`pin` the commit that the writer of these files continues, which has locked them.
+
+        It adds only files that are here. So if all are here to stay, `pin` need not look for those of the
+        newest commit again.
+        """
+        names = frozenset(names)
+        if self._all_stay(names) and self._is_newest(commit):
+            self._complete_from = commit.number
+        return self.pin(commit, names)
+
+    def _is_newest(self, commit: Commit) -> bool:
+        from lakepond.lake.format import commits
+
+        return commits.newest(self.folder.parent / "commits") == commit.number
+
+    def _all_stay(self, names: frozenset[str]) -> bool:
+        """Whether all files are on this disk, and none leaves because of a budget or with a cache."""
+        stay = self.budget is None and self._intact is None
+        return stay and all(self.place(name).exists() for name in names)
 
     def expect(self, names: Iterable[str]) -> None:
         """Have files here that are touched together, fetched some at a time; not with a budget to keep to."""
