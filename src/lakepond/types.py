@@ -358,7 +358,7 @@ class Stats:
     hints: dict[str, str] = field(default_factory=dict)
     """for each observation that would be smaller in another row layout: that layout, and how to declare it"""
     background_failures: int = 0
-    """merges, deletions of old files and pushes that failed; each reason is logged once, commits continue"""
+    """failed merges, deletions of files, pushes and commits of `push_every`; each reason is logged once"""
 
     @property
     def ratio(self) -> float:

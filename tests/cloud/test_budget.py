@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import pickle
 import threading
 
@@ -15,6 +16,7 @@ from lakepond.cloud.memory import MemoryBucket
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudUnreachable
 from lakepond.lake.elsewhere import Elsewhere, Segments
+from lakepond.lake.lock import FileLock
 
 BUDGET = 90_000
 """bytes; a commit of 100 steps is about 43 kB"""
@@ -210,3 +212,87 @@ def test_an_end_of_a_step_that_left_the_disk_is_committed_though_no_thread_can_b
     monkeypatch.undo()
     with lp.Replay.open(tmp_path / "there", capacity=300, cloud=cloud, pull="all") as replay:
         assert np.flatnonzero(replay.steps(np.arange(30)).truncated).tolist() == [14]
+
+
+# --- beside commits ------------------------------------------------------------------------------
+
+SECONDS = 30.0
+"""until a test fails that would otherwise hang"""
+
+
+def test_commits_go_on_while_the_budget_is_kept(name, tmp_path, monkeypatch):
+    real, began, gate, runs = Segments.make_room, threading.Event(), threading.Event(), []
+
+    def blocked(self, size=0, *, ask=True):
+        if not ask:  # after a commit, not after a push
+            runs.append(threading.current_thread().name)
+            began.set()
+            assert gate.wait(SECONDS)
+        return real(self, size, ask=ask)
+
+    monkeypatch.setattr(Segments, "make_room", blocked)
+    lake, cloud = tmp_path / "lake", f"memory://{name}"
+    with lp.Replay.open(lake, SPEC, capacity=300, cloud=cloud, local_budget=1) as replay:
+        try:
+            for start in range(0, 60, 10):
+                record(replay, start, start + 10)
+                assert replay.commit(wait=False).result(SECONDS).recorded == start + 10
+                assert began.wait(SECONDS)
+            assert runs == ["lakepond-budget"]
+        finally:
+            gate.set()
+    assert runs == ["lakepond-budget"] * 2  # the second one is for the five commits during the first
+    assert replay.stats().background_failures == 0
+    assert not list((lake / "segments").iterdir())  # pushed, and then deleted here
+
+
+def test_a_commit_reads_files_while_another_process_has_the_list_of_what_may_leave(
+    name, tmp_path, monkeypatch
+):
+    real, waits = Elsewhere.confirmed, threading.Event()
+
+    def confirmed(self):
+        waits.set()
+        return real(self)
+
+    lake, cloud = tmp_path / "lake", f"memory://{name}"
+    with lp.Replay.open(lake, SPEC, capacity=300, cloud=cloud, local_budget=1) as replay:
+        record(replay, 0, 10)
+        replay.commit()
+        assert replay.push(wait=True).done
+        with FileLock(lake / "elsewhere" / "lock") as other:
+            other.wait(SECONDS)
+            monkeypatch.setattr(Elsewhere, "confirmed", confirmed)
+            record(replay, 10, 20)
+            replay.commit()
+            assert waits.wait(SECONDS)
+            replay.end(0)  # the next commit reads the file of step 19 and writes another one
+            record(replay, 20, 30)
+            assert replay.commit(wait=False).result(SECONDS).recorded == 30
+    with lp.pull(tmp_path / "there", cloud) as there:
+        whole(there, 30)
+        assert np.flatnonzero(there.steps(0, 30).truncated).tolist() == [19]
+
+
+def test_a_budget_that_cannot_be_kept_is_counted_and_reported_once(name, tmp_path, monkeypatch, caplog):
+    real, runs = Segments.make_room, threading.Semaphore(0)
+
+    def failing(self, size=0, *, ask=True):
+        if not ask:
+            runs.release()
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, size, ask=ask)
+
+    monkeypatch.setattr(Segments, "make_room", failing)
+    with lp.Replay.open(
+        tmp_path / "lake", SPEC, capacity=300, cloud=f"memory://{name}", local_budget=1
+    ) as replay:
+        for start in range(0, 30, 10):
+            record(replay, start, start + 10)
+            assert replay.commit().recorded == start + 10
+            assert runs.acquire(timeout=SECONDS)
+    assert replay.stats().background_failures == 3
+    assert caplog.text.count("could not be kept to its local budget") == 1
+    assert "exception calling callback" not in caplog.text
+    with lp.Lake.open(f"memory://{name}", cache=tmp_path / "cache") as there:
+        whole(there, 30)

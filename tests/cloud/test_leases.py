@@ -19,6 +19,7 @@ from lakepond.cloud import garbage, leases
 from lakepond.cloud.layout import commit_name
 from lakepond.cloud.memory import MemoryBucket
 from lakepond.cloud.store import Store
+from lakepond.lake.read.catalog import Catalog
 
 DAY = 24 * 3600.0
 ANY_AGE = -60.0
@@ -87,6 +88,62 @@ def test_gc_keeps_the_live_steps_of_a_lazily_resumed_replay(cloud, tmp_path):
     with lp.pull(tmp_path / "last", cloud) as lake:
         lake.verify()
         agrees(lake.steps(160, 240))
+
+
+def counted_lookups(monkeypatch) -> list[str]:
+    """The names that readers and writers look for on the disk from now on."""
+    real, names = Catalog.files, []
+
+    def files(self):
+        for name, size in real(self):
+            names.append(name)
+            yield name, size
+
+    monkeypatch.setattr(Catalog, "files", files)
+    return names
+
+
+def test_a_replay_with_all_files_here_looks_for_each_once(name, tmp_path, monkeypatch):
+    cloud, lake = lp.Cloud(f"memory://{name}"), tmp_path / "lake"
+    with lp.Replay.open(lake, SPEC, capacity=300, cloud=cloud) as replay:
+        run(replay, commits=4)
+    with lp.Lake.open(lake) as all_here:
+        every = sorted(file for file, _ in all_here.files())
+    names = counted_lookups(monkeypatch)
+    with lp.Replay.open(lake, capacity=300, cloud=cloud) as replay:
+        assert sorted(names) == every
+        names.clear()
+        for commits in range(3):
+            run(replay, commits=commits)
+            with replay.lake() as newest:
+                agrees(newest.steps(0, 40))
+            assert names == []
+        with replay.lake(2) as older:  # its files may have been deleted here
+            assert len(names) == len(every) - 2
+            agrees(older.steps(0, 40))
+        assert leases_in(cloud) == []
+
+
+@pytest.mark.parametrize("why", ["a file of the newest commit is not here", "a budget"])
+def test_a_reader_whose_files_are_not_here_to_stay_has_a_lease(name, tmp_path, why):
+    cloud, lake = lp.Cloud(f"memory://{name}"), tmp_path / "lake"
+    with lp.Replay.open(lake, SPEC, capacity=300, cloud=cloud) as replay:
+        run(replay, commits=3)
+        with replay.lake(1) as older, replay.lake() as newest:
+            new = dict(newest.files()).keys() - dict(older.files()).keys()
+    budget = None
+    if why == "a budget":
+        budget = "1GB"
+    else:
+        for file in new:
+            (lake / "segments" / file).unlink()
+    settings = {"capacity": 300, "cloud": cloud, "local_budget": budget}
+    with lp.Replay.open(lake, commit=1, **settings) as replay:  # all files of that one are here
+        assert len(leases_in(cloud)) == (budget is not None)
+        with replay.lake(2) as newest:
+            until(lambda: leases_in(cloud))
+            assert leases.parse(Store(cloud).read(leases_in(cloud)[0])).segments >= new
+            agrees(newest.steps(80, 120))
 
 
 @pytest.mark.parametrize("kind", ["file"])

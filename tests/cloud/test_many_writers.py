@@ -290,7 +290,7 @@ def test_pushing_in_the_background_survives_errors_and_reports_each_once(name, t
             time.sleep(0.03)
         down[0] = False
         until(lambda: replay.upload_status().done)
-        failed = [0]
+        failed, before = [0], replay.stats().background_failures
         hand_over = replay._outflow.commit
 
         def full(note):
@@ -299,7 +299,8 @@ def test_pushing_in_the_background_survives_errors_and_reports_each_once(name, t
 
         monkeypatch.setattr(replay._outflow, "commit", full)
         record(replay, 8, 9)
-        until(lambda: failed[0] >= 3)
+        until(lambda: failed[0] >= 4)
+        assert replay.stats().background_failures - before >= 3
         monkeypatch.setattr(replay._outflow, "commit", hand_over)
         until(lambda: replay.upload_status().done and replay._outflow.background.taken == 9)
     assert caplog.text.count("new steps were not committed or pushed: LakeFull") == 1

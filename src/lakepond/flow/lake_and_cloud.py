@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +24,7 @@ from lakepond.cloud.fetching import (
 )
 from lakepond.cloud.leases import Lease
 from lakepond.cloud.place import Cloud
-from lakepond.cloud.pusher import Pusher
+from lakepond.cloud.pusher import CLOSE_SECONDS, Pusher
 from lakepond.cloud.status import UploadStatus
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudConflict, CloudError, CloudUnreachable, LakeError, SpecError
@@ -32,6 +33,7 @@ from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.write.coalesced import CoalescedTask
 from lakepond.types import Spec
 
 T = TypeVar("T")
@@ -69,6 +71,13 @@ class CloudCopy:
         fetcher.segments = self.segments
         self.pusher.segments = self.segments
         self._closing = False
+        self._budget = CoalescedTask(
+            partial(_keep_to_budget, self.segments, self.pusher),
+            "lakepond-budget",
+            f"{path} could not be kept to its local budget; commits continue",
+        )
+        self.committed: Callable[[], object] = (lambda: None) if budget is None else self._budget.signal
+        """to be called after each commit: have the budget kept, on another thread"""
 
     @classmethod
     def of_named(
@@ -143,7 +152,8 @@ class CloudCopy:
 
     def continue_from(self, commit: Commit) -> None:
         """Protect a commit from `gc` until `close`, because later commits share its segments."""
-        self._unpin = self.segments.pin(commit, (name for name, _ in Catalog(commit, self.segments).files()))
+        files = Catalog(commit, self.segments).files()
+        self._unpin = self.segments.continue_from(commit, (name for name, _ in files))
         weakref.finalize(self, self._unpin, 0.0).atexit = False  # if the replay is dropped without `close`
 
     # --- while it runs ---------------------------------------------------------------------------
@@ -152,12 +162,10 @@ class CloudCopy:
         """Call `wait` before each push, so that all submitted commits are on disk."""
         self.pusher.wait_for_commits = wait
 
-    def committed(self) -> None:
-        """Enforce the budget after a commit; push automatically if half of it is not uploaded."""
-        if self.segments.budget is None:
-            return
-        if self.segments.make_room(ask=False) or 2 * self.segments.unsafe_bytes() > self.segments.budget:
-            self.pusher.push()
+    @property
+    def failures(self) -> int:
+        """Failed rounds of uploads, and failures to keep to the budget."""
+        return self.pusher.failures + self._budget.failures
 
     def push(self) -> None:
         """Start uploading all commits on this disk."""
@@ -179,13 +187,22 @@ class CloudCopy:
         with watching(self.pusher.status):
             return self.pusher.wait(timeout)
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Push all commits, wait for a limited time, and log missing uploads. Can be repeated."""
         if not self._closing:
             self.pusher.push()
             self._closing = True
-        self.pusher.close() if timeout is None else self.pusher.close(timeout)
+        until = time.monotonic() + timeout
+        self._budget.close(timeout)  # first: it may push
+        self.pusher.close(max(0.0, until - time.monotonic()))
         self._unpin(HELLO_SECONDS)
+
+
+def _keep_to_budget(segments: Segments, pusher: Pusher) -> None:
+    """Delete what is safe in the cloud; push if that is not enough, or half of the budget is not uploaded."""
+    assert segments.budget is not None
+    if segments.make_room(ask=False) or 2 * segments.unsafe_bytes() > segments.budget:
+        pusher.push()
 
 
 def answer(ask: Callable[[], T], cloud: Cloud, seconds: float) -> T:

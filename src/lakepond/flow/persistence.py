@@ -36,9 +36,10 @@ class Persistent(Sampler):
         self._cloud: CloudCopy | None = None
 
     def _background_failures(self) -> int:
-        """Failed merges, deletions of old files and pushes."""
-        found = 0 if self._outflow is None else self._outflow.background.background_failures
-        return found + (0 if self._cloud is None else self._cloud.pusher.failures)
+        """Failed merges, deletions of files, pushes, and commits of `push_every`."""
+        outflow = self._outflow
+        found = 0 if outflow is None else outflow.background.background_failures + outflow.push_failures
+        return found + (0 if self._cloud is None else self._cloud.failures)
 
     # --- on disk -----------------------------------------------------------------------------------
 

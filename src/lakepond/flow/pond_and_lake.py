@@ -70,8 +70,11 @@ class Outflow:
         """set when it is closed"""
         self._warned = 0  # failures that have been warned of
         self._asked_for: int | None = None  # the newest commit that `commit_and_push` has pushed
+        self.push_failures = 0
+        """how often `push_every` could not commit or push"""
         if cloud is not None:
             cloud.wait_with(self.background.wait_for_jobs)
+            self.background.after_commit = cloud.committed
         self.background.drop_with(self, lambda: pond.recorded, self.submit_the_rest)
         forks.register(self)
 
@@ -110,8 +113,6 @@ class Outflow:
                 self._ends,
             )
             self._ends, self._committed_links = {}, links
-            if self._cloud is not None:
-                done.add_done_callback(self._keep_to_budget)
             return done
 
     @property
@@ -210,10 +211,6 @@ class Outflow:
         if self._cloud is not None:
             self._cloud.close()
 
-    def _keep_to_budget(self, done: Future[Commit]) -> None:
-        if self._cloud is not None and done.exception() is None:
-            self._cloud.committed()
-
 
 def _push_at_exit(outflow_ref: weakref.ref[Outflow]) -> None:
     """Push the last commit when the interpreter exits, as `close` does, unless it was closed."""
@@ -224,7 +221,7 @@ def _push_at_exit(outflow_ref: weakref.ref[Outflow]) -> None:
 
 
 def _push_every(outflow: weakref.ref[Outflow], seconds: float) -> None:
-    """Until the replay is closed or dropped. Errors are logged, once for each reason until a success."""
+    """Until the replay is closed or dropped. Errors are counted; each reason is logged once."""
     reasons = Reasons()
     while True:
         current = outflow()
@@ -237,6 +234,9 @@ def _push_every(outflow: weakref.ref[Outflow], seconds: float) -> None:
         except ReplayClosed:
             return
         except Exception as error:
+            if ended.is_set():
+                return
+            current.push_failures += 1
             if reasons.is_new(error):
                 text = f"{type(error).__name__}: {error}"
                 log.warning("%s: new steps were not committed or pushed: %s", current.path, text)

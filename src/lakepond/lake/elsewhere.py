@@ -258,12 +258,14 @@ class Segments:
         self._intact = intact
         self._used: dict[str, int] = {}
         self._clock = 0
+        self._complete_from: int | None = None  # see `continue_from`
         self.restart_in_child()
         forks.register(self)
 
     def restart_in_child(self) -> None:
         """No file is held; readers in a forked child open theirs again."""
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held for moments: commits take it
+        self._evicting = threading.Lock()  # held while files are deleted, and while `safe` is read for that
         self._held: Counter[str] = Counter()
 
     @property
@@ -315,13 +317,32 @@ class Segments:
 
     def pin(self, commit: Commit, names: Iterable[str]) -> Callable[[float], None]:
         """Keep a commit and its files elsewhere while it is read, if it needs any from there."""
-        if self._pin is None:
+        complete = self._complete_from is not None and commit.number >= self._complete_from
+        if self._pin is None or (complete and self._is_newest(commit)):
             return lambda _: None
         names = frozenset(names)
-        here = self.budget is None and self._intact is None  # to stay
-        if here and all(self.place(name).exists() for name in names):
-            return lambda _: None
-        return self._pin(commit, names)
+        return (lambda _: None) if self._all_stay(names) else self._pin(commit, names)
+
+    def continue_from(self, commit: Commit, names: Iterable[str]) -> Callable[[float], None]:
+        """`pin` the commit that the writer of these files continues, which has locked them.
+
+        It adds only files that are here. So if all are here to stay, `pin` need not look for those of the
+        newest commit again.
+        """
+        names = frozenset(names)
+        if self._all_stay(names) and self._is_newest(commit):
+            self._complete_from = commit.number
+        return self.pin(commit, names)
+
+    def _is_newest(self, commit: Commit) -> bool:
+        from lakepond.lake.format import commits
+
+        return commits.newest(self.folder.parent / "commits") == commit.number
+
+    def _all_stay(self, names: frozenset[str]) -> bool:
+        """Whether all files are on this disk, and none leaves because of a budget or with a cache."""
+        stay = self.budget is None and self._intact is None
+        return stay and all(self.place(name).exists() for name in names)
 
     def expect(self, names: Iterable[str]) -> None:
         """Have files here that are touched together, fetched some at a time; not with a budget to keep to."""
@@ -404,22 +425,24 @@ class Segments:
     def make_room(self, size: int = 0, *, ask: bool = True) -> int:
         """Delete files that are safe elsewhere until `size` more bytes fit; returns how many do not fit.
 
-        With `ask` the other place may be asked first whether it still has them.
+        With `ask` the other place may be asked first whether it still has them. Slow: it looks at every file,
+        and waits for other processes that change the list of those that are safe.
         """
         if self.budget is None:
             return 0
         over = self.bytes_here() + size - self.budget
         if over <= 0 or not self._confirm(ask):
             return max(0, over)
-        with self._lock:
+        with self._evicting:
             here = segment_files(self.folder)
             over = sum(status.st_size for status in here.values()) + size - self.budget
             safe = set() if self._safe is None or over <= 0 else self._safe.confirmed()
             for name in sorted(here, key=lambda name: (self._used.get(name, 0), here[name].st_mtime)):
                 if over <= 0:
                     break
-                if name.endswith(".manifest"):
-                    continue  # small, and needed to find all others
-                if name in safe and name not in self._held and delete(self.folder / name):
-                    over -= here[name].st_size
+                if name not in safe or name.endswith(".manifest"):  # small, and needed to find all others
+                    continue
+                with self._lock:
+                    if name not in self._held and delete(self.folder / name):
+                        over -= here[name].st_size
         return max(0, over)

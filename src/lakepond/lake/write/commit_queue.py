@@ -63,6 +63,8 @@ class Background:
         """whether it ends, or has ended"""
         self.forked = False
         """whether this is a child of the process that writes"""
+        self.after_commit: Callable[[], object] = lambda: None
+        """called on the thread after each commit; must return at once, and not refer to the owner"""
         self._give_up = False
         self._recorded = 0
         self._reasons = Reasons()
@@ -232,6 +234,7 @@ class Background:
         if job.done is not None:
             assert self.writer.last is not None
             job.done.set_result(self.writer.last)
+        self._guarded(self.after_commit)
         self._guarded(self.writer.clean_up)
         if self._cleanup_failures == failures:
             self._reasons.clear()
@@ -248,7 +251,7 @@ class Background:
         for done in waiting:
             done.set_exception(error)
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def _guarded(self, step: Callable[[], object]) -> None:
         try:
             step()
         except BaseException as error:
