@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import sys
 import threading
 
 import pytest
@@ -120,7 +121,8 @@ def test_progress_is_drawn_on_a_terminal_and_nowhere_else(capfd, monkeypatch):
             drawn.set()
         return sending
 
-    with watching(status, show=True):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with watching(status):
         drawn.wait(30)
     out, err = capfd.readouterr()
     assert out == ""
