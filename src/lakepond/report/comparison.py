@@ -313,7 +313,7 @@ agents of `clone-best` learn nothing at a reset, so what they show is noise: the
 ## Commands
 
 ```sh
-lakepond compare --folder runs/{folder.name}        # trains; again: goes on; twice: two cores
+lakepond compare --folder runs/{folder.name}        # trains or resumes; run two of them to use two cores
 lakepond compare --folder runs/{folder.name} --only-report --baseline {baseline} \\
     --report docs/results/{folder.name}.md
 ```
