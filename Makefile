@@ -1,4 +1,4 @@
-# Every word here is also CI's. `make train` and `make test` need nothing but Python 3.11+, pip and git.
+# CI runs the same targets. `make train` and `make test` need nothing but Python 3.11+, pip and git.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

@@ -46,7 +46,7 @@ def test_agents_have_offsets_of_their_own_within_bounds():
         ({"start": 0.01}, "starts at 0.01 and cannot fall to 0.05"),
     ],
 )
-def test_what_cannot_be_is_refused(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         Epsilon(**settings)
     with pytest.raises(ConfigError, match="cannot be reset"):

@@ -12,7 +12,7 @@ import pytest
 import lakepond as lp
 from lakepond.cli import main
 from lakepond.cloud.local import LocalBucket
-from lakepond.runs.status_in_cloud import watch_in_cloud
+from lakepond.runs import status as run_status
 
 SPEC = lp.Spec(obs=lp.Field((300,), "uint8"))
 STEPS = {"c0": 4, "c1": 6, "c2": 8}
@@ -68,6 +68,27 @@ def test_status_of_a_lake_without_named_writers_lists_none(tmp_path, json_of):
     with lp.Replay.open(tmp_path / "lake", SPEC, 100) as replay:
         replay.commit()
     assert json_of("status", tmp_path / "lake")["lake"]["writers"] == []
+
+
+def test_status_skips_a_damaged_newest_commit(tmp_path, json_of, caplog):
+    """Also when it becomes the newest while it is watched."""
+    url = f"file://{tmp_path}/bucket"
+    for _ in range(3):
+        write(tmp_path / "lake", "c0", cloud=url)
+    places = (str(tmp_path / "lake"), url)
+    looks = [run_status.watch(place) for place in places]
+    assert [look().lake.recorded for look in looks] == [12, 12]
+    for file in tmp_path.glob("*/writers/*/commits/0000000005.json"):
+        file.write_bytes(b"{")
+    for place in places:
+        status = json_of("status", place)
+        assert (status["lake"]["commit"], status["lake"]["recorded"], status["problems"]) == (4, 10, [])
+    (newer,) = tmp_path.glob("bucket/writers/*/commits/0000000005.json")
+    newer.with_name("0000000006.json").write_bytes(b"{")
+    caplog.clear()
+    status = looks[1]()
+    assert (status.lake.commit, status.problems) == (5, ())
+    assert "skipping" in caplog.text
 
 
 def names(found):
@@ -183,7 +204,7 @@ def test_a_look_at_a_bucket_asks_each_writer_for_its_next_commit_only(bucket, tm
         monkeypatch.setattr(
             LocalBucket, name, lambda self, *a, ask=ask, name=name: (asked.append(name), ask(self, *a))[1]
         )
-    look = watch_in_cloud(bucket)
+    look = run_status.watch(bucket)
     assert look().lake.steps == 18
     asked.clear()
     assert look().lake.steps == 18

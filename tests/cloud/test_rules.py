@@ -532,7 +532,9 @@ def test_12_without_credentials_one_sentence_says_what_to_set(url, says, tmp_pat
 
 def test_12_a_key_file_that_is_not_there_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
-    with pytest.raises(lp.CloudRefused, match="GOOGLE_APPLICATION_CREDENTIALS is not the path of a file"):
+    with pytest.raises(
+        lp.CloudRefused, match="GOOGLE_APPLICATION_CREDENTIALS is not the path of a readable file"
+    ):
         lp.pull(tmp_path / "lake", "gs://bucket/run")
 
 

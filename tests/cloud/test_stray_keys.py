@@ -14,9 +14,9 @@ from lakepond.cloud.bucket import Unlistable, valid_name
 from lakepond.cloud.layout import commit_numbers
 from lakepond.cloud.memory import _BUCKETS
 from lakepond.cloud.store import Store
+from lakepond.runs import status as run_status
 from lakepond.runs.copies import pull_run, push_run
 from lakepond.runs.run import Run
-from lakepond.runs.status_in_cloud import watch_in_cloud
 
 EVERY = ["file", "memory", "moto", "gcs", "azurite"]
 NOT_OURS = [
@@ -82,7 +82,7 @@ def test_stray_keys_are_ignored_and_never_deleted(request, kind, name, tmp_path,
         assert replay.push(wait=True).done  # the same process
     assert lp.push(tmp_path / "here", place.cloud).pushed == 4  # and another one
     assert commit_numbers(Store(place.cloud).list("commits")) == [0, 1, 2, 3, 4]
-    status = watch_in_cloud(place.cloud.url)() if kind in ("file", "memory") else None
+    status = run_status.watch(place.cloud.url)() if kind in ("file", "memory") else None
     assert status is None or status.lake.commits_kept == 5
     lp.gc(place.cloud, keep_last=2, older_than=-60, dry_run=False)
     swept = lp.gc(place.cloud, keep_last=2, older_than=-60, dry_run=False)
@@ -133,7 +133,7 @@ def test_a_run_is_pulled_without_the_strays_around_it(request, kind, name, tmp_p
         file for file in files if file.name in ("outside", "x", "y", "z", "a\\b") or len(file.name) > 255
     ]
     if kind == "memory":
-        assert watch_in_cloud(place.cloud.url)().checkpoint == 1
+        assert run_status.watch(place.cloud.url)().checkpoint == 1
 
 
 def test_a_download_stays_inside_its_folder(name, tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from lakepond import machine
+from lakepond.cloud import credentials as client
 from lakepond.doctor import cloud, disk, examine, software
 from lakepond.formats import size
 
@@ -77,26 +78,54 @@ def test_missing_libraries_are_named_with_what_brings_them(monkeypatch):
     assert check.next_step == "pip install 'lakepond[train]'"
 
 
-def test_credentials_are_told_of_and_not_shown(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    key = tmp_path / "key.json"
-    key.write_text(SECRET)
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home folder on a machine of no cloud; `home(name, text)` writes a file there."""
+    monkeypatch.setattr(client, "_made_by", lambda vendor: False)
+
+    def write(name, text):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return str(file)
+
+    return write
+
+
+def test_credentials_are_listed_and_not_shown(home):
     environment = {
         "AWS_ACCESS_KEY_ID": "AKIA-do-not-show",
         "AWS_SECRET_ACCESS_KEY": SECRET,
-        "GOOGLE_APPLICATION_CREDENTIALS": str(key),
-        "AZURE_STORAGE_CONNECTION_STRING": f"AccountKey={SECRET}",
+        "GOOGLE_APPLICATION_CREDENTIALS": home("key.json", SECRET),
+        "AZURE_STORAGE_CONNECTION_STRING": f"AccountName=runs;AccountKey={SECRET}",
     }
     check = cloud.credentials(environment)
     assert check.verdict == "pass"
-    assert check.result == "found for Google (key file), S3 (variables), Azure (variables)"
+    assert check.result == "found for Google, S3, Azure"
     assert "do-not-show" not in str(check)
     assert cloud.credentials({}).verdict == "warn"
 
 
-def test_a_key_file_that_is_not_there_fails(tmp_path):
+def test_all_credentials_that_push_uses_are_found(home, tmp_path):
+    process = "[profile work]\ncredential_process = keys\n"
+    home(".aws/config", process)
+    home(".config/gcloud/application_default_credentials.json", '{"type": "authorized_user"}')
+    shared_access = {"AZURE_STORAGE_ACCOUNT_NAME": "runs", "AZURE_STORAGE_SAS_KEY": SECRET}
+    check = cloud.credentials({"HOME": str(tmp_path), "AWS_PROFILE": "work", **shared_access})
+    assert check.result == "found for Google, S3, Azure"
+
+
+def test_a_key_file_that_is_not_there_fails(home, tmp_path):
     check = cloud.credentials({"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "none.json")})
     assert check.verdict == "fail"
+
+
+def test_credentials_that_need_a_package_are_a_warning_that_names_it(home, tmp_path, monkeypatch):
+    home(".aws/config", "[default]\nsso_session = work\n")
+    monkeypatch.setattr(client, "find_spec", lambda module: None)
+    check = cloud.credentials({"HOME": str(tmp_path)})
+    assert check.verdict == "warn"
+    assert "pip install boto3" in check.result
 
 
 def test_a_bucket_is_written_read_and_cleaned_up(tmp_path):

@@ -178,6 +178,6 @@ def test_the_planted_drift_is_the_documented_one():
         ({"seed": -1}, "seed is -1"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments, sentence):
+def test_invalid_arguments_of_a_synthetic_market_are_refused(arguments, sentence):
     with pytest.raises(MarketDataError, match=sentence):
         synthetic(**arguments)

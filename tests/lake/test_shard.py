@@ -309,7 +309,7 @@ def test_views_copy_nothing_are_read_only_and_outlive_the_shard(tmp_path):
         shard.view(0, 1, check=False)
 
 
-def test_what_cannot_be_is_refused(tmp_path):
+def test_invalid_rows_settings_and_indices_are_refused(tmp_path):
     rows = telling_rows(10, 13)
     for wrong in (rows.astype(np.int16), rows[:, :12], rows[:, ::2], rows[0]):
         with pytest.raises(SpecError, match="contiguous uint8"):

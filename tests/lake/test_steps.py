@@ -186,7 +186,7 @@ def test_equal_columns_give_equal_bytes():
     assert file_of(small()) == file_of(small())
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_columns_dtypes_and_ranges_are_refused():
     with pytest.raises(SpecError, match="equal length"):
         write_steps(io.BytesIO(), {"a": np.zeros(3), "b": np.zeros(4)})
     for wrong in ({}, {"a": np.array(1.0)}):

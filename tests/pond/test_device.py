@@ -383,7 +383,7 @@ def test_a_million_atari_steps_fit_eight_gigabytes():
 
 
 def test_invalid_sizes_and_arguments_raise():
-    with pytest.raises(SpecError, match=r"takes .* GB, but there is room for .* about [\d,]+ steps fit"):
+    with pytest.raises(SpecError, match=r"takes 9\d\d TB, but there is room for .* about [\d,]+ steps fit"):
         DevicePond(Field((4, 84, 84), "uint8", rows=0), lanes=128, capacity=10**9).init()
     pond = DevicePond(BOARD, lanes=1, capacity=2)
     too_many = as_added(episode_steps(np.random.default_rng(0), 1, 3, BOARD)[1])

@@ -34,16 +34,6 @@ from lakepond.stopping import Terminated, terminate_as_interrupt
 
 DONE, NO, USAGE, DAMAGED, BUSY, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 130, 141
 
-EXTRAS = {
-    "cloud": ("obstore",),
-    "train": ("jax", "optax", "safetensors", "matplotlib"),
-    "minatar": ("gymnax",),
-    "atari": ("gymnasium", "ale_py"),
-    "wandb": ("wandb",),
-    "tensorboard": ("tensorboardX",),
-}
-"""the modules that an extra installs"""
-
 DESCRIPTION = (
     "Replay buffers for reinforcement learning that store each distinct row once, in memory and on disk."
 )
@@ -190,6 +180,8 @@ def _sentence(error: Exception, program: str) -> str | None:
     if isinstance(error, MemoryError):
         return f"{program} needs more memory than this machine has; see `lakepond plan`."
     if isinstance(error, ModuleNotFoundError):
+        from lakepond.doctor.software import EXTRAS
+
         module = (error.name or "").partition(".")[0]
         for extra, modules in EXTRAS.items():
             if module in modules:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lakepond import formats
-from lakepond.cli import DONE, where, words
+from lakepond.cli import DONE, words
 from lakepond.cli.options import Flag, Json, Place, at_least
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from lakepond.runs.status import LakeStatus, LearnerStatus, RunStatus
+    from lakepond.runs.lake_status import LakeStatus, LearnerStatus
+    from lakepond.runs.status import RunStatus
 
 COLOURS = {"running": "green", "finished": "cyan", "stopped": "yellow"}
 SHOWN_WRITERS = 16
@@ -38,7 +38,9 @@ class Status:
     json: Json = False
 
     def run(self) -> None:
-        show(looking_at(self.path)(), as_json=self.json)
+        from lakepond.runs import status
+
+        show(status.look(self.path), as_json=self.json)
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,11 @@ class Watch:
     """print one line of JSON per update"""
 
     def run(self) -> int:
+        from lakepond.runs import status
+
         at_least(0.1, every=self.every)
         try:
-            look = looking_at(self.path)
+            look = status.watch(self.path)
             if self.json or not words.console().is_terminal:
                 return self._repeat(look, lambda status: show(status, as_json=self.json))
             from rich.live import Live
@@ -82,17 +86,6 @@ class Watch:
             if status.state != "running" and not self.stay:
                 return DONE
             time.sleep(self.every)
-
-
-def looking_at(path: str) -> Callable[[], RunStatus]:
-    """A function that returns the status of the run or lake at a path or URL now."""
-    if where.is_url(path):
-        from lakepond.runs.status_in_cloud import watch_in_cloud
-
-        return watch_in_cloud(path)
-    from lakepond.runs import status
-
-    return partial(status.look, path)
 
 
 def show(status: RunStatus, *, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lakepond import formats
 from lakepond.cloud import leases
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.chains import SKIP_BYTES, Skip, parse_slot, read_boundary
@@ -30,7 +31,6 @@ from lakepond.cloud.layout import (
     commit_name,
     commit_numbers,
 )
-from lakepond.cloud.status import in_words
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt
 from lakepond.lake.format.commits import Commit
@@ -88,9 +88,10 @@ class ChainSwept:
     def in_words(self, dry_run: bool) -> str:
         """A sentence for the user."""
         text = f"{len(self.commits)} commits and {len(self.segments)} segments, "
-        text += f"{in_words(self.bytes)}, {'would be deleted' if dry_run else 'deleted'}"
+        text += f"{formats.size(self.bytes)}, {'would be deleted' if dry_run else 'deleted'}"
         if self.marked:
-            text += f"; {len(self.marked)} files, {in_words(self.marked_bytes)}, are marked for a later run"
+            size = formats.size(self.marked_bytes)
+            text += f"; {len(self.marked)} files, {size}, are marked for a later run"
         text += f"; {len(self.leased)} commits are kept for readers on other machines" if self.leased else ""
         return text + (f"; {self.young} more are too recent to delete" if self.young else "")
 

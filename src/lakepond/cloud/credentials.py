@@ -37,6 +37,14 @@ VALID = timedelta(minutes=10)
 """for which boto3 guarantees its answer: it renews credentials that expire earlier"""
 
 
+class NoCredentials(CloudRefused):
+    """There are none for this cloud."""
+
+
+class PackageMissing(CloudRefused):
+    """The credentials need a package that is not installed."""
+
+
 class Provider:
     """One of obstore's credential providers, made at its first use; its errors are free of secrets."""
 
@@ -63,7 +71,10 @@ class Provider:
 
 
 def client_options(cloud: Cloud, env: Mapping[str, str] = os.environ) -> Found:
-    """What the client of this place needs beside the bucket; `CloudRefused` if there are no credentials."""
+    """What the client of this place needs beside the bucket.
+
+    Raises `NoCredentials`, `PackageMissing`, or another `CloudRefused` if those that are set cannot be used.
+    """
     scheme, _, _ = cloud.parts()
     found = {"gs": _google, "s3": _amazon, "az": _azure}[scheme](dict(cloud.options), env, cloud)
     endpoint = found.get("endpoint") or found.get("base_url") or ""
@@ -87,19 +98,20 @@ def _google(found: Found, env: Mapping[str, str], cloud: Cloud) -> Found:
         return found
     named = env.get("GOOGLE_APPLICATION_CREDENTIALS")
     file = Path(named or _home(env) / ".config/gcloud/application_default_credentials.json")
-    if os.path.isfile(file):  # False, unlike `Path.is_file`, for text that is longer than any path
+    # False, unlike `Path.is_file`, for text that is longer than any path
+    if os.path.isfile(file) and os.access(file, os.R_OK):
         if (kind := _google_kind(file)) not in (None, "service_account", "authorized_user"):
             return {**found, "credential_provider": _google_provider(file, kind)}
         return {**found, "application_credentials": str(file)}
     if named:  # which may be the key itself
         raise CloudRefused(
-            f"GOOGLE_APPLICATION_CREDENTIALS is not the path of a file; {cloud} needs it to be the path of "
-            "the JSON key of a service account."
+            f"GOOGLE_APPLICATION_CREDENTIALS is not the path of a readable file; {cloud} needs it to be the "
+            "path of the JSON key of a service account."
         )
     known = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_BEARER_TOKEN")
     if any(env.get(name) for name in known) or _made_by("Google"):
         return found
-    raise CloudRefused(
+    raise NoCredentials(
         f"no credentials for {cloud}: set GOOGLE_APPLICATION_CREDENTIALS to the JSON key file of a service "
         "account."
     )
@@ -162,7 +174,7 @@ def _amazon(found: Found, env: Mapping[str, str], cloud: Cloud) -> Found:
         f"the file that {variable} names" if env.get(variable) else f"~/{file}"
         for variable, file in files.items()
     )
-    raise CloudRefused(
+    raise NoCredentials(
         f"no credentials for {cloud}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write the profile "
         f"{name} to {either}."
     )
@@ -238,7 +250,7 @@ def _azure(found: Found, env: Mapping[str, str], cloud: Cloud) -> Found:
     )
     if account and (given or any(env.get(name) for name in known) or _made_by("Microsoft")):
         return found
-    raise CloudRefused(
+    raise NoCredentials(
         f"no credentials for {cloud}: set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME "
         "with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_KEY."
     )
@@ -249,9 +261,9 @@ def _home(env: Mapping[str, str]) -> Path:
 
 
 def _require(module: str, package: str, source: str) -> None:
-    """Raise `CloudRefused` unless a package that these credentials need is installed."""
+    """Raise `PackageMissing` unless a package that these credentials need is installed."""
     if find_spec(module.partition(".")[0]) is None or find_spec(module) is None:
-        raise CloudRefused(f"{source} needs the package {package}: pip install {package}.")
+        raise PackageMissing(f"{source} needs the package {package}: pip install {package}.")
 
 
 def _made_by(vendor: str) -> bool:

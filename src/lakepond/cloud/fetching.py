@@ -21,12 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lakepond import background, forks
+from lakepond import background, forks, formats
 from lakepond.cloud.bucket import Listed
 from lakepond.cloud.chains import ChainCopy, Skip, parse_slot, read_slot
 from lakepond.cloud.layout import LEASES, commit_name, commit_numbers, segment_name
 from lakepond.cloud.pace import patiently
-from lakepond.cloud.status import in_words
 from lakepond.cloud.store import Store
 from lakepond.errors import (
     CloudConflict,
@@ -394,10 +393,10 @@ def fetch_segments(copy: ChainCopy, commit: Commit, fetcher: Fetcher) -> None:
     if needed > free:
         raise LakeFull(
             errno.ENOSPC,
-            f"commit {commit.number} of {cloud} needs {in_words(needed)} more at {path}, where "
-            f"{in_words(free)} are free; pull it lazily, with a local_budget, or to a larger disk",
+            f"commit {commit.number} of {cloud} needs {formats.size(needed)} more at {path}, where "
+            f"{formats.size(free)} are free; pull it lazily, with a local_budget, or to a larger disk",
         )
-    log.info("%s: fetching %d files, %s", cloud, len(missing), in_words(needed))
+    log.info("%s: fetching %d files, %s", cloud, len(missing), formats.size(needed))
     for _ in background.results(fetcher, missing, cloud.workers, "lakepond-pull"):
         pass
 

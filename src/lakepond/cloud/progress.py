@@ -11,9 +11,9 @@ from lakepond.cloud.status import UploadStatus
 
 
 @contextmanager
-def watching(status: Callable[[], UploadStatus], show: bool | None = None) -> Iterator[None]:
-    """Show how far it is, with bytes, rate and time left; `show=None`: if stderr is a terminal."""
-    if not (sys.stderr.isatty() if show is None else show):
+def watching(status: Callable[[], UploadStatus]) -> Iterator[None]:
+    """Show how far it is, with bytes, rate and time left, if stderr is a terminal."""
+    if not sys.stderr.isatty():
         yield
         return
     from rich.console import Console

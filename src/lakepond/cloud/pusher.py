@@ -17,13 +17,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from lakepond import background
+from lakepond import background, formats
 from lakepond.cloud.chains import ChainCopy
 from lakepond.cloud.copying import Copier
 from lakepond.cloud.pace import Backoff
 from lakepond.cloud.place import Cloud
 from lakepond.cloud.slots import Changed
-from lakepond.cloud.status import UploadStatus, in_words
+from lakepond.cloud.status import UploadStatus
 from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Uploader
 from lakepond.errors import CloudConflict, CloudError, CloudForked
@@ -148,9 +148,8 @@ class Pusher:
         self._copier.stop()
         self._uploader.close()
         if status.pending or unfinished:  # which files are missing may not be known yet
-            files = (
-                f"{status.pending} files, {in_words(status.pending_bytes)}," if status.pending else "commits"
-            )
+            size = formats.size(status.pending_bytes)
+            files = f"{status.pending} files, {size}," if status.pending else "commits"
             log.warning(
                 "%s: %s are not in the cloud yet; the next push from %s uploads them%s",
                 self.cloud,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lakepond import formats
+
 
 @dataclass(frozen=True)
 class UploadStatus:
@@ -46,11 +48,11 @@ class UploadStatus:
         return self.pending_bytes / self.bytes_per_second if self.bytes_per_second else None
 
     def __str__(self) -> str:
-        text = f"{self.state}: {self.uploaded} files, {in_words(self.uploaded_bytes)} uploaded"
+        text = f"{self.state}: {self.uploaded} files, {formats.size(self.uploaded_bytes)} uploaded"
         if self.pending:
-            text += f", {self.pending} files, {in_words(self.pending_bytes)} left"
+            text += f", {self.pending} files, {formats.size(self.pending_bytes)} left"
         if self.bytes_per_second:
-            text += f", {in_words(self.bytes_per_second)}/s"
+            text += f", {formats.size(self.bytes_per_second)}/s"
         if self.pending and self.eta_seconds is not None:
             text += f", about {self.eta_seconds:,.0f} s left"
         if self.failed:
@@ -77,12 +79,3 @@ def together(statuses: Sequence[UploadStatus]) -> UploadStatus:
         over_budget_bytes=sum(status.over_budget_bytes for status in statuses),
         conditions=statuses[-1].conditions,
     )
-
-
-def in_words(size: float) -> str:
-    """Format a number of bytes with a decimal unit: "1.3 GB"."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:,.0f} B" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"

@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from lakepond import formats
 from lakepond.cloud.pace import Backoff
 from lakepond.cloud.place import Cloud
-from lakepond.cloud.status import UploadStatus, in_words
+from lakepond.cloud.status import UploadStatus
 from lakepond.errors import CloudConflict, CloudError, CloudForked
 
 log = logging.getLogger("lakepond")
@@ -176,13 +177,13 @@ class Uploader:
             return
         self._state = state
         left = [*self._waiting.values(), *self._active.values()]
-        to_go = f"{len(left)} files, {in_words(sum(upload.size for upload in left))} left"
+        to_go = f"{len(left)} files, {formats.size(sum(upload.size for upload in left))} left"
         if state == "sending":
             log.info("%s: uploading, %s", self._cloud, to_go)
         elif state == "waiting":
             log.warning("%s: waiting to retry, %s: %s", self._cloud, to_go, self._error)
         elif state == "idle":
-            sent = f"{self._uploaded} files, {in_words(self._uploaded_bytes)}"
+            sent = f"{self._uploaded} files, {formats.size(self._uploaded_bytes)}"
             log.info("%s: upload complete, %s since it was opened", self._cloud, sent)
 
     # --- how far it is ---------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from lakepond.lake.format.commits import Commit
 from lakepond.lake.lock import WriterLock
 from lakepond.paths import on_disk
 from lakepond.replay import Replay
-from lakepond.runs.status import COLLECTOR_NOTE
+from lakepond.runs.lake_status import COLLECTOR_NOTE
 from lakepond.types import Field, Spec, Tree, join_trees, leaves, map_leaves
 
 log = logging.getLogger("lakepond")

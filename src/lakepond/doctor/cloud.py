@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
-from lakepond.doctor.check import Finding
-from lakepond.errors import CloudError, SpecError
+from lakepond.doctor.check import Finding, judged
+from lakepond.errors import CloudError, CloudRefused, SpecError
 from lakepond.formats import duration
 
 SKEW_FAIL = 600.0
@@ -16,26 +15,24 @@ SKEW_FAIL = 600.0
 
 
 def credentials(environment: Mapping[str, str]) -> Finding:
-    """Which credentials of object stores exist; none is read or shown."""
-    found = []
-    named = environment.get("GOOGLE_APPLICATION_CREDENTIALS")
-    if named:
-        if not os.access(named, os.R_OK):
-            step = "set GOOGLE_APPLICATION_CREDENTIALS to a key file that exists and is readable."
-            # without its value if it is not a path: it may be the key itself
-            file = named if os.path.exists(named) else "in GOOGLE_APPLICATION_CREDENTIALS"
-            return Finding("credentials", "fail", f"the Google key file {file} cannot be read", step)
-        found.append("Google (key file)")
-    if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
-        found.append("S3 (variables)")
-    elif (Path.home() / ".aws" / "credentials").exists():
-        found.append("S3 (file)")
-    if environment.get("AZURE_STORAGE_ACCOUNT_KEY") or environment.get("AZURE_STORAGE_CONNECTION_STRING"):
-        found.append("Azure (variables)")
-    if found:
-        return Finding("credentials", "pass", f"found for {', '.join(found)}")
+    """For which object stores `push` finds credentials; none is shown, and no server is asked."""
+    from lakepond.cloud.credentials import NoCredentials, PackageMissing, client_options
+    from lakepond.cloud.place import Cloud
+
+    found, incomplete, wrong = list[str](), list[str](), list[str]()
+    for name, scheme in {"Google": "gs", "S3": "s3", "Azure": "az"}.items():
+        try:
+            client_options(Cloud(f"{scheme}://bucket"), environment)
+            found.append(name)
+        except NoCredentials:
+            continue
+        except PackageMissing as error:
+            incomplete.append(str(error))
+        except CloudRefused as error:
+            wrong.append(str(error))
+    result = "; ".join([f"found for {', '.join(found)}" if found else "none found", *wrong, *incomplete])
     step = "only needed for push and pull: set GOOGLE_APPLICATION_CREDENTIALS, AWS_... or AZURE_STORAGE_..."
-    return Finding("credentials", "warn", "none found", step)
+    return judged("credentials", result, step, fail=bool(wrong), warn=bool(incomplete) or not found)
 
 
 def bucket(url: str) -> Finding:

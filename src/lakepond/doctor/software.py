@@ -20,8 +20,11 @@ EXTRAS = {
     "train": ("jax", "optax", "safetensors", "matplotlib"),
     "cloud": ("obstore",),
     "minatar": ("gymnax",),
-    "atari": ("gymnasium", "ale-py"),
+    "atari": ("gymnasium", "ale_py"),
+    "wandb": ("wandb",),
+    "tensorboard": ("tensorboardX",),
 }
+"""modules of each extra that its users import"""
 
 
 def python() -> Finding:

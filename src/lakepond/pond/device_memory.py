@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lakepond.errors import SpecError
+from lakepond.formats import size
 from lakepond.machine import memory
 
 SHARE = 0.8
@@ -24,6 +25,6 @@ def check_fits(needed: int, steps: int) -> None:
     room = free_bytes() * SHARE
     if needed > room:
         raise SpecError(
-            f"a device pond of {steps:,} steps takes {needed / 1e9:.1f} GB, but there is room for "
-            f"{room / 1e9:.1f} GB on the device; about {int(steps * room / needed):,} steps fit."
+            f"a device pond of {steps:,} steps takes {size(needed)}, but there is room for "
+            f"{size(room)} on the device; about {int(steps * room / needed):,} steps fit."
         )

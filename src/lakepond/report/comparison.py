@@ -315,7 +315,7 @@ Steps until the evaluation is again at least what it was before the reset, in % 
 ## Commands
 
 ```sh
-lakepond compare --folder runs/{folder.name}        # trains; again: goes on; twice: two cores
+lakepond compare --folder runs/{folder.name}        # trains or resumes; run two of them to use two cores
 lakepond compare --folder runs/{folder.name} --only-report --baseline {baseline} \\
     --report docs/results/{folder.name}.md
 ```

@@ -64,46 +64,24 @@ def t_interval(values: Array) -> tuple[Interval, float]:
 
     Values that are all equal have an interval without width; a single one has no interval and no p-value.
     """
+    from scipy.special import stdtr, stdtrit
+
     middle, freedom = float(np.mean(values)), len(values) - 1
     if freedom < 1:
         return Interval(middle, math.nan, math.nan), math.nan
     error = float(np.std(values, ddof=1)) / math.sqrt(freedom + 1)
     if error == 0:
         return Interval(middle, middle, middle), float(middle == 0)
-    half = t_quantile(0.95, freedom) * error
-    return Interval(middle, middle - half, middle + half), 1 - t_within(abs(middle) / error, freedom)
+    half = float(stdtrit(freedom, 0.975)) * error
+    return Interval(middle, middle - half, middle + half), 2 * float(stdtr(freedom, -abs(middle) / error))
 
 
-def t_within(t: float, freedom: int) -> float:
-    """P(|T| <= t) of Student's t with `freedom` degrees (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    odd = freedom % 2
-    term = math.cos(angle) if odd else 1.0
-    total = 0.0
-    for k in range(1 + odd, freedom, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * k / (k + 1)
-    total *= math.sin(angle)
-    return 2 / math.pi * (angle + total) if odd else total
-
-
-def t_quantile(level: float, freedom: int) -> float:
-    """The t with P(|T| <= t) = `level`, by bisection."""
-    low, high = 0.0, 1.0
-    while t_within(high, freedom) < level:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_within(middle, freedom) < level else (low, middle)
-    return high
-
-
-def holm(values: Sequence[float], level: float = 0.05) -> list[bool]:
-    """Which p-values are significant when they are tested together (Holm 1979); NaN is no test."""
+def holm(values: Sequence[float]) -> list[bool]:
+    """Which p-values are significant at 5 % when they are tested together (Holm 1979); NaN is no test."""
     tested = sorted((value, place) for place, value in enumerate(values) if not math.isnan(value))
     found = [False] * len(values)
     for number, (value, place) in enumerate(tested):
-        if value > level / (len(tested) - number):
+        if value > 0.05 / (len(tested) - number):
             break
         found[place] = True
     return found

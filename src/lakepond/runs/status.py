@@ -1,100 +1,37 @@
-"""The status of a run, from its folder, whether it runs or not (in a bucket: status_in_cloud).
+"""The status of a run, or of a lake without one, in a folder or in a bucket, whether it runs or not.
 
-Only small things are read: config.json, the end of metrics.jsonl, two commits, the names of checkpoints; of a
-lake that was pushed the names of all files. No step and no row is read.
+Only small things are read: config.json, the metrics (of a folder: their end), two commits of each writer, the
+names of checkpoints; of a lake on this disk that was pushed, the names of all files. No step is read.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from lakepond import machine, untrusted
+from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
-from lakepond.errors import LakeError, RunNotFound
-from lakepond.flow.following import positions
-from lakepond.flow.following.lag import is_alive
+from lakepond.errors import CloudCorrupt, CloudNotFound, LakeError, RunNotFound
 from lakepond.lake import elsewhere, writers
-from lakepond.lake.format import commits
-from lakepond.lake.format.commits import Commit
+from lakepond.lake.format import description
 from lakepond.lake.read.lake import Lake
 from lakepond.paths import on_disk
 from lakepond.runs import metrics
-from lakepond.runs.run import CONFIG, Run
-from lakepond.types import Spec
+from lakepond.runs.checkpoints import STATE
+from lakepond.runs.lake_status import LakeStatus, LakeWatch
+from lakepond.runs.run import CONFIG, METRICS, Run, checked
 
 State = Literal["running", "stopped", "finished"]
 TAIL_BYTES = 64 << 10
 """of the metrics that are read, from the end"""
 UPLOAD = "upload.json"
 """in a run's folder: how its last push ended"""
-COLLECTOR_NOTE = "collector"
-"""what a collector stores with its commits"""
-BACK = 8
-"""commits back to which the lake's growth is measured"""
-
-
-@dataclass(frozen=True)
-class WriterStatus:
-    """One of the writers of a lake."""
-
-    name: str
-    commit: int
-    steps: int
-    committed: float
-    """when its newest commit was made, seconds since 1970"""
-    alive: bool
-    """whether that is at most 5 of its usual intervals ago, or less than a minute"""
-    collector: dict[str, Any] | None = None
-    """what a collector stored with it, see `lakepond.distributed.collector.CollectorStatus`"""
-
-
-@dataclass(frozen=True)
-class LearnerStatus:
-    """A learner that follows the lake with a limit of samples per insert."""
-
-    sampled: int
-    inserted: int
-    ahead: bool
-    """whether collectors wait for it"""
-    said: float
-    """when, seconds since 1970"""
-
-
-@dataclass(frozen=True)
-class LakeStatus:
-    """The lake of a run; of all its writers together."""
-
-    commit: int
-    commits_kept: int
-    steps: int
-    recorded: int
-    rows: int
-    bytes_on_disk: int
-    bytes_plain: int
-    committed: float
-    """when its newest commit was made, seconds since 1970"""
-    bytes_per_second: float | None
-    """how fast it grows, over its last commits; None: not known, or several writers"""
-    alive: bool
-    """whether a writer is"""
-    writers: tuple[WriterStatus, ...] = ()
-    """if they have names"""
-    learners: tuple[LearnerStatus, ...] = ()
-    collector: dict[str, Any] | None = None
-    """of the newest commit"""
-
-    @property
-    def ratio(self) -> float:
-        """Ratio of the size without deduplication to the size on disk."""
-        return self.bytes_plain / self.bytes_on_disk if self.bytes_on_disk else 1.0
 
 
 @dataclass(frozen=True)
@@ -152,54 +89,54 @@ class RunFiles(NamedTuple):
     checkpoint: int | None
 
 
-def look(path: str | Path) -> RunStatus:
-    """The status of the run or lake in a folder; `RunNotFound` if there is neither."""
-    folder = on_disk(path)
-    if not folder.exists():
-        raise RunNotFound(f"{folder} does not exist; `lakepond ls` lists the runs and lakes below a folder.")
-    run = Run.open(folder) if (folder / CONFIG).is_file() else None
-    lake_folder = folder / "lake" if run else folder
-    if run is None and not (folder / "lake.json").is_file():
-        raise RunNotFound(
-            f"{folder} is neither a run nor a lake; `lakepond ls {folder}` lists those below it."
-        )
-    problems: list[str] = []
-    lake, upload = None, None
-    if (lake_folder / "lake.json").is_file():
-        try:
-            with Lake.open(lake_folder) as opened:
-                lake, upload = _lake(opened), _upload(folder, opened)
-        except LakeError as error:
-            problems.append(str(error))
-    lines, known = _tail(folder / "metrics.jsonl"), run.checkpoints() if run else []
-    checkpoint = known[-1] if known else None
-    files = RunFiles(run.trainer, run.config, lines, checkpoint) if run else RunFiles(None, {}, lines, None)
-    homes = [folder] if run else [writers.home(lake_folder, name) for name in writers.names(lake_folder)]
-    pids = (machine.lock_holder(home / "lock") for home in homes)
-    pid = next((pid for pid in pids if pid is not None), None)
-    found = judge(str(path), files, lake, pid=pid, disk_free=machine.free_disk(folder))
-    return replace(found, upload=upload, problems=tuple(problems))
+def look(place: str | Path) -> RunStatus:
+    """The status now of the run or lake in a folder or at a URL; see `watch`."""
+    return watch(place)()
 
 
-def judge(
-    path: str,
-    run: RunFiles,
-    lake: LakeStatus | None,
-    *,
-    pid: int | None = None,
-    disk_free: int | None = None,
-    alive: bool = False,
-) -> RunStatus:
-    """Derive the status from what was read; `alive`: a process on another machine writes it."""
+def watch(place: str | Path) -> Callable[[], RunStatus]:
+    """A function that returns the present status of the run, or of the lake without one, at a place.
+
+    place: a folder or a URL. In a bucket, the settings are read once, and the lake as `LakeWatch` says.
+    Raises `RunNotFound` or `CloudNotFound` if there is neither.
+    """
+    if "://" not in str(place):
+        folder = on_disk(place)
+        here = LakeWatch(folder / "lake" if _in_folder(folder).trainer else folder)
+        return lambda: _present(str(place), _in_folder(folder), here, folder)
+    store = Store(Cloud.of(str(place)))
+    config = _config(store)
+    if not config and store.head(description.NAME) is None:
+        raise CloudNotFound(f"there is neither a run nor a lake at {store.cloud}; push one there first.")
+    there = LakeWatch((store.under("lake") if config else store).cloud)
+    return lambda: _present(str(store.cloud), _in_bucket(store, config), there)
+
+
+def _present(path: str, run: RunFiles, watched: LakeWatch, folder: Path | None = None) -> RunStatus:
+    """Derive the status from what was read; `folder`: of the run or lake, None if it is in a bucket."""
     trainer, config, lines, checkpoint = run
+    lake, upload, pid, disk_free, problems = None, None, None, None, list[str]()
+    try:
+        lake = watched.look()
+        if folder is not None and lake is not None:
+            upload = _upload(folder, folder / "lake" if trainer else folder)
+    except LakeError as error:
+        problems.append(str(error))
+    if folder is not None:
+        names = [] if trainer else writers.names(folder)
+        homes = [folder] if trainer else [writers.home(folder, name) for name in names]
+        pids = (machine.lock_holder(home / "lock") for home in homes)
+        pid = next((pid for pid in pids if pid is not None), None)
+        disk_free = machine.free_disk(folder)
     last = lines[-1] if lines else {}
     unit, total = _goal(config)
     done = last.get("step")
     if trainer is None and lake is not None:
         unit, done = "step", lake.recorded
     collecting = lake is not None and any(each.collector and each.alive for each in lake.writers)
+    elsewhere_alive = folder is None and lake is not None and lake.alive
     finished = total is not None and done is not None and done >= total
-    running = pid is not None or (alive and not finished) or (trainer is None and collecting)
+    running = pid is not None or (elsewhere_alive and not finished) or (trainer is None and collecting)
     per_second = _rate(lines) if trainer else None
     left = total - done if total is not None and done is not None else None
     full = None
@@ -223,9 +160,9 @@ def judge(
         disk_full_seconds=full,
         checkpoint=checkpoint,
         lake=lake,
-        upload=None,
+        upload=upload,
         metrics=last,
-        problems=(),
+        problems=tuple(problems),
     )
 
 
@@ -254,6 +191,44 @@ def _rate(lines: list[dict[str, Any]]) -> float | None:
     return statistics.median(rates) if rates else None
 
 
+def _in_folder(folder: Path) -> RunFiles:
+    """The run in a folder; of a lake without one, nothing."""
+    if not folder.exists():
+        raise RunNotFound(f"{folder} does not exist; `lakepond ls` lists the runs and lakes below a folder.")
+    if (folder / CONFIG).is_file():
+        run = Run.open(folder)
+        known = run.checkpoints()
+        return RunFiles(run.trainer, run.config, _tail(folder / METRICS), known[-1] if known else None)
+    if not (folder / description.NAME).is_file():
+        raise RunNotFound(
+            f"{folder} is neither a run nor a lake; `lakepond ls {folder}` lists those below it."
+        )
+    return RunFiles(None, {}, [], None)
+
+
+def _in_bucket(store: Store, config: Mapping[str, Any]) -> RunFiles:
+    """The run at a place; of a lake without one, nothing."""
+    if not config:
+        return RunFiles(None, {}, [], None)
+    lines = list[dict[str, Any]]()
+    with suppress(CloudNotFound):
+        lines = _parse_log(store.read(METRICS))
+    saved = sorted((name for name in store.folders("checkpoints") if name.isdecimal()), key=int, reverse=True)
+    complete = (int(name) for name in saved if store.head(f"checkpoints/{name}/{STATE}") is not None)
+    return RunFiles(config["trainer"], config["config"], lines, next(complete, None))
+
+
+def _config(store: Store) -> dict[str, Any]:
+    """The content of a run's config.json at a place; empty if there is none."""
+    if store.head(CONFIG) is None:
+        return {}
+    try:
+        return checked(untrusted.parse_json(store.read(CONFIG)))
+    except (ValueError, KeyError, TypeError):
+        wrong = f"{CONFIG} in {store.cloud} cannot be read as a run's settings; push the run again."
+        raise CloudCorrupt(wrong) from None
+
+
 def _tail(file: Path) -> list[dict[str, Any]]:
     """The last lines of a log; the first of them may be cut and is left out."""
     try:
@@ -263,10 +238,10 @@ def _tail(file: Path) -> list[dict[str, Any]]:
             data = opened.read()
     except FileNotFoundError:
         return []
-    return parse_log(data if size <= TAIL_BYTES else data.partition(b"\n")[2])
+    return _parse_log(data if size <= TAIL_BYTES else data.partition(b"\n")[2])
 
 
-def parse_log(data: bytes) -> list[dict[str, Any]]:
+def _parse_log(data: bytes) -> list[dict[str, Any]]:
     """The complete lines of a log that have a step and a time."""
     complete = data[: data.rfind(b"\n") + 1]  # a line may be in the middle of being written
     found = []
@@ -279,87 +254,18 @@ def parse_log(data: bytes) -> list[dict[str, Any]]:
     return found
 
 
-def _lake(lake: Lake) -> LakeStatus:
-    found: dict[str, LakeStatus] = {}
-    for name, newest in lake.heads.items():
-        folder = writers.home(lake.path, name) / "commits"
-        numbers = commits.numbers(folder)
-        older = [number for number in numbers if number < newest.number][-BACK:]
-        before = newest
-        if older:
-            with suppress(LakeError, FileNotFoundError):  # damaged, or just deleted: the rate is unknown
-                before = commits.read(folder, older[0])
-        found[name] = lake_status(lake.spec, newest, before, len(numbers))
-    stats = lake.stats()
-    return replace(
-        together(found),
-        rows=stats.rows,
-        bytes_on_disk=stats.bytes_on_disk,
-        learners=learners(Store.at(lake.path)),
-    )
-
-
-def together(found: dict[str, LakeStatus]) -> LakeStatus:
-    """The status of a lake from those of its writers, by name."""
-    newest = max(found.values(), key=lambda each: each.committed)
-    return replace(
-        newest,
-        **{
-            what: sum(getattr(each, what) for each in found.values())
-            for what in ("commits_kept", "steps", "recorded", "rows", "bytes_on_disk", "bytes_plain")
-        },
-        bytes_per_second=newest.bytes_per_second if len(found) == 1 else None,
-        alive=any(each.alive for each in found.values()),
-        writers=tuple(
-            WriterStatus(name, each.commit, each.steps, each.committed, each.alive, each.collector)
-            for name, each in found.items()
-            if list(found) != [""]
-        ),
-    )
-
-
-def lake_status(spec: Spec, newest: Commit, before: Commit, kept: int) -> LakeStatus:
-    """The status of a writer from its newest commit and an earlier one."""
-    held, had = newest.totals.bytes, before.totals.bytes
-    moment, earlier = (datetime.fromisoformat(commit.time).timestamp() for commit in (newest, before))
-    return LakeStatus(
-        commit=newest.number,
-        commits_kept=kept,
-        steps=newest.recorded - newest.oldest,
-        recorded=newest.recorded,
-        rows=sum(entry.count for listed in newest.rows for entry in listed),
-        bytes_on_disk=held,
-        bytes_plain=(newest.recorded - newest.oldest) * spec.step_nbytes,
-        committed=moment,
-        bytes_per_second=max(0.0, (held - had) / (moment - earlier)) if moment > earlier else None,
-        alive=is_alive(
-            max(0.0, time.time() - moment),
-            (moment - earlier) / (newest.number - before.number) if newest.number > before.number else None,
-        ),
-        collector=note if isinstance(note := newest.note.get(COLLECTOR_NOTE), dict) else None,
-    )
-
-
-def learners(store: Store) -> tuple[LearnerStatus, ...]:
-    """The learners of a lake, as they report themselves."""
-    return tuple(
-        LearnerStatus(each.sampled, each.inserted, each.ahead, each.modified)
-        for each in positions.positions(store)
-    )
-
-
-def _upload(folder: Path, lake: Lake) -> UploadLag | None:
+def _upload(folder: Path, lake: Path) -> UploadLag | None:
     """Files that are not uploaded yet, and the error of the last push; None if there was no push."""
     try:
         noted = untrusted.read_json(folder / UPLOAD)
     except (FileNotFoundError, ValueError):
         noted = {}
     noted = {name: value for name, value in noted.items() if isinstance(value, str)}
-    there = elsewhere.known(lake.path)
+    there = elsewhere.known(lake)
     if not there and not noted:
         return None
-    files = (file for head in lake.reader.heads for file in head.catalog.files())
-    missing = {name: size for name, size in files if name not in there}
+    with Lake.open(lake) as opened:
+        missing = {name: size for name, size in opened.files() if name not in there}
     urls = sorted(set(there.values()))
     if len(urls) > 1:  # of several writers
         urls = [urls[0].partition(f"/{writers.FOLDER}/")[0]]

@@ -23,7 +23,15 @@ import numpy.typing as npt
 from lakepond import untrusted
 from lakepond.envs.market.features import FEATURES
 from lakepond.envs.market.panel import PRICES, Panel
-from lakepond.envs.market.tables import MOST_TOLD, Floats, Problem, Table, read_arrow, read_csv, read_parquet
+from lakepond.envs.market.tables import (
+    MOST_LISTED,
+    Floats,
+    Problem,
+    Table,
+    read_arrow,
+    read_csv,
+    read_parquet,
+)
 from lakepond.errors import MarketDataError
 
 FIRST_DAY = np.datetime64("2000-01-03")
@@ -112,7 +120,7 @@ def _misplaced_rows(table: Table, row: npt.NDArray[np.int64]) -> list[Problem]:
     first, again = _repeats(row, column, len(symbols))
     found = [
         (k, f"{symbols[column[k]]} has {dates[k]} already in {kind} {table.lines[j]}; keep each day once")
-        for k, j in zip(again[:MOST_TOLD].tolist(), first[:MOST_TOLD].tolist(), strict=True)
+        for k, j in zip(again[:MOST_LISTED].tolist(), first[:MOST_LISTED].tolist(), strict=True)
     ]
     found += [
         (k, f"{dates[k]} of {symbols[column[k]]} comes after {newest}; sort the rows by date")
@@ -143,7 +151,7 @@ def _not_sorted(
     latest = np.maximum.accumulate(days - days.min() + codes * span) - codes * span + days.min()
     late = np.flatnonzero(days < latest)
     late = late[~np.isin(order[late], repeats)]
-    late = late[np.argsort(order[late])][:MOST_TOLD]
+    late = late[np.argsort(order[late])][:MOST_LISTED]
     return [(int(order[k]), latest[k].astype("datetime64[D]")) for k in late]
 
 
@@ -199,7 +207,7 @@ def _wrong_prices(prices: Floats, symbols: list[str], where: Callable[[int, int]
     opened, high, low, close = prices
 
     def refuse(wrong: npt.NDArray[np.bool_], column: str, what: Callable[[int, int], str]) -> None:
-        for r, c in np.argwhere(wrong)[:MOST_TOLD].tolist():
+        for r, c in np.argwhere(wrong)[:MOST_LISTED].tolist():
             problems.append(Problem(f"{where(r, c)}, column {column}", f"{symbols[c]} {what(r, c)}"))
 
     for i, name in enumerate(PRICES):

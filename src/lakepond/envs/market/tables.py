@@ -22,7 +22,7 @@ from lakepond.envs.market.features import FEATURES
 from lakepond.envs.market.panel import PRICES
 from lakepond.errors import MarketDataError
 
-MOST_TOLD = 50
+MOST_LISTED = 50
 """problems that are listed, of each kind"""
 PIECE_ROWS = 1 << 16
 SYMBOL_LENGTH = 200
@@ -143,7 +143,7 @@ class Table:
 
     def _complain(self, column: str, row: int, what: str) -> None:
         self._wrong[column] += 1
-        if self._wrong[column] <= MOST_TOLD:
+        if self._wrong[column] <= MOST_LISTED:
             self.problems.append(Problem(f"{self.kind} {row}, column {column}", what))
 
 
