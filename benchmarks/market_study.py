@@ -1,9 +1,12 @@
 """`python -m benchmarks.market_study`: whether ERL finds anything on a market, and which of its parts does.
 
+    FOLDER/settings.json                     written once: a folder is one study
     FOLDER/prices/<market>.npz               the panel of each real market
     FOLDER/<market>/<arm>/<seed>/            a run of `erl`; resumed if it was stopped
       evaluation/holdout/result.json         written once, when the run has ended; then the run is done
     FOLDER/results.json                      all of it, rewritten after each run
+
+The page is made from the files result.json alone, which `make keep-results` copies to docs/results/erl/runs.
 
 The markets: a synthetic one for each seed with a planted signal (a positive control), the
 Philippine Stock Exchange, twenty S&P 500 names, Dutch day-ahead power by hour of delivery. The arms, all but
@@ -14,8 +17,9 @@ the last with equal numbers of recorded steps:
     no-population    the learner alone
     untrained        one generation: the best of random networks by validation
 
-The champion of every run is compared with buy-and-hold and with random agents that trade as often, on the
-holdout; those of `erl` also at other costs and slippage. docs/results/erl.md has the design and the answer.
+The champion of every run is compared with buy-and-hold and with random agents that have its trades and its
+exposure, on the holdout; those of `erl` also at other costs and slippage. docs/results/erl.md has the design
+and the answer.
 """
 
 from __future__ import annotations
@@ -33,9 +37,14 @@ from typing import Any
 
 import numpy as np
 
+from lakepond import untrusted
 from lakepond.envs.market import Panel, fetch_power, fetch_pse, fetch_sp500
 from lakepond.envs.market.history import split
+from lakepond.errors import ConfigError
+from lakepond.lake.files import write_bytes
+from lakepond.lake.format.sealed import strict
 from lakepond.report import statistics
+from lakepond.runs.settings import as_json, flat
 from lakepond.trainers import erl, evaluate_market, programs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trainers"))
@@ -97,8 +106,28 @@ def before_validation(panel: Panel, config: erl.Config, instruments: int) -> Pan
     return Panel(panel.dates, tuple(panel.symbols[i] for i in kept), *columns)
 
 
+def claim(study: Study, folder: Path) -> None:
+    """Write the settings of the study to its folder; `ConfigError` if its results are of others."""
+    file, wanted = folder / "settings.json", flat(as_json(study))
+    if file.exists():
+        there = flat(as_json(Study())) | untrusted.read_json(file)  # a setting that is newer: its default
+        for name, value in there.items():
+            if value != wanted.get(name):
+                raise ConfigError(
+                    f"{file} has {name}={value!r}, not {wanted.get(name)!r}; choose another folder."
+                )
+    elif any(folder.glob("*/*/*/evaluation")):
+        raise ConfigError(
+            f"{folder} has results of an earlier version, whose random agents differ; choose another folder."
+        )
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder, file.name, strict(wanted, indent=1))
+
+
 def run(study: Study, folder: Path, say: Callable[[str], None] = print) -> Results:
     """Train and evaluate what is not done yet, seed by seed; returns all results."""
+    claim(study, folder)
     programs.prepare_jax()
     jobs = itertools.product(range(study.seeds), study.markets, ARMS)
     for seed, market, arm in jobs:
@@ -173,24 +202,16 @@ def skill(results: Results) -> str:
     rows = []
     for market, runs in results.items():
         seeds = list(runs["erl"].values())
-
-        def both(measure: str, seeds: Any = seeds) -> str:
-            return ", ".join(
-                f"{np.mean([found[who][measure] for found in seeds]):.0f}" for who in ("champion", "random")
-            )
-
-        def beaten(whom: str, seeds: Any = seeds) -> str:
-            return f"{100 * np.mean([found[f'champion_beats_{whom}'] for found in seeds]):.0f} %"
-
+        beaten = np.mean([found["champion_beats_random"] for found in seeds])
+        trades, exposure = (
+            np.mean([found["champion"][name] for found in seeds]) for name in ("trades", "exposure")
+        )
         row = [f"{market}, {seeds[0]['first_day']} to {seeds[0]['last_day']}", str(len(seeds))]
         row += [mean(returns(runs, "erl")), mean(gap(runs, "erl", "buy_and_hold"))]
-        for whom in ("random", "random_same_days"):
-            row += [mean(gap(runs, "erl", whom)), beaten(whom)]
-        rows.append([*row, both("trades"), both("exposure")])
-    heads = (
-        "market and holdout|seeds|champion|less buy and hold|less random|random beaten|less random on the "
-    )
-    heads += "same days|those beaten|trades: champion, random|exposure in %: champion, random"
+        row += [mean(gap(runs, "erl", "random")), f"{100 * beaten:.0f} %"]
+        rows.append([*row, mean(gap(runs, "untrained", "random")), f"{trades:.0f}", f"{exposure:.0f} %"])
+    heads = "market and holdout|seeds|champion|less buy and hold|less random|random beaten"
+    heads += "|untrained less its random|trades|exposure"
     return table(heads.split("|"), rows)
 
 
