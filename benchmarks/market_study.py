@@ -197,6 +197,45 @@ def returns(runs: Runs, arm: str) -> list[float]:
     return [found["champion"]["total_return"] for found in runs[arm].values()]
 
 
+def verdict(values: list[float], enough: bool = True) -> str:
+    """What the interval of the values says, and the interval. `enough`: it takes more than that for a yes."""
+    found, _ = statistics.t_interval(np.array(values))
+    said = "yes" if found.low > 0 and enough else "no, worse" if found.high < 0 else "not shown"
+    return f"**{said}**: {mean(values)}"
+
+
+def highest_cost(runs: Runs) -> str:
+    """The highest cost without slippage at which `erl` beats random agents and earns something."""
+    found = "none"
+    for lines in zip(*(found["sweep"] for found in runs["erl"].values()), strict=True):
+        less, _ = statistics.t_interval(np.array([line["champion"] - line["random"] for line in lines]))
+        if not lines[0]["slippage"] and less.low > 0 and np.mean([line["champion"] for line in lines]) > 0:
+            found = f"{lines[0]['cost']:g} %"
+    return found
+
+
+def answers(results: Results) -> str:
+    """The questions of the study, answered by the rules that the page fixes."""
+    found = [one for runs in results.values() for arm in runs.values() for one in arm.values()]
+    dates = sorted(str(one["evaluated"])[:10] for one in found)
+    seeds = {seed for runs in results.values() for arm in runs.values() for seed in arm}
+    count = f"{len(found)} of {len(results) * len(ARMS) * len(seeds)} runs, {dates[0]} to {dates[-1]}"
+    rows = [
+        ["earns more than random agents of its trades and exposure"],
+        ["highest cost per side, of 0 to 1 %"],
+    ]
+    for runs in results.values():
+        beaten = float(np.mean([one["champion_beats_random"] for one in runs["erl"].values()]))
+        said = verdict(gap(runs, "erl", "random"), enough=beaten >= 0.95)
+        rows[0].append(f"{said}; {100 * beaten:.0f} % of them beaten")
+        rows[1].append(highest_cost(runs))
+    parts = {"learner": "no-gradient", "population": "no-population", "training": "untrained"}
+    for part, other in parts.items():
+        gaps = [gap(runs, "erl", other) for runs in results.values()]
+        rows.append([f"the {part} helps (`erl` less `{other}`)", *map(verdict, gaps)])
+    return f"{count}.\n\n{table(['`erl`', *results], rows)}"
+
+
 def skill(results: Results) -> str:
     """The champions of `erl` beside their baselines."""
     rows = []
@@ -257,12 +296,23 @@ def by_seed(results: Results) -> str:
 
 def tables(results: Results) -> str:
     """All results in Markdown; percent of the capital, means over the seeds, 95 % intervals."""
-    started = {market: runs for market, runs in results.items() if runs["erl"]}
     every = "Each seed: the champions, the mean of the random agents of `erl`, and buy-and-hold."
-    return "\n\n".join([skill(started), parts(started), costs(started), every, by_seed(started)])
+    return "\n\n".join([skill(results), parts(results), costs(results), every, by_seed(results)])
 
 
-BEGIN, END = "<!-- market study -->", "<!-- end of market study -->"
+def marks(part: str) -> tuple[str, str]:
+    """The lines of the page between which a part of the results is."""
+    return f"<!-- market study: {part} -->", f"<!-- end of {part} -->"
+
+
+def filled(page: str, results: Results) -> str:
+    """The page with these results in the place of those that it has."""
+    for part, text in (("answers", answers(results)), ("tables", tables(results))):
+        begin, end = marks(part)
+        before, rest = page.split(begin)
+        _, after = rest.split(end)
+        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    return page
 
 
 def main(words: list[str] | None = None) -> None:
@@ -271,18 +321,15 @@ def main(words: list[str] | None = None) -> None:
         prog="python -m benchmarks.market_study", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--folder", type=Path, default=Path("runs/market"), help="of the runs (runs/market)")
-    parser.add_argument("--page", type=Path, help="Markdown file whose marked part the tables replace")
+    parser.add_argument("--page", type=Path, help="Markdown file whose marked parts are replaced")
     parser.add_argument(
         "--quick", action="store_true", help="a small synthetic market: the results mean nothing"
     )
     asked = parser.parse_args(words)
     results = run(QUICK if asked.quick else Study(), asked.folder, lambda line: print(line, flush=True))
-    print(tables(results))
+    print(f"{answers(results)}\n\n{tables(results)}")
     if asked.page:
-        text = asked.page.read_text()
-        before, rest = text.split(BEGIN)
-        after = rest.split(END)[1]
-        asked.page.write_text(f"{before}{BEGIN}\n\n{tables(results)}\n\n{END}{after}")
+        asked.page.write_text(filled(asked.page.read_text(), results))
 
 
 if __name__ == "__main__":

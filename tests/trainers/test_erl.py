@@ -441,7 +441,8 @@ def test_a_wrong_setting_on_the_command_line_is_one_sentence(tmp_path, capsys):
 
 def test_the_study_runs_every_arm_once_and_writes_its_page(tmp_path, capsys):
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{market_study.BEGIN}\nformer\n{market_study.END}\nafter\n")
+    marked = ["\nformer\n".join(market_study.marks(part)) for part in ("answers", "tables")]
+    page.write_text("\n".join(["before", marked[0], "between", marked[1], "after\n"]))
     words = ["--quick", "--folder", str(tmp_path / "study"), "--page", str(page)]
     market_study.main(words)
     printed = capsys.readouterr().out
@@ -457,6 +458,10 @@ def test_the_study_runs_every_arm_once_and_writes_its_page(tmp_path, capsys):
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "former" not in text
+    answers, tables = text.split("\nbetween\n")
+    assert "4 of 4 runs" in answers
+    assert "the population helps" in answers
+    assert tables.count("| synthetic | 0 |") == 1
     assert "erl less no-gradient" in text
     market_study.main(words)  # all is done: nothing is trained or evaluated again
     assert "synthetic erl 0" not in capsys.readouterr().out
@@ -491,5 +496,20 @@ def test_the_study_compares_arms_seed_by_seed():
     assert market_study.gap(arms, "erl", "no-gradient") == [2.0, 0.0]  # the third is not there yet
     assert market_study.gap(arms, "erl", "random") == [2.0, 4.0, 8.0]
     assert market_study.mean([2.0, 2.0]) == "+2.0 (+2.0 to +2.0)"
+    assert market_study.verdict([1.0, 2.0, 3.0, 2.0]) == "**yes**: +2.0 (+0.7 to +3.3)"
+    assert market_study.verdict([1.0, 2.0, 3.0, 2.0], enough=False).startswith("**not shown**")
+    assert market_study.verdict([-1.0, -2.0, -3.0, -2.0]) == "**no, worse**: -2.0 (-3.3 to -0.7)"
+    assert market_study.verdict([2.0, -1.0, 3.0, -2.0]).startswith("**not shown**")
     low, high = (float(x) for x in market_study.mean([0.0, 10.0] * 4).split("(")[1].rstrip(")").split(" to "))
     assert 0 < low < 5 < high < 10
+
+
+def test_the_highest_cost_is_one_at_which_all_champions_together_earn_more_than_nothing_and_than_random():
+    def line(cost: float, champion: float, slippage: float = 0.0) -> dict:
+        return {"cost": cost, "slippage": slippage, "champion": champion, "random": -9.0 - champion / 100}
+
+    by_cost = [(0.0, 4.0), (0.5, 2.0), (1.0, -1.0), (0.1, 3.0, 2.0)]
+    runs = {"erl": {str(seed): {"sweep": [line(*each) for each in by_cost]} for seed in range(3)}}
+    assert market_study.highest_cost(runs) == "0.5 %"
+    runs["erl"]["3"] = {"sweep": [line(cost, -90.0) for cost, *_ in by_cost]}
+    assert market_study.highest_cost(runs) == "none"
