@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help train test lint bench results keep-results soak peers peers-torchrl peers-d3rlpy docs release clean
+.PHONY: help train test lint bench results keep-results restore-results soak peers peers-torchrl peers-d3rlpy docs release clean
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -52,15 +52,14 @@ bench: .venv-bench/.installed  ## speed beside other libraries, in a venv of its
 	.venv-bench/bin/python -m benchmarks $(ARGS)
 
 # The long ones. Each resumes where it was stopped; their pages under docs/results name the command and the machine.
-# `make keep-results` copies the results of docs/results/mixture.md to docs/results/mixture/runs, and those that are there
-# are not repeated. RATES: the learning rates that the tuning gives the five main arms, in the order of MAIN.
+# `make keep-results` copies their small result files from runs/ to the folders `runs` in docs/results; those that are there
+# are copied back first, and their runs are not repeated. RATES: the learning rates that the tuning gives the five main arms, in the order of MAIN.
 GAMES4 = --games Breakout Freeway SpaceInvaders Asterix --first-seed 100 --hidden 256 128
 MAIN   = single-epochs single-fresh single-lake mixture mixture-acts
 rate   = $(foreach arm,$(2),$(arm)=$(word $(1),$(RATES)))
-results: $(VENV)/.installed-test  ## the long experiments of docs/results; resumable
+results: $(VENV)/.installed-test restore-results  ## the long experiments of docs/results; resumable
 	$(BIN)/lakepond train erl --preset eigen2 --out runs/eigen2 $(if $(wildcard runs/eigen2/config.json),--resume)
 	$(BIN)/python -m benchmarks.market_study --folder runs/market --page docs/results/erl.md
-	mkdir -p runs docs/results/mixture/runs && cp -rn docs/results/mixture/runs/. runs/
 	for rate in 0.00025 0.0005 0.001; do $(BIN)/lakepond compare --folder runs/tuning-$$rate --learning-rate $$rate --games Breakout Freeway \
 	  --env-steps 1000000 --first-seed 90 --seeds 1 --hidden 256 128 --arms $(MAIN) || exit; done
 ifdef RATES
@@ -75,8 +74,14 @@ else
 	@echo "Choose the learning rates as docs/results/mixture.md says: make results RATES='0.0005 0.0005 0.0005 0.0005 0.0005'"
 endif
 
-keep-results:  ## copy the results of finished comparison runs to docs/results, to be committed
-	mkdir -p docs/results/mixture/runs && cd runs && find . -regex './\(tuning\|mixture\)-.*/\(result\|settings\)\.json' -exec cp --parents {} ../docs/results/mixture/runs/ \;
+keep = mkdir -p docs/results/$(1)/runs && cd runs && find . -regex './$(2)/\(.*/\)?\(result\|settings\)\.json' -exec cp --parents {} ../docs/results/$(1)/runs/ \;
+keep-results:  ## copy the results of finished runs of the study and the comparisons to docs/results, to be committed
+	$(call keep,erl,market)
+	$(call keep,mixture,\(tuning\|mixture\|history\)-[^/]*)
+
+restore-results:  ## copy them back to runs/, except those that are there already
+	mkdir -p runs
+	for kept in docs/results/*/runs; do tar -c -C $$kept . | tar -x -C runs --skip-old-files || exit; done
 
 # Every fault drill at length, one to two hours; started again it skips what has held. Writes docs/results/faults.md.
 soak: $(VENV)/.installed-test $(VENV)/.tools  ## every fault drill at length; ARGS='--only signals' runs a part

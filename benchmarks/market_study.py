@@ -1,9 +1,12 @@
 """`python -m benchmarks.market_study`: whether ERL finds anything on a market, and which of its parts does.
 
+    FOLDER/settings.json                     written once: a folder is one study
     FOLDER/prices/<market>.npz               the panel of each real market
     FOLDER/<market>/<arm>/<seed>/            a run of `erl`; resumed if it was stopped
       evaluation/holdout/result.json         written once, when the run has ended; then the run is done
     FOLDER/results.json                      all of it, rewritten after each run
+
+The page is made from the files result.json alone, which `make keep-results` copies to docs/results/erl/runs.
 
 The markets: a synthetic one for each seed with a planted signal (a positive control), the
 Philippine Stock Exchange, twenty S&P 500 names, Dutch day-ahead power by hour of delivery. The arms, all but
@@ -14,8 +17,9 @@ the last with equal numbers of recorded steps:
     no-population    the learner alone
     untrained        one generation: the best of random networks by validation
 
-The champion of every run is compared with buy-and-hold and with random agents that trade as often, on the
-holdout; those of `erl` also at other costs and slippage. docs/results/erl.md has the design and the answer.
+The champion of every run is compared with buy-and-hold and with random agents that have its trades and its
+exposure, on the holdout; those of `erl` also at other costs and slippage. docs/results/erl.md has the design
+and the answer.
 """
 
 from __future__ import annotations
@@ -33,9 +37,14 @@ from typing import Any
 
 import numpy as np
 
+from lakepond import untrusted
 from lakepond.envs.market import Panel, fetch_power, fetch_pse, fetch_sp500
 from lakepond.envs.market.history import split
+from lakepond.errors import ConfigError
+from lakepond.lake.files import write_bytes
+from lakepond.lake.format.sealed import strict
 from lakepond.report import statistics
+from lakepond.runs.settings import as_json, flat
 from lakepond.trainers import erl, evaluate_market, programs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trainers"))
@@ -97,8 +106,28 @@ def before_validation(panel: Panel, config: erl.Config, instruments: int) -> Pan
     return Panel(panel.dates, tuple(panel.symbols[i] for i in kept), *columns)
 
 
+def claim(study: Study, folder: Path) -> None:
+    """Write the settings of the study to its folder; `ConfigError` if its results are of others."""
+    file, wanted = folder / "settings.json", flat(as_json(study))
+    if file.exists():
+        there = flat(as_json(Study())) | untrusted.read_json(file)  # a setting that is newer: its default
+        for name, value in there.items():
+            if value != wanted.get(name):
+                raise ConfigError(
+                    f"{file} has {name}={value!r}, not {wanted.get(name)!r}; choose another folder."
+                )
+    elif any(folder.glob("*/*/*/evaluation")):
+        raise ConfigError(
+            f"{folder} has results of an earlier version, whose random agents differ; choose another folder."
+        )
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder, file.name, strict(wanted, indent=1))
+
+
 def run(study: Study, folder: Path, say: Callable[[str], None] = print) -> Results:
     """Train and evaluate what is not done yet, seed by seed; returns all results."""
+    claim(study, folder)
     programs.prepare_jax()
     jobs = itertools.product(range(study.seeds), study.markets, ARMS)
     for seed, market, arm in jobs:
@@ -168,29 +197,60 @@ def returns(runs: Runs, arm: str) -> list[float]:
     return [found["champion"]["total_return"] for found in runs[arm].values()]
 
 
+def verdict(values: list[float], enough: bool = True) -> str:
+    """What the interval of the values says, and the interval. `enough`: it takes more than that for a yes."""
+    found, _ = statistics.t_interval(np.array(values))
+    said = "yes" if found.low > 0 and enough else "no, worse" if found.high < 0 else "not shown"
+    return f"**{said}**: {mean(values)}"
+
+
+def highest_cost(runs: Runs) -> str:
+    """The highest cost without slippage at which `erl` beats random agents and earns something."""
+    found = "none"
+    for lines in zip(*(found["sweep"] for found in runs["erl"].values()), strict=True):
+        less, _ = statistics.t_interval(np.array([line["champion"] - line["random"] for line in lines]))
+        if not lines[0]["slippage"] and less.low > 0 and np.mean([line["champion"] for line in lines]) > 0:
+            found = f"{lines[0]['cost']:g} %"
+    return found
+
+
+def answers(results: Results) -> str:
+    """The questions of the study, answered by the rules that the page fixes."""
+    found = [one for runs in results.values() for arm in runs.values() for one in arm.values()]
+    dates = sorted(str(one["evaluated"])[:10] for one in found)
+    seeds = {seed for runs in results.values() for arm in runs.values() for seed in arm}
+    count = f"{len(found)} of {len(results) * len(ARMS) * len(seeds)} runs, {dates[0]} to {dates[-1]}"
+    rows = [
+        ["earns more than random agents of its trades and exposure"],
+        ["highest cost per side, of 0 to 1 %"],
+    ]
+    for runs in results.values():
+        beaten = float(np.mean([one["champion_beats_random"] for one in runs["erl"].values()]))
+        said = verdict(gap(runs, "erl", "random"), enough=beaten >= 0.95)
+        rows[0].append(f"{said}; {100 * beaten:.0f} % of them beaten")
+        rows[1].append(highest_cost(runs))
+    parts = {"learner": "no-gradient", "population": "no-population", "training": "untrained"}
+    for part, other in parts.items():
+        gaps = [gap(runs, "erl", other) for runs in results.values()]
+        rows.append([f"the {part} helps (`erl` less `{other}`)", *map(verdict, gaps)])
+    return f"{count}.\n\n{table(['`erl`', *results], rows)}"
+
+
 def skill(results: Results) -> str:
     """The champions of `erl` beside their baselines."""
     rows = []
     for market, runs in results.items():
         seeds = list(runs["erl"].values())
-
-        def both(measure: str, seeds: Any = seeds) -> str:
-            return ", ".join(
-                f"{np.mean([found[who][measure] for found in seeds]):.0f}" for who in ("champion", "random")
-            )
-
-        def beaten(whom: str, seeds: Any = seeds) -> str:
-            return f"{100 * np.mean([found[f'champion_beats_{whom}'] for found in seeds]):.0f} %"
-
+        beaten = np.mean([found["champion_beats_random"] for found in seeds])
+        trades, exposure = (
+            np.mean([found["champion"][name] for found in seeds]) for name in ("trades", "exposure")
+        )
         row = [f"{market}, {seeds[0]['first_day']} to {seeds[0]['last_day']}", str(len(seeds))]
         row += [mean(returns(runs, "erl")), mean(gap(runs, "erl", "buy_and_hold"))]
-        for whom in ("random", "random_same_days"):
-            row += [mean(gap(runs, "erl", whom)), beaten(whom)]
-        rows.append([*row, both("trades"), both("exposure")])
-    heads = (
-        "market and holdout|seeds|champion|less buy and hold|less random|random beaten|less random on the "
-    )
-    heads += "same days|those beaten|trades: champion, random|exposure in %: champion, random"
+        row += [mean(gap(runs, "erl", "random")), f"{100 * beaten:.0f} %"]
+        rows.append([*row, mean(gap(runs, "untrained", "random")), f"{trades:.0f}", f"{exposure:.0f} %"])
+    heads = "market and holdout|seeds|champion|less buy and hold|less random|random beaten"
+    heads += "|untrained less its random|trades|exposure"
     return table(heads.split("|"), rows)
 
 
@@ -236,12 +296,23 @@ def by_seed(results: Results) -> str:
 
 def tables(results: Results) -> str:
     """All results in Markdown; percent of the capital, means over the seeds, 95 % intervals."""
-    started = {market: runs for market, runs in results.items() if runs["erl"]}
     every = "Each seed: the champions, the mean of the random agents of `erl`, and buy-and-hold."
-    return "\n\n".join([skill(started), parts(started), costs(started), every, by_seed(started)])
+    return "\n\n".join([skill(results), parts(results), costs(results), every, by_seed(results)])
 
 
-BEGIN, END = "<!-- market study -->", "<!-- end of market study -->"
+def marks(part: str) -> tuple[str, str]:
+    """The lines of the page between which a part of the results is."""
+    return f"<!-- market study: {part} -->", f"<!-- end of {part} -->"
+
+
+def filled(page: str, results: Results) -> str:
+    """The page with these results in the place of those that it has."""
+    for part, text in (("answers", answers(results)), ("tables", tables(results))):
+        begin, end = marks(part)
+        before, rest = page.split(begin)
+        _, after = rest.split(end)
+        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    return page
 
 
 def main(words: list[str] | None = None) -> None:
@@ -250,18 +321,15 @@ def main(words: list[str] | None = None) -> None:
         prog="python -m benchmarks.market_study", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--folder", type=Path, default=Path("runs/market"), help="of the runs (runs/market)")
-    parser.add_argument("--page", type=Path, help="Markdown file whose marked part the tables replace")
+    parser.add_argument("--page", type=Path, help="Markdown file whose marked parts are replaced")
     parser.add_argument(
         "--quick", action="store_true", help="a small synthetic market: the results mean nothing"
     )
     asked = parser.parse_args(words)
     results = run(QUICK if asked.quick else Study(), asked.folder, lambda line: print(line, flush=True))
-    print(tables(results))
+    print(f"{answers(results)}\n\n{tables(results)}")
     if asked.page:
-        text = asked.page.read_text()
-        before, rest = text.split(BEGIN)
-        after = rest.split(END)[1]
-        asked.page.write_text(f"{before}{BEGIN}\n\n{tables(results)}\n\n{END}{after}")
+        asked.page.write_text(filled(asked.page.read_text(), results))
 
 
 if __name__ == "__main__":

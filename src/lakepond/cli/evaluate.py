@@ -30,7 +30,6 @@ ACCOUNTS = {
     "champion": "champion",
     "buy_and_hold": "buy and hold",
     "random": "random",
-    "random_same_days": "random, same days",
 }
 
 

@@ -1,4 +1,4 @@
-"""A run's champion on days it was not trained on, beside buy-and-hold and random agents that trade as often.
+"""A run's champion on days it was not trained on, beside buy-and-hold and random agents with its entry days.
 
     evaluate("runs/demo")              validation days, one account from the first to the last
     evaluate("runs/demo", "holdout")   computed on every call; `lakepond evaluate --holdout` calls it once
@@ -9,19 +9,17 @@ profits are not reinvested. A day's equity marks open positions at the close, af
 
     buy_and_hold      equal parts in every instrument that trades on the first day, with the same costs and
                       losses by delistings
-    random            as many entries as the champion, with its sale targets, on random days, each of a random
-                      instrument that can be bought: is there any skill?
-    random_same_days  the same on the days on which the champion bought: is there skill in what it buys?
+    random            each of the champion's positions in a random instrument: bought on the same day, sold at
+                      the close of the day on which the champion's was closed
 
-The random agents thus match the champion in the number of trades. They match it in exposure only as far as
-sale targets and the longest holding time decide how long positions last: where the champion's targets are
-reached sooner than those of random entries, they are invested for longer. The result has both exposures.
+The random agents thus have as many trades as the champion, held as long, and its exposure on each day. What
+it earns beyond them comes from what it buys and from its sale targets, which may be reached above the close.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -35,11 +33,10 @@ import numpy.typing as npt
 
 from lakepond import untrusted
 from lakepond._version import __version__
-from lakepond.agents.market_network import Array, Params, init_actor, may_buy
-from lakepond.envs.market import functional
-from lakepond.envs.market.functional import MarketState, Result
+from lakepond.agents.market_network import Params, init_actor
+from lakepond.envs.market.functional import Result
 from lakepond.envs.market.history import History, Part
-from lakepond.envs.market.world import Market, World
+from lakepond.envs.market.world import Market
 from lakepond.envs.market_rules import REASONS, Rules
 from lakepond.errors import RunCorrupt, RunMismatch
 from lakepond.lake.files import write_bytes
@@ -87,6 +84,16 @@ class Account:
     """percent of trades with a profit after costs"""
     exposure: float
     """percent of the capital that was invested, on average over the days"""
+
+
+class Positions(NamedTuple):
+    """Positions by day of entry; days are those of the history."""
+
+    entry: npt.NDArray[np.signedinteger]
+    exit: npt.NDArray[np.signedinteger]
+    instrument: npt.NDArray[np.signedinteger]
+    profit: Curve
+    """percent of the stake, after costs"""
 
 
 class Evaluation(NamedTuple):
@@ -147,7 +154,6 @@ class Accounts(NamedTuple):
     champion: Account
     buy_and_hold: Account
     random: list[Account]
-    random_same_days: list[Account]
     curves: dict[str, Curve]
     trades: list[TradeRow]
 
@@ -160,32 +166,32 @@ class Accounts(NamedTuple):
         player = replace(config, rules=rules).player()
         episode = play(one, jnp.asarray([days.start]), None, market.world, player)
         mine = jax.tree.map(lambda x: np.asarray(x)[0, 0], episode.result)
-        same_days = np.tile(np.where(mine.instrument >= 0, mine.target, 0), (random_agents, 1))
-        plans = np.concatenate([np.random.default_rng(0).permuted(same_days, axis=1), same_days])
-        others = jax.device_get(random_play(jax.random.key(0), plans, days.start, market.world, rules))
-        curve, account = keep_account(history, rules, days, mine)
+        bought = np.flatnonzero(mine.instrument >= 0)
+        positions = Positions(
+            days.start + bought, *(x[bought] for x in (mine.exit_day, mine.instrument, mine.profit))
+        )
+        curve, account = keep_account(history, rules, days, positions)
         held_curve, held = buy_and_hold(history, rules, days)
-        each = [
-            keep_account(history, rules, days, jax.tree.map(lambda x, i=i: x[i], others))
-            for i in range(len(plans))
-        ]
+        others = random_positions(history, rules, positions, random_agents)
+        each = [keep_account(history, rules, days, other) for other in others]
         curves = {"champion": curve, "buy and hold": held_curve}
-        curves["random"] = np.mean([curve for curve, _ in each[:random_agents]], axis=0)
-        accounts = [account for _, account in each]
+        curves["random"] = np.mean([curve for curve, _ in each], axis=0)
         trades = _trades(history, rules, days, mine)
-        return cls(account, held, accounts[:random_agents], accounts[random_agents:], curves, trades)
+        return cls(account, held, [account for _, account in each], curves, trades)
 
-    def beats(self, others: list[Account]) -> float:
-        """Share of others with a lower total return than the champion, 0..1."""
-        return float(np.mean([self.champion.total_return > other.total_return for other in others]))
+    def beats_random(self) -> float:
+        """Share of the random agents with a lower total return than the champion, 0..1."""
+        return float(np.mean([self.champion.total_return > other.total_return for other in self.random]))
 
     def result(self) -> dict[str, Any]:
         """All but curves and trades, as JSON has it; of random agents the means, and each total return."""
-        accounts = {"champion": self.champion, "buy_and_hold": self.buy_and_hold}
-        accounts |= {"random": _mean(self.random), "random_same_days": _mean(self.random_same_days)}
+        accounts = {
+            "champion": self.champion,
+            "buy_and_hold": self.buy_and_hold,
+            "random": _mean(self.random),
+        }
         return {name: asdict(account) for name, account in accounts.items()} | {
-            "champion_beats_random": self.beats(self.random),
-            "champion_beats_random_same_days": self.beats(self.random_same_days),
+            "champion_beats_random": self.beats_random(),
             "random_returns": [each.total_return for each in self.random],
         }
 
@@ -193,44 +199,55 @@ class Accounts(NamedTuple):
         """A line of the sweep: total returns at this cost and slippage."""
         accounts = (self.champion, self.buy_and_hold, _mean(self.random))
         returns = (account.total_return for account in accounts)
-        return dict(zip(SWEPT, (cost, slippage, *returns, self.beats(self.random)), strict=True))
+        return dict(zip(SWEPT, (cost, slippage, *returns, self.beats_random()), strict=True))
 
 
-@partial(jax.jit, static_argnames="rules")
-def random_play(key: Array, plans: Array, start: int, world: World, rules: Rules) -> Result:
-    """Agents that buy at random, (agents, trading days).
+def random_positions(
+    history: History, rules: Rules, positions: Positions, agents: int
+) -> Iterator[Positions]:
+    """For each agent the same positions in random instruments, sold at the close.
 
-    plans: (agents, trading days) sale targets in percent; 0 on days without an entry.
+    An instrument is drawn from those that trade on the day of entry and that the agent does not hold, or, if
+    it holds all that trade, from these.
     """
-    instruments = world.prices.close.shape[1]
+    rng = np.random.default_rng(0)
+    held_until = np.zeros((agents, history.close.shape[1]), int)
+    everyone = np.arange(agents)
+    instruments, profits = [], []
+    for entry, left in zip(positions.entry, positions.exit, strict=True):
+        rank = 2 * history.traded[entry] + (held_until <= entry) + rng.random(held_until.shape)
+        drawn = rank.argmax(axis=1)
+        held_until[everyone, drawn] = np.maximum(held_until[everyone, drawn], left)
+        instruments.append(drawn)
+        profits.append(_from_close_to_close(history, rules, entry, left)[drawn])
+    shape = (len(positions.entry), agents)
+    for each in zip(np.reshape(instruments, shape).T, np.reshape(profits, shape).T, strict=True):
+        yield Positions(positions.entry, positions.exit, *each)
 
-    def one(state: MarketState, plan: tuple[Array, Array]) -> tuple[MarketState, Result]:
-        key, target = plan
-        free = may_buy(functional.position(world.prices, rules, state)) * (target > 0)
-        drawn = jax.random.uniform(key, (instruments,), minval=rules.threshold, maxval=1.0)
-        action = jnp.stack([drawn * free, jnp.full(instruments, target)], axis=-1)
-        return functional.step(world.prices, rules, state, action)
 
-    def episode(key: Array, targets: Array) -> Result:
-        first = functional.reset(world.prices, rules, start)
-        return jax.lax.scan(one, first, (jax.random.split(key, len(targets)), targets))[1]
-
-    return jax.vmap(episode)(jax.random.split(key, len(plans)), jnp.asarray(plans))
+def _from_close_to_close(history: History, rules: Rules, entry: int, left: int) -> Curve:
+    """Profit in percent of the stake by instrument; meaningless if it does not trade on the day of entry."""
+    close = history.close[entry : left + 1].astype(np.float64)
+    delisted = history.idle[entry : left + 1] >= rules.delisted_after
+    gone = delisted.any(axis=0)
+    sold_on = np.where(gone, delisted.argmax(axis=0), left - entry)
+    price = close[sold_on, np.arange(close.shape[1])]
+    loss = np.where(gone, rules.delisting_loss, rules.slippage)
+    return 100 * (price * (1 - loss / 100) * (1 - rules.cost / 100) / _paid(rules, close[0]) - 1)
 
 
-def keep_account(history: History, rules: Rules, days: range, result: Result) -> tuple[Curve, Account]:
-    """The equity of each day, and the result; `result`: of each trading day from the first of `days` on."""
+def keep_account(history: History, rules: Rules, days: range, positions: Positions) -> tuple[Curve, Account]:
+    """The equity of each of the days, and the result."""
     stake = 1 / rules.max_holding
     curve, invested = np.ones(len(days)), np.zeros(len(days))
-    bought = np.flatnonzero(np.asarray(result.instrument) >= 0)
-    for here in bought:
-        there = int(result.exit_day[here]) - days.start
-        marks = history.close[days.start + here : days.start + there, int(result.instrument[here])]
-        curve[here:there] += stake * (marks.astype(np.float64) / _paid(rules, float(marks[0])) - 1)
-        curve[there:] += stake * float(result.profit[here]) / 100
+    for entry, left, instrument, profit in zip(*positions, strict=True):
+        here, there = entry - days.start, left - days.start
+        marks = history.close[entry:left, instrument].astype(np.float64)
+        curve[here:there] += stake * (marks / _paid(rules, marks[0]) - 1)
+        curve[there:] += stake * float(profit) / 100
         invested[here:there] += stake
-    won = np.asarray(result.profit)[bought] > 0
-    return curve, _account(curve, len(bought), float(won.mean()) if len(won) else 0.0, invested)
+    won = positions.profit > 0
+    return curve, _account(curve, len(won), float(won.mean()) if len(won) else 0.0, invested)
 
 
 def buy_and_hold(history: History, rules: Rules, days: range) -> tuple[Curve, Account]:
@@ -244,7 +261,7 @@ def buy_and_hold(history: History, rules: Rules, days: range) -> tuple[Curve, Ac
     return value.mean(axis=1), _account(value.mean(axis=1), len(chosen), won, np.ones(len(days)))
 
 
-def _paid(rules: Rules, close: Any) -> Any:
+def _paid(rules: Rules, close: Curve) -> Curve:
     """What a purchase at this close takes."""
     return close * (1 + rules.slippage / 100) * (1 + rules.cost / 100)
 
