@@ -70,6 +70,16 @@ def test_compact_keeps_every_step_and_leaves_few_files(tmp_path, world, codec):
         all_there(lake, world, 0, 200)
 
 
+def test_compact_merges_in_several_parts_what_one_file_cannot_have(tmp_path, monkeypatch):
+    world, path = "noise", tmp_path / "lake"
+    write(path, world, 20, 9, merge_after=None)
+    monkeypatch.setattr(merge, "TRACK_ENTRIES", 40)  # of three commits
+    with lp.Lake.open(path) as lake:
+        lake.compact()
+        assert step_files(lake) == 7
+        all_there(lake, world, 0, 180)
+
+
 def test_a_compacted_replay_samples_as_one_that_was_not(tmp_path):
     world, batches = "frames first", []
     for name in ("one", "two"):

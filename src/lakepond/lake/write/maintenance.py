@@ -96,7 +96,7 @@ class Maintenance:
         catalog = Catalog(commit, self._segments)
         lists = (catalog.segments() if leaf is None else catalog.rows(leaf) for leaf, _ in commit.lists())
         for files in lists:
-            self._collect(self._merge(list(all_small(files)), lambda: False))
+            self._collect(self._merge(all_small(files), lambda: False))
         return self.take()
 
     def sweep(self, commit: Commit) -> None:
@@ -175,19 +175,22 @@ class Maintenance:
             self._merged = [*self._merged, *found]
 
     def _merge(self, groups: Iterable[list[File]], stop: Callable[[], bool]) -> Iterator[Merged]:
+        """Merge each group, in several parts if one file cannot have all of it, the newest part first."""
         segments = self._segments
         with suppress(Stopped):
             for group in groups:
                 paths = [path for file in group if (path := segments.local(file.name)) is not None]
-                if len(paths) == len(group):  # files that are only in the cloud are not fetched for this
+                left = len(group) if len(paths) == len(group) else 0  # files in the cloud are not fetched
+                while left > 1:
                     merged = merge(
                         segments.folder,
-                        paths,
-                        group,
+                        paths[:left],
+                        group[:left],
                         stop,
                         lambda name: self.claim(name, math.inf),
                         self._damaged.add,
                     )
+                    left -= 1 if merged is None else merged.count
                     if merged is not None:
                         yield merged
 

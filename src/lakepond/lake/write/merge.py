@@ -23,6 +23,7 @@ import numpy as np
 from lakepond.errors import LakeCorrupt
 from lakepond.lake.files import is_damage, write_atomic
 from lakepond.lake.format.blocks import ShardInfo
+from lakepond.lake.format.checksum import digest_of
 from lakepond.lake.format.columns import StepFileLayout
 from lakepond.lake.format.entries import File, RowsFile, Segment
 from lakepond.lake.format.ranges import joined_needs
@@ -53,10 +54,26 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Merged:
-    """A file that replaces others."""
+    """A file that replaces all others with its steps or rows, if these are the ones that were merged."""
 
-    old: tuple[File, ...]
     new: File
+    count: int
+    """files that it replaces"""
+    names: str
+    """digest of their names and places"""
+
+    @classmethod
+    def of(cls, files: Sequence[File], new: File) -> Merged:
+        """`new` in place of `files`."""
+        return cls(new, len(files), _digest_of(files))
+
+    def replaces(self, files: Sequence[File]) -> bool:
+        """Whether these are the files that were merged."""
+        return len(files) == self.count and _digest_of(files) == self.names
+
+
+def _digest_of(files: Sequence[File]) -> str:
+    return digest_of("".join(f"{file.first} {file.name}\n" for file in files).encode())
 
 
 def all_small(files: Iterable[File]) -> Iterator[list[File]]:
@@ -151,16 +168,13 @@ def merge(
             lambda shard: _claimed(f"{shard.digest}.rows", claim),
             sync=False,
         )
-        return Merged(tuple(rows), RowsFile(rows[0].leaf, rows[0].first, shard))
+        return Merged.of(rows, RowsFile(rows[0].leaf, rows[0].first, shard))
     segments = [file for file in group if isinstance(file, Segment)]
-    layouts = []
-    for path in paths:
-        with _reading(path, damaged):
-            layouts.append(read_layout(path))
-    count = _joinable(layouts)
+    layouts = _joinable(paths, damaged)
+    count = len(layouts)
     if count < 2:
         return None
-    segments, paths, layouts = segments[-count:], paths[-count:], layouts[-count:]
+    segments, paths = segments[-count:], paths[-count:]
     whole = _joined(layouts)
     steps = write_atomic(
         folder,
@@ -169,7 +183,7 @@ def merge(
         sync=False,
     )
     needs = joined_needs([segment.needs for segment in segments])
-    return Merged(tuple(segments), Segment(segments[0].first, steps, needs))
+    return Merged.of(segments, Segment(segments[0].first, steps, needs))
 
 
 def _claimed(name: str, claim: Callable[[str], None]) -> str:
@@ -230,17 +244,20 @@ def _write_rows(
 # --- steps -----------------------------------------------------------------------------------------
 
 
-def _joinable(layouts: Sequence[StepFileLayout]) -> int:
-    """How many of these, from the last one backwards, can be in one file: alike, and with short tracks."""
-    last = _alike(layouts[-1])
+def _joinable(paths: Sequence[Path], damaged: Callable[[str], None]) -> list[StepFileLayout]:
+    """The layouts of the newest of these files that can be in one: alike, and with short tracks."""
+    found: list[StepFileLayout] = []
     rows: dict[str, int] = {}
-    for count, layout in enumerate(reversed(layouts)):
+    for path in reversed(paths):
+        with _reading(path, damaged):
+            layout = read_layout(path)
         for name, value in layout.notes:
             if name.startswith("track["):
                 rows[name] = rows.get(name, 0) + track_length(value)
-        if _alike(layout) != last or (count and max(rows.values(), default=0) > TRACK_ENTRIES):
-            return count
-    return len(layouts)
+        if found and (_alike(layout) != _alike(found[0]) or max(rows.values(), default=0) > TRACK_ENTRIES):
+            break
+        found.append(layout)
+    return found[::-1]
 
 
 def _alike(layout: StepFileLayout) -> tuple[object, ...]:
