@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -27,7 +28,7 @@ import lakepond as lp
 from lakepond.lake.format import commits, manifests, names, ranges
 from lakepond.lake.format.entries import Entry, Manifest, Segment
 from lakepond.lake.format.steps import StepsInfo
-from lakepond.lake.write import packing, writer
+from lakepond.lake.write import merge, packing, writer
 from reference import same_bytes
 
 
@@ -121,13 +122,17 @@ def test_a_packed_list_is_the_plain_list(seed: int, sizes: tuple[int, int, int])
             if move < 0.1 and len(plain) > 4:  # merge some neighbours, often the newest
                 stop = len(plain) if chance.random() < 0.7 else chance.randint(2, len(plain))
                 start = chance.randint(max(0, stop - 3 * loose), stop - 2)
-                old = plain[start:stop]
-                new = segment(old[0].first, old[-1].stop - old[0].first, 7)
-                entries = packing.spliced(entries, old, new, lists.read, is_live)
-                plain[start:stop] = [new]
-                assert (
-                    packing.spliced(entries, old, new, lists.read, is_live) is None
-                )  # they are not listed any more
+                cuts = [start, stop] if stop - start < 5 else [start, start + 2, stop - 1]
+                merged = []
+                for a, b in reversed(list(itertools.pairwise(cuts))):
+                    old = plain[a:b]
+                    new = segment(old[0].first, old[-1].stop - old[0].first, 7)
+                    merged.append(merge.Merged.of(old, new))
+                    plain[a:b] = [new]
+                entries = list(packing.spliced(entries, merged, lists.read, is_live))
+                assert list(packing.unpacked(entries, lists.read, is_live)) == plain
+                again = packing.spliced(entries, merged, lists.read, is_live)  # are not listed any more
+                assert list(packing.unpacked(again, lists.read, is_live)) == plain
             elif move < 0.2 and plain:  # another file in the place of one
                 k = chance.randrange(len(plain))
                 plain[k] = replace(plain[k], steps=replace(plain[k].steps, bytes=999 + chance.randint(1, 9)))
@@ -147,7 +152,7 @@ def test_a_packed_list_is_the_plain_list(seed: int, sizes: tuple[int, int, int])
                 is_live,
             )
             plain = [file for file in plain if file.stop > oldest]
-            found = packing.unpacked(packed, lists.read, is_live)
+            found = list(packing.unpacked(packed, lists.read, is_live))
             assert found == plain
             assert [e.stop for e in packed[:-1]] == [e.first for e in packed[1:]]
             tail = [entry for entry in packed if not isinstance(entry, Manifest)]

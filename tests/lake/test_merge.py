@@ -70,6 +70,16 @@ def test_compact_keeps_every_step_and_leaves_few_files(tmp_path, world, codec):
         all_there(lake, world, 0, 200)
 
 
+def test_compact_merges_in_several_parts_what_one_file_cannot_have(tmp_path, monkeypatch):
+    world, path = "noise", tmp_path / "lake"
+    write(path, world, 20, 9, merge_after=None)
+    monkeypatch.setattr(merge, "TRACK_ENTRIES", 40)  # of three commits
+    with lp.Lake.open(path) as lake:
+        lake.compact()
+        assert step_files(lake) == 7
+        all_there(lake, world, 0, 180)
+
+
 def test_a_compacted_replay_samples_as_one_that_was_not(tmp_path):
     world, batches = "frames first", []
     for name in ("one", "two"):
@@ -141,7 +151,8 @@ def test_an_older_file_joins_when_it_is_no_larger_than_the_newer_ones():
 
     def merged(sizes: list[int], *, keeps_all: bool = False) -> list[int]:
         newest_first = [segment(i, size) for i, size in enumerate(sizes)][::-1]
-        return [file.first for file in merge.newest_small(newest_first, 4, keeps_all=keeps_all)]
+        growing = merge.GrowingList(4, keeps_all=keeps_all)
+        return [file.first for file in next(growing.groups(newest_first), [])]
 
     kb = 1 << 10
     assert merged([kb] * 3) == []
@@ -150,7 +161,7 @@ def test_an_older_file_joins_when_it_is_no_larger_than_the_newer_ones():
     assert merged([9 * kb, kb, kb, kb, kb]) == [1, 2, 3, 4]
     assert merged([8 * kb, 4 * kb, kb, kb, kb, kb]) == [0, 1, 2, 3, 4, 5]
     assert merged([33 << 20, kb, kb, kb, kb]) == [1, 2, 3, 4]
-    assert merged([kb, kb, kb, 33 << 20]) == []
+    assert merged([kb, 40 * kb, *[kb] * 3]) == []  # two of 40 kB come first
     assert merged([7 << 20] * 12) == list(range(3, 12))  # up to 64 MB
     assert merged([20 << 20] * 2) == [0, 1]  # few files, large together
     assert merged([15 << 20] * 2) == []
@@ -159,24 +170,92 @@ def test_an_older_file_joins_when_it_is_no_larger_than_the_newer_ones():
     assert merged([800 * kb] * 41, keeps_all=True) == list(range(41))  # 32 MB together
     assert merged([800 * kb] * 40, keeps_all=True) == []
     assert merged([2 << 20] * 20, keeps_all=True) == []  # a copy of each is too expensive
+    large = 33 << 20
+    assert merged([kb, kb, large]) == [0, 1]  # no later file can join them
+    assert merged([kb, kb, large, kb, large, large, kb, kb]) == [0, 1]
+    assert merged([20 << 20, kb, large]) == [0, 1]
+    assert merged([20 << 20] * 4 + [large]) == [1, 2, 3]
+    assert merged([kb, large, kb, large]) == []
+    assert merged([kb, kb, large], keeps_all=True) == [0, 1]
+    assert merged([2 << 20, 2 << 20, large], keeps_all=True) == []
+    assert merged([kb, kb, *[2 << 20] * 40], keeps_all=True) == []  # of these one more could be
 
 
-@pytest.mark.parametrize("size", [1 << 10, 1 << 16, 1 << 20, 3 << 20, 9 << 20, 31 << 20])
+def test_a_group_that_cannot_be_merged_is_tried_once():
+    """Those before it are merged all the same. What was looked at once is not looked at after each commit."""
+    sizes = [2000, 1000, 33 << 20, 1000, 1000, 33 << 20, 1000]
+    files = [Segment(i, StepsInfo(1, size, f"{i:040x}"), ()) for i, size in enumerate(sizes)]
+    growing = merge.GrowingList(4, keeps_all=False)
+    assert [group[0].first for group in growing.groups(reversed(files))] == [3, 0]
+    newest_first = reversed(files)
+    assert list(growing.groups(newest_first)) == []
+    assert list(newest_first) == files[4::-1]
+    again = merge.GrowingList(4, keeps_all=False)
+    for _ in range(3):  # no further group is taken, so this one was merged, or is tried again
+        assert next(again.groups(reversed(files)))[0].first == 3
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        *([1 << 10], [1 << 16], [1 << 20], [3 << 20], [9 << 20], [31 << 20]),
+        [10_000] * 20 + [40 << 20],
+        [20 << 20, 5_000, 40 << 20],
+    ],
+)
 @pytest.mark.parametrize("keeps_all", [False, True])
-def test_the_number_of_files_follows_the_bytes(size, keeps_all):
-    """Commits of one size, merged as they are by default: one file per 32 MB and the newest small ones."""
-    commits, files = 3000, []
+def test_the_number_of_files_follows_the_bytes(sizes, keeps_all):
+    """Merged as by default: one file per 32 MB, one between two large ones, and the newest small ones.
+
+    A byte is written again when its file doubles, and once more. The files looked at are bounded, too.
+    """
+    commits, least, files, written, looked_at = 1500, 32, [], 0, 0
+    growing = merge.GrowingList(least, keeps_all=keeps_all)
+
+    def newest_first():
+        nonlocal looked_at
+        for file in reversed(files):
+            looked_at += 1
+            yield file
+
     for first in range(commits):
+        size = sizes[first % len(sizes)]
         files.append(Segment(first, StepsInfo(1, size, f"{first:040x}"), ()))
-        if group := merge.newest_small(reversed(files), 32, keeps_all=keeps_all):
+        if group := next(growing.groups(newest_first()), None):
+            at = next(i for i in reversed(range(len(files))) if files[i] is group[0])
+            assert files[at : at + len(group)] == group
             together = sum(file.bytes for file in group)
-            files[-len(group) :] = [Segment(group[0].first, StepsInfo(1, together, f"{first:040x}"), ())]
-    assert sum(file.bytes for file in files) == commits * size
-    if keeps_all and size >= 1 << 20:
-        assert len(files) == commits  # docs/lake.md: a copy of each would double the disk
+            info = StepsInfo(sum(file.steps.steps for file in group), together, f"{first:040x}")
+            files[at : at + len(group)] = [Segment(group[0].first, info, ())]
+            written += together
+    recorded = [sizes[k % len(sizes)] for k in range(commits)]
+    assert sum(file.bytes for file in files) == sum(recorded)
+    small = [size for size in recorded if size < 32 << 20]
+    if keeps_all and sum(small) >= len(small) << 20:
+        assert (len(files), written) == (commits, 0)  # docs/lake.md: a copy of each would double the disk
     else:
         newest = 2 * 512 if keeps_all else 3 * 32
-        assert len(files) <= commits * size / (32 << 20) + newest, len(files)
+        alternate = 1 if len(sizes) == 1 else 2
+        assert len(files) <= alternate * sum(recorded) / (32 << 20) + newest, len(files)
+    doublings = max(0, np.log2(min(sum(small), 32 << 20) / (least * min(sizes))))
+    assert written <= (2 + doublings) * sum(small), written / sum(small)
+    assert looked_at <= commits * (16 * least if keeps_all else least), looked_at / commits
+
+
+@pytest.mark.parametrize("keep_last", [None, 2])
+def test_small_files_before_a_large_one_are_merged(tmp_path, monkeypatch, keep_last):
+    monkeypatch.setattr(merge, "SMALL_BYTES", 20_000)
+    path, at = tmp_path / "lake", 0
+    with lp.Replay.open(path, spec_of("noise"), capacity=500, keep_last=keep_last) as replay:
+        for steps in [5, 5, 5, 120] * 4 + [1, 1]:
+            record(replay, "noise", at, at + steps)
+            replay.commit()
+            settle(replay)
+            at += steps
+    with lp.Lake.open(path) as lake:
+        large = [file.bytes >= 20_000 for file in lake.commit.rows[0]]
+        assert large == [False, True] * 4 + [False, False]
+        all_there(lake, "noise", 0, at)
 
 
 def test_every_nth_commit_is_kept_for_ever(tmp_path):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 
 from lakepond import background
@@ -26,7 +26,7 @@ from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import Entry, File, Manifest
 from lakepond.lake.read.catalog import Catalog
-from lakepond.lake.write.merge import Merged, Stopped, all_small, merge, newest_small
+from lakepond.lake.write.merge import GrowingList, Merged, Stopped, all_small, merge
 from lakepond.lake.write.reasons import Reasons
 from lakepond.lake.write.retention import Retention
 
@@ -47,10 +47,11 @@ class Maintenance:
         merge_after: int | None,
     ) -> None:
         """`merge_after`: small files that start a merge; None: never."""
-        self._segments, self._after = segments, merge_after
+        self._segments, self._merge_after = segments, merge_after
         self._retention = Retention(lake, writer, segments, keep_last, keep_every)
         self._pool = ThreadPoolExecutor(1, "lakepond-maintenance")
         self._work: Future[None] | None = None
+        self._growing: dict[int | None, GrowingList] = {}  # by leaf; None: steps
         self._merged: list[Merged] = []
         self._reasons: dict[str, Reasons] = {}
         self._damaged: set[str] = set()  # files that could not be merged, and are not tried again
@@ -95,7 +96,7 @@ class Maintenance:
         catalog = Catalog(commit, self._segments)
         lists = (catalog.segments() if leaf is None else catalog.rows(leaf) for leaf, _ in commit.lists())
         for files in lists:
-            self._collect(self._merge(list(all_small(files)), lambda: False))
+            self._collect(self._merge(all_small(files), lambda: False))
         return self.take()
 
     def sweep(self, commit: Commit) -> None:
@@ -122,9 +123,8 @@ class Maintenance:
         done: Commit | None = None
         while (commit := self._next(done)) is not None:
             self.guarded("old files", "deleted", partial(self._retention.apply, commit))
-            if self._after is not None and not self._merged:  # those of before are not taken yet
-                least = max(2, self._after)
-                self._collect(self._merge_newest(commit, least))
+            if self._merge_after is not None and not self._merged:  # those of before are not taken yet
+                self._collect(self._merge_newest(commit, max(2, self._merge_after)))
             done = commit
 
     def _next(self, done: Commit | None) -> Commit | None:
@@ -134,14 +134,14 @@ class Maintenance:
             return self._newest if self._busy else None
 
     def _merge_newest(self, commit: Commit, least: int) -> list[Merged]:
-        """Merge the newest small files of each list."""
+        """Merge one group of small files of each list."""
         found: list[Merged] = []
         tasks = [partial(self._merge_list, commit, leaf, least, found) for leaf, _ in commit.lists()]
         self.guarded("small files", "merged", *tasks)
         return found
 
     def _merge_list(self, commit: Commit, leaf: int | None, least: int, found: list[Merged]) -> None:
-        """Merge the newest small files of a list, those after the newest one that is damaged or not here."""
+        """Merge small files of a list, newer ones than the newest that is damaged or not here."""
         catalog, errors = Catalog(commit, self._segments), list[BaseException]()
         listed = commit.segments if leaf is None else commit.rows[leaf]
 
@@ -151,8 +151,10 @@ class Maintenance:
             except (LakepondError, OSError) as error:  # a manifest of older files cannot be read
                 errors.append(error)
 
-        group = newest_small(intact(), least, keeps_all=self._retention.keeps_all)
-        found += self._merge([group] if group else [], self._stop.is_set)
+        growing = self._growing.get(leaf)
+        if growing is None:
+            growing = self._growing[leaf] = GrowingList(least, keeps_all=self._retention.keeps_all)
+        found += islice(self._merge(growing.groups(intact()), self._stop.is_set), 1)
         if errors:
             raise errors.pop()
 
@@ -173,19 +175,22 @@ class Maintenance:
             self._merged = [*self._merged, *found]
 
     def _merge(self, groups: Iterable[list[File]], stop: Callable[[], bool]) -> Iterator[Merged]:
+        """Merge each group, in several parts if one file cannot have all of it, the newest part first."""
         segments = self._segments
         with suppress(Stopped):
             for group in groups:
                 paths = [path for file in group if (path := segments.local(file.name)) is not None]
-                if len(paths) == len(group):  # files that are only in the cloud are not fetched for this
+                left = len(group) if len(paths) == len(group) else 0  # files in the cloud are not fetched
+                while left > 1:
                     merged = merge(
                         segments.folder,
-                        paths,
-                        group,
+                        paths[:left],
+                        group[:left],
                         stop,
                         lambda name: self.claim(name, math.inf),
                         self._damaged.add,
                     )
+                    left -= 1 if merged is None else merged.count
                     if merged is not None:
                         yield merged
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +23,7 @@ import numpy as np
 from lakepond.errors import LakeCorrupt
 from lakepond.lake.files import is_damage, write_atomic
 from lakepond.lake.format.blocks import ShardInfo
+from lakepond.lake.format.checksum import digest_of
 from lakepond.lake.format.columns import StepFileLayout
 from lakepond.lake.format.entries import File, RowsFile, Segment
 from lakepond.lake.format.ranges import joined_needs
@@ -38,7 +40,7 @@ ENOUGH_BYTES = LARGE_BYTES - (16 << 20)
 TRACK_ENTRIES = 4 << 20
 """rows that the windows of one file of steps may name: reading a step reads its track"""
 MOST_FILES = 4096
-"""files that are merged into one"""
+"""files that are merged into one, and newest files of a list that are looked at"""
 COPIED_BYTES = 1 << 20
 """while all commits are kept, files are merged only if they are smaller than this on average: the old ones
 stay on the disk, so merging stores their bytes twice"""
@@ -52,51 +54,96 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Merged:
-    """A file that replaces others."""
+    """A file that replaces all others with its steps or rows, if these are the ones that were merged."""
 
-    old: tuple[File, ...]
     new: File
+    count: int
+    """files that it replaces"""
+    names: str
+    """digest of their names and places"""
+
+    @classmethod
+    def of(cls, files: Sequence[File], new: File) -> Merged:
+        """`new` in place of `files`."""
+        return cls(new, len(files), _digest_of(files))
+
+    def replaces(self, files: Sequence[File]) -> bool:
+        """Whether these are the files that were merged."""
+        return len(files) == self.count and _digest_of(files) == self.names
+
+
+def _digest_of(files: Sequence[File]) -> str:
+    return digest_of("".join(f"{file.first} {file.name}\n" for file in files).encode())
 
 
 def all_small(files: Iterable[File]) -> Iterator[list[File]]:
     """Everything that can be merged: neighbours that are small, in groups of up to a large file."""
+    return (group for group in _groups(files) if len(group) > 1)
+
+
+class GrowingList:
+    """Finds what is worth merging in one list of files while it grows, without reading all of it again.
+
+    The newest small files are merged if they are many or large together. Small files between larger ones are
+    merged as soon as they are two: no later file can join them.
+    """
+
+    def __init__(self, least: int, *, keeps_all: bool) -> None:
+        """`least`: number of files that are many; they are large together from `SMALL_BYTES` on.
+
+        `keeps_all`: old commits are kept, and with them the old files. Each byte should then be copied once,
+        so merging waits until they are large together, or for 16 times as many files.
+        """
+        self._least, self._keeps_all = least, keeps_all
+        self._settled = 0  # nothing is left to merge before this step or row
+
+    def groups(self, newest_first: Iterable[File]) -> Iterator[list[File]]:
+        """What is worth merging, each group in order. Take the next one only if a group cannot be merged."""
+        files = takewhile(lambda file: file.stop > self._settled, islice(newest_first, MOST_FILES))
+        groups = _groups(files)
+        newest = next(groups, [])
+        if group := self._grown(newest):
+            yield group[::-1]
+        closed = next(groups, [])
+        if not closed or _join(closed[0], newest[-1]):
+            return  # none is closed off by a large file, or those of 64 MB are not worth a copy
+        for group in chain([closed], groups):
+            if len(group) > 1 and self._worth_a_copy(group):
+                yield group[::-1]
+        self._settled = newest[-1].first
+
+    def _grown(self, newest: list[File]) -> list[File]:
+        """The newest files of a group if they are worth merging now.
+
+        No file of them is larger than the others together, or all make one that is finished: so a byte is
+        written again only when its file doubles, and once more.
+        """
+        many = self._least * (16 if self._keeps_all else 1)
+        total = largest = stop = 0
+        for count, file in enumerate(newest, 1):
+            total, largest = total + file.bytes, max(largest, file.bytes)
+            if total >= SMALL_BYTES or (count >= many and 2 * largest <= total):
+                stop = count
+        group = newest[:stop]
+        return group if len(group) > 1 and self._worth_a_copy(group) else []
+
+    def _worth_a_copy(self, group: list[File]) -> bool:
+        return not self._keeps_all or sum(file.bytes for file in group) < COPIED_BYTES * len(group)
+
+
+def _groups(files: Iterable[File]) -> Iterator[list[File]]:
+    """Files, in either order, in groups: small neighbours of up to a large file, and others alone."""
     group: list[File] = []
     total = 0
     for file in files:
-        fits = group and total + file.bytes <= LARGE_BYTES and len(group) < MOST_FILES
-        if file.bytes >= SMALL_BYTES or not fits or not _neighbours(group[-1], file):
-            if len(group) > 1:
-                yield group
+        fits = total + file.bytes <= LARGE_BYTES and len(group) < MOST_FILES
+        if group and not (fits and _join(group[-1], file)):
+            yield group
             group, total = [], 0
-        if file.bytes < SMALL_BYTES:
-            group.append(file)
-            total += file.bytes
-    if len(group) > 1:
-        yield group
-
-
-def newest_small(newest_first: Iterable[File], least: int, *, keeps_all: bool) -> list[File]:
-    """What is worth merging while a lake grows: the newest small files, if they are many or large together.
-
-    least: number of files that are many; they are large together from `SMALL_BYTES` on. An older file joins
-    them when it is no larger than they are together, so a byte is written again only when its file doubles.
-    `keeps_all`: old commits are kept, and with them the old files. Each byte should then be copied once, so
-    merging waits until they are large together, or for 16 times as many files.
-    """
-    group: list[File] = []
-    total = 0
-    for file in newest_first:
-        size = file.bytes
-        if size >= SMALL_BYTES or total + size > LARGE_BYTES or len(group) >= MOST_FILES:
-            break
-        if (len(group) >= least and size > total) or (group and not _neighbours(file, group[-1])):
-            break
         group.append(file)
-        total += size
-    many = len(group) >= (16 * least if keeps_all else least)
-    large = len(group) > 1 and total >= SMALL_BYTES
-    worth_a_copy = not keeps_all or total < COPIED_BYTES * len(group)
-    return group[::-1] if (many or large) and worth_a_copy else []
+        total += file.bytes
+    if group:
+        yield group
 
 
 def merge(
@@ -121,16 +168,13 @@ def merge(
             lambda shard: _claimed(f"{shard.digest}.rows", claim),
             sync=False,
         )
-        return Merged(tuple(rows), RowsFile(rows[0].leaf, rows[0].first, shard))
+        return Merged.of(rows, RowsFile(rows[0].leaf, rows[0].first, shard))
     segments = [file for file in group if isinstance(file, Segment)]
-    layouts = []
-    for path in paths:
-        with _reading(path, damaged):
-            layouts.append(read_layout(path))
-    count = _joinable(layouts)
+    layouts = _joinable(paths, damaged)
+    count = len(layouts)
     if count < 2:
         return None
-    segments, paths, layouts = segments[-count:], paths[-count:], layouts[-count:]
+    segments, paths = segments[-count:], paths[-count:]
     whole = _joined(layouts)
     steps = write_atomic(
         folder,
@@ -139,7 +183,7 @@ def merge(
         sync=False,
     )
     needs = joined_needs([segment.needs for segment in segments])
-    return Merged(tuple(segments), Segment(segments[0].first, steps, needs))
+    return Merged.of(segments, Segment(segments[0].first, steps, needs))
 
 
 def _claimed(name: str, claim: Callable[[str], None]) -> str:
@@ -158,13 +202,15 @@ def _reading(path: Path, damaged: Callable[[str], None]) -> Iterator[None]:
         raise
 
 
-def _neighbours(one: File, other: File) -> bool:
-    """Whether `other` continues `one`, and is of its kind."""
+def _join(one: File, other: File) -> bool:
+    """Whether both are small, and one continues the other and is of its kind."""
+    if max(one.bytes, other.bytes) >= SMALL_BYTES:
+        return False
     if isinstance(one, Segment) or isinstance(other, Segment):
         return True  # steps have no gaps
     a, b = one.shard, other.shard
     same = (a.row_bytes, a.block_rows, a.codec) == (b.row_bytes, b.block_rows, b.codec)
-    return same and one.stop == other.first and not (one.source or other.source)
+    return same and (one.stop == other.first or other.stop == one.first) and not (one.source or other.source)
 
 
 # --- rows ------------------------------------------------------------------------------------------
@@ -198,17 +244,20 @@ def _write_rows(
 # --- steps -----------------------------------------------------------------------------------------
 
 
-def _joinable(layouts: Sequence[StepFileLayout]) -> int:
-    """How many of these, from the last one backwards, can be in one file: alike, and with short tracks."""
-    last = _alike(layouts[-1])
+def _joinable(paths: Sequence[Path], damaged: Callable[[str], None]) -> list[StepFileLayout]:
+    """The layouts of the newest of these files that can be in one: alike, and with short tracks."""
+    found: list[StepFileLayout] = []
     rows: dict[str, int] = {}
-    for count, layout in enumerate(reversed(layouts)):
+    for path in reversed(paths):
+        with _reading(path, damaged):
+            layout = read_layout(path)
         for name, value in layout.notes:
             if name.startswith("track["):
                 rows[name] = rows.get(name, 0) + track_length(value)
-        if _alike(layout) != last or (count and max(rows.values(), default=0) > TRACK_ENTRIES):
-            return count
-    return len(layouts)
+        if found and (_alike(layout) != _alike(found[0]) or max(rows.values(), default=0) > TRACK_ENTRIES):
+            break
+        found.append(layout)
+    return found[::-1]
 
 
 def _alike(layout: StepFileLayout) -> tuple[object, ...]:

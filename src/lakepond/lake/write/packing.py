@@ -10,10 +10,12 @@ most seven manifests of each level. Only manifests that change are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from lakepond.lake.format.entries import Entries, Entry, File, Manifest
 from lakepond.lake.format.manifests import FLAT_LEVEL
+from lakepond.lake.write.merge import Merged
 
 LOOSE = 16
 """files that stay in the commit itself, at least"""
@@ -30,20 +32,32 @@ Live = Callable[[Entry], bool]
 """whether an entry belongs to the commit"""
 
 
-def pack(entries: Sequence[Entry], read: TryRead, write: Write, live: Live) -> Entries:
+def pack(entries: Iterable[Entry], read: TryRead, write: Write, live: Live) -> Entries:
     """A list with files at its end, packed. Entries that are not live are left out where that is free.
 
-    Manifests that cannot be read now are left as they are.
+    Manifests that cannot be read now are left as they are. Memory: what is left, and 1,040 files.
     """
-    packed = [entry for entry in entries if live(entry)]
-    loose = next((i for i, entry in enumerate(packed) if not isinstance(entry, Manifest)), len(packed))
-    packed, files = packed[:loose], packed[loose:]
+    packed: list[Entry] = []
+    files: list[Entry] = []
+    for entry in filter(live, entries):
+        if isinstance(entry, Manifest):
+            packed.append(entry)
+            continue
+        files.append(entry)
+        if len(files) == size_of(FLAT_LEVEL) + LOOSE:
+            packed, files = _shortened(packed, files, read, write, live)
     while len(files) >= 2 * LOOSE:
-        level = max(lv for lv in range(1, FLAT_LEVEL + 1) if size_of(lv) <= len(files) - LOOSE)
-        packed.append(write(files[: size_of(level)], level))
-        files = files[size_of(level) :]
-        packed = _joined(packed, read, write, live)
+        packed, files = _shortened(packed, files, read, write, live)
     return (*packed, *files)
+
+
+def _shortened(
+    packed: list[Entry], files: list[Entry], read: TryRead, write: Write, live: Live
+) -> tuple[list[Entry], list[Entry]]:
+    """The same manifests and files with the oldest files in the largest manifest that they fill."""
+    level = max(lv for lv in range(1, FLAT_LEVEL + 1) if size_of(lv) <= len(files) - LOOSE)
+    packed = [*packed, write(files[: size_of(level)], level)]
+    return _joined(packed, read, write, live), files[size_of(level) :]
 
 
 def size_of(level: int) -> int:
@@ -69,28 +83,36 @@ def _joined(packed: list[Entry], read: TryRead, write: Write, live: Live) -> lis
     return packed
 
 
-def spliced(
-    entries: Sequence[Entry], old: Sequence[File], new: File, read: Read, live: Live
-) -> list[Entry] | None:
-    """The list with `new` in place of `old`, consecutive files in it; None if they are not in it.
+def spliced(entries: Sequence[Entry], merged: Iterable[Merged], read: Read, live: Live) -> Iterator[Entry]:
+    """The list with merged files in place of those they replace, read once; to be packed.
 
-    Manifests from the first of them on are replaced by what they list and is live: `pack` the result.
+    A merged file whose old files are not all listed any more is left out. Manifests from the first of them on
+    are replaced by what they list and is live.
     """
-    at = next((i for i, entry in enumerate(entries) if entry.stop > old[0].first), len(entries))
+    wanted = sorted(merged, key=lambda each: each.new.first)
+    first = wanted[0].new.first if wanted else sys.maxsize
+    at = next((i for i, entry in enumerate(entries) if entry.stop > first), len(entries))
+    yield from entries[:at]
     files = unpacked(entries[at:], read, live)
-    names = [(file.first, file.name) for file in files]
-    wanted = [(file.first, file.name) for file in old]
-    if wanted[0] not in names:
-        return None
-    start = names.index(wanted[0])
-    if names[start : start + len(old)] != wanted:
-        return None
-    return [*entries[:at], *files[:start], new, *files[start + len(old) :]]
+    file = next(files, None)
+    for each in wanted:
+        while file is not None and file.stop <= each.new.first:
+            yield file
+            file = next(files, None)
+        old: list[File] = []
+        while file is not None and file.first < each.new.stop:
+            old.append(file)
+            file = next(files, None)
+        yield from [each.new] if each.replaces(old) else old
+    if file is not None:
+        yield file
+        yield from files
 
 
-def unpacked(entries: Sequence[Entry], read: Read, live: Live) -> list[File]:
+def unpacked(entries: Iterable[Entry], read: Read, live: Live) -> Iterator[File]:
     """All files of some entries that are live; others may have been deleted, and their manifests too."""
-    files: list[File] = []
     for entry in filter(live, entries):
-        files += unpacked(read(entry), read, live) if isinstance(entry, Manifest) else [entry]
-    return files
+        if isinstance(entry, Manifest):
+            yield from unpacked(read(entry), read, live)
+        else:
+            yield entry

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ from lakepond.formats import ranges
 from lakepond.lake import writers
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import is_damage, make_folders, write_bytes
-from lakepond.lake.format import commits, description, manifests
+from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import Entries, Entry, Manifest, RowsFile, Segment, Source
 from lakepond.lake.format.names import delete_temporary
@@ -39,6 +39,7 @@ from lakepond.lake.write.handover import HandOver, Windows
 from lakepond.lake.write.maintenance import Maintenance
 from lakepond.lake.write.merge import Merged
 from lakepond.lake.write.new_files import NewFiles
+from lakepond.lake.write.new_manifests import NewManifests
 from lakepond.lake.write.sources import Sources
 
 log = logging.getLogger("lakepond")
@@ -89,6 +90,7 @@ class LakeWriter:
             codec,
             lambda name: self.maintenance.claim(name, self._number),
         )
+        self._manifests = NewManifests(self._files, self._new, leaves)
         self.last: Commit | None = None
         """the commit that the next one follows"""
         self._in_doubt: tuple[Commit, Sequence[Merged]] | None = None
@@ -96,7 +98,6 @@ class LakeWriter:
         self._leaves = leaves
         self._upgraded = False
         self._late_ends: Ends = {}  # end flags of earlier steps whose files could not be read
-        self._new_manifests: dict[str, tuple[Entries, bytes]] = {}
         try:
             with named_errors(path):
                 self._make_segments()
@@ -280,23 +281,22 @@ class LakeWriter:
     # --- lists of files --------------------------------------------------------------------------
 
     def _with_merged(self, merged: Sequence[Merged]) -> list[list[Entry]]:
-        """The lists of the last commit, with merged files in place of those they replace.
-
-        A merged file whose old files are not all listed any more is left out.
-        """
-        if self.last is None:
+        """The lists of the last commit, with merged files in place of those they replace."""
+        last = self.last
+        if last is None:
             return [[] for _ in range(1 + self._leaves)]
-        lists: list[list[Entry]] = [list(listed) for _, listed in self.last.lists()]
-        for each in merged:
-            self.maintenance.guarded("small files", "replaced", partial(self._splice, lists, each))
+        lists: list[list[Entry]] = []
+        for leaf, listed in last.lists():
+            lists.append(list(listed))
+            found = [each for each in merged if leaf == getattr(each.new, "leaf", None)]
+            if found:
+                splice = partial(self._splice, last, leaf, lists[-1], found)
+                self.maintenance.guarded("small files", "replaced", splice)
         return lists
 
-    def _splice(self, lists: list[list[Entry]], merged: Merged) -> None:
-        leaf = merged.new.leaf if isinstance(merged.new, RowsFile) else None
-        i = 0 if leaf is None else 1 + leaf
-        assert self.last is not None
-        read, live = partial(self._read, leaf), partial(Catalog(self.last, self._files).is_live, leaf)
-        lists[i] = packing.spliced(lists[i], merged.old, merged.new, read, live) or lists[i]
+    def _splice(self, last: Commit, leaf: int | None, listed: list[Entry], merged: Sequence[Merged]) -> None:
+        read, live = partial(self._manifests.read, leaf), partial(Catalog(last, self._files).is_live, leaf)
+        listed[:] = self._pack(last, leaf, packing.spliced(listed, merged, read, live))
 
     def _with_ends(self, lists: list[list[Entry]], ends: Ends) -> tuple[list[list[Entry]], int, Ends]:
         """The lists with other end flags for some steps, in new files, and the bytes of these.
@@ -325,7 +325,7 @@ class LakeWriter:
             below: Entries = ()
             try:
                 if isinstance(entry, Manifest):
-                    below = self._read(None, entry)
+                    below = self._manifests.read(None, entry)
                 else:
                     with self._files.using(entry.name) as file:
                         columns, notes = read_steps(file), read_notes(file)
@@ -343,7 +343,7 @@ class LakeWriter:
             if isinstance(entry, Manifest):
                 edited, size = self._edited(below, own, late)
                 if edited != list(below):
-                    found[i] = self._write(None, edited, entry.level)
+                    found[i] = self._manifests.make(None, edited, entry.level)
                 written += size
             elif isinstance(entry, Segment):
                 for step, flags in own.items():
@@ -365,25 +365,27 @@ class LakeWriter:
         for leaf, each in enumerate(live):
             if len(each) > MOST_LIVE_RANGES:
                 commit = self._with_fewer_ranges(commit, leaf)
-        return replace(commit, bytes_written=commit.bytes_written + self._store_manifests(commit))
+        return replace(commit, bytes_written=commit.bytes_written + self._manifests.write(commit))
 
     def _with_fewer_ranges(self, commit: Commit, leaf: int) -> Commit:
         """The same commit with coarser `live_rows` of a leaf, and a list without the files this would add."""
         is_live = partial(Catalog(commit, self._files).is_live, leaf)
         try:
-            files = packing.unpacked(commit.rows[leaf], partial(self._read, leaf), is_live)
+            files = packing.unpacked(commit.rows[leaf], partial(self._manifests.read, leaf), is_live)
+            listed = self._pack(commit, leaf, files)
         except (LakepondError, OSError):  # a manifest cannot be read: next time, perhaps
             return commit
-        listed = self._pack(commit, leaf, tuple(files))
         live = union([commit.live_rows[leaf]], LIVE_RANGES)
         rows = (*commit.rows[:leaf], listed, *commit.rows[leaf + 1 :])
         return replace(
             commit, rows=rows, live_rows=(*commit.live_rows[:leaf], live, *commit.live_rows[leaf + 1 :])
         )
 
-    def _pack(self, commit: Commit, leaf: int | None, entries: Entries) -> Entries:
+    def _pack(self, commit: Commit, leaf: int | None, entries: Iterable[Entry]) -> Entries:
         live = partial(Catalog(commit, self._files).is_live, leaf)
-        return packing.pack(entries, partial(self._read_here, leaf), partial(self._write, leaf), live)
+        return packing.pack(
+            entries, partial(self._manifests.read_here, leaf), partial(self._manifests.make, leaf), live
+        )
 
     def _live_rows(self, commit: Commit, leaf: int) -> Ranges:
         """Ranges with all rows that live steps refer to. If no step was dropped, those are all rows.
@@ -410,46 +412,8 @@ class LakeWriter:
                 continue
             below = None
             if isinstance(entry, Manifest) and entry.first < oldest:
-                below = self._read_here(None, entry)
+                below = self._manifests.read_here(None, entry)
             yield from [entry.needs[leaf]] if below is None else self._needs(below, leaf, oldest)
-
-    def _read(self, leaf: int | None, manifest: Manifest) -> Entries:
-        if manifest.name in self._new_manifests:
-            return self._new_manifests[manifest.name][0]
-        found = manifests.kept(manifest)
-        if found is None:
-            found = manifests.read(self._files, manifest, leaf, self._leaves)
-        return found
-
-    def _read_here(self, leaf: int | None, manifest: Manifest) -> Entries | None:
-        """What a manifest lists; None if it is damaged or not on this disk: a commit does not need it."""
-        with suppress(LakepondError, OSError):
-            if (
-                manifest.name in self._new_manifests
-                or manifests.kept(manifest)
-                or self._files.local(manifest.name)
-            ):
-                return self._read(leaf, manifest)
-        return None
-
-    def _write(self, leaf: int | None, entries: Sequence[Entry], level: int) -> Manifest:
-        """A new manifest, which `_store_manifests` writes if the commit lists it after all."""
-        manifest, data = manifests.encode(entries, level, leaf)
-        self._new_manifests[manifest.name] = tuple(entries), data
-        return manifest
-
-    def _store_manifests(self, commit: Commit) -> int:
-        """Write the new manifests that a commit lists, directly or not; returns their bytes."""
-        new, self._new_manifests = self._new_manifests, {}
-        listed, size = [entry for _, entries in commit.lists() for entry in entries], 0
-        while listed:
-            name = listed.pop().name
-            if name in new:
-                entries, data = new.pop(name)
-                listed += entries
-                size += len(data)
-                self._new.manifest(name, data)
-        return size
 
     def _publish(self, commit: Commit, began: float, merged: Sequence[Merged], late: Ends) -> None:
         commit = replace(commit, seconds=time.perf_counter() - began)
