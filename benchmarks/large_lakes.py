@@ -6,7 +6,7 @@ All entries can be read. Ten terabytes take 130 MB of disk and some seconds to w
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -77,12 +77,26 @@ def make(path: Path, *, entries: int, num_commits: int, steps: int, row_bytes: i
         commits.write(path / "commits", writer.packed(whole), segments=path / "segments")
     finally:
         writer.close()
-    for number in range(1, num_commits - 1):
-        if number % MOST_LINKS == 1:
-            original = path / "commits" / commits.file_name(number)
-            original.write_bytes(b"{}")
+    _link(b"{}", (path / "commits" / commits.file_name(number) for number in range(1, num_commits - 1)))
+
+
+def add_names(path: Path, entries: int) -> None:
+    """Add empty files, one of steps and one of rows per entry, so that listing the folder takes as long.
+
+    No commit names them.
+    """
+    folder = path / "segments"
+    _link(b"", (folder / f"{i:040x}.{kind}" for i in range(entries) for kind in ("steps", "rows")))
+
+
+def _link(content: bytes, files: Iterable[Path]) -> None:
+    """Files of the same content, most of them links to another one."""
+    for i, file in enumerate(files):
+        if i % MOST_LINKS == 0:
+            original = file
+            original.write_bytes(content)
         else:
-            os.link(original, path / "commits" / commits.file_name(number))
+            os.link(original, file)
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -224,6 +226,61 @@ def test_maintenance_continues_after_a_thread_that_could_not_be_started(tmp_path
             commit_and_maintain(replay, number)
         assert replay.stats().background_failures == 1
         assert commits.numbers(path / "commits") == [4]
+
+
+class SlowListing:
+    """`os.scandir`, which lists a folder `segments` after `go`, or raises `error` then."""
+
+    def __init__(self, error: OSError | None) -> None:
+        self.go, self._error, self._scandir = threading.Event(), error, os.scandir
+
+    def __call__(self, folder: Any) -> Any:
+        if Path(folder).name == "segments":
+            assert threading.current_thread() is not threading.main_thread()
+            assert self.go.wait(60)
+            if self._error is not None:
+                raise self._error
+        return self._scandir(folder)
+
+
+@pytest.mark.parametrize("writer", ["", "worker"])
+def test_opening_does_not_wait_until_the_segments_are_listed_for_temporary_files(
+    tmp_path, monkeypatch, writer
+):
+    path = tmp_path / "lake"
+    home = path / "writers" / writer if writer else path
+    with lp.Replay.open(path, SPEC, capacity=500, writer=writer) as replay:
+        record(replay, 0)
+    left = [path / "1-00000000.aside", home / "commits/1-00000000.aside", home / "segments/1-00000000.aside"]
+    for file in left:
+        file.write_bytes(b"of a process that was killed")
+    monkeypatch.setattr(os, "scandir", slow := SlowListing(None))
+    with (home / "segments" / "1-00000001.aside").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)  # as every file that is being written
+        with lp.Replay.open(path, SPEC, capacity=500, writer=writer) as replay:
+            record(replay, 1)
+            assert replay.commit().recorded == 2
+            assert left[-1].exists()
+            slow.go.set()
+        assert Path(held.name).exists()
+    assert not any(file.exists() for file in left)
+    assert replay.stats().background_failures == 0
+
+
+def test_a_folder_whose_temporary_files_cannot_be_listed_is_reported_once(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "lake"
+    with lp.Replay.open(path, SPEC, capacity=500) as replay:
+        record(replay, 0)
+    monkeypatch.setattr(os, "scandir", slow := SlowListing(PermissionError(errno.EACCES, "not permitted")))
+    slow.go.set()
+    (path / "commits" / "1-00000000.aside").write_bytes(b"of a process that was killed")
+    with lp.Replay.open(path, capacity=500) as replay:
+        for number in range(1, 4):
+            commit_and_maintain(replay, number)
+        assert replay.stats().background_failures == 1
+    (warning,) = (each.message for each in caplog.records)
+    assert warning.startswith(f"temporary files of {path} could not be deleted and are kept: PermissionError")
+    assert not (path / "commits" / "1-00000000.aside").exists()
 
 
 @pytest.mark.parametrize("stays", [False, True], ids=["it can be deleted", "it stays"])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
+from benchmarks import large_lakes
 from test_lake import record, same_batch, spec_of
 
 import lakepond as lp
-from lakepond.flow import lake_to_pond
+from lakepond.flow import lake_to_device, lake_to_pond
 from lakepond.lake.format import tracks
 from lakepond.lake.format.blocks import ShardInfo
 from lakepond.lake.format.steps import StepsInfo
 from lakepond.lake.format.tracks import Track, runs_of
+from lakepond.sampling import draw
 
 
 def padded(t: int) -> np.ndarray:
@@ -90,6 +94,30 @@ def test_loaded_rows_are_found_by_number_through_gaps():
         known |= {int(n): int(n) % 1000 for n in new}
         some = np.sort(rng.choice(1 << 16, 100, replace=False))
         assert slots.of(some).tolist() == [known.get(int(n), -1) for n in some]
+
+
+def test_memory_to_choose_steps_does_not_follow_the_size_of_a_lake(tmp_path, monkeypatch):
+    monkeypatch.setattr(draw, "LARGEST_CHOICE", 1 << 16)
+    large_lakes.make(tmp_path / "lake", entries=240, num_commits=2, steps=5_000, row_bytes=8)
+    with lp.Lake.open(tmp_path / "lake") as lake:
+        assert len(lake) == 1_200_000
+        lake.query(stream=0, since_commit=1)  # what it reads is kept in memory
+        tracemalloc.start()
+        ids = lake_to_pond.draw(lake, 100_000, np.random.default_rng(0))
+        assert tracemalloc.get_traced_memory()[1] < 5e6  # 8 bytes per step are 9.6 MB
+        assert (np.diff(ids) > 0).all()
+        assert len(ids) == 100_000
+        assert ids[0] < 1_000
+        assert ids[-1] >= 1_199_000
+        for chosen in (
+            lambda: lake_to_device.plan(lake, 1_000, rng=np.random.default_rng(0)).columns["step_id"],
+            lambda: lake.query(stream=7, since_commit=0),
+        ):
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            assert len(chosen()) in (0, 1_000)
+            assert tracemalloc.get_traced_memory()[1] - before < 5e6
+        tracemalloc.stop()
 
 
 def test_a_track_that_stays_encoded_has_the_same_row_numbers(monkeypatch):

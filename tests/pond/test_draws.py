@@ -140,6 +140,55 @@ def test_other_threads_record_while_all_steps_are_tried_for_a_rare_sequence(rng,
     assert (found.reward == found.step_id).all()
 
 
+@pytest.mark.parametrize("count", [30, 500, 999, 1_000])
+def test_distinct_numbers_of_several_groups_are_equally_likely(rng, monkeypatch, count):
+    """Groups of 64 numbers, the last of 40: no repeats, each number and each order equally often."""
+    monkeypatch.setattr(draw, "LARGEST_CHOICE", 64)
+    monkeypatch.setattr(draw, "SPARSE", 1_000)
+    drawn, firsts = np.zeros(1_000, int), np.zeros(10, int)
+    rounds = 1 + 30_000 // count
+    for _ in range(rounds):
+        numbers = draw.distinct(1_000, count, rng)
+        assert len(np.unique(numbers)) == len(numbers) == count
+        drawn[numbers] += 1
+        firsts[numbers[0] // 100] += 1
+    left = (1 - count / 1_000) * 1_000 / 999  # of the variance of draws with replacement
+    if left:
+        assert stats.chi2.sf(((drawn - drawn.mean()) ** 2).sum() / drawn.mean() / left, 999) > 0.001
+    assert stats.chisquare(firsts).pvalue > 0.001
+
+
+@pytest.mark.parametrize(("sizes", "count"), [((30, 50, 5), 40), ((7, 2, 1), 9), ((40, 41), 81)])
+def test_the_parts_of_groups_have_the_hypergeometric_distribution(rng, sizes, count):
+    parts = np.array([draw.split(np.array(sizes), count, rng) for _ in range(2_000)])
+    assert (parts.sum(axis=1) == count).all()
+    assert (parts <= sizes).all()
+    for size, counts in zip(sizes, parts.T, strict=True):
+        expected = stats.hypergeom(sum(sizes), size, count).pmf(np.arange(size + 1)) * len(parts)
+        cells = np.bincount(counts, minlength=size + 1)
+        often = expected >= 5
+        pairs = [np.append(x[often], x[~often].sum()) for x in (cells, expected)]
+        pairs = [x[:-1] if pairs[1][-1] < 1e-9 else x for x in pairs]
+        assert cells[expected < 1e-9].sum() == 0
+        assert len(pairs[0]) < 2 or stats.chisquare(*pairs).pvalue > 0.001
+
+
+def test_the_parts_of_more_than_two_billion_elements_follow_the_sizes_of_their_groups(rng):
+    """`Generator.multivariate_hypergeometric` refuses them."""
+    sizes = np.array([1, 2, 3, 4]) << 35
+    parts = sum(draw.split(sizes, 1_000_000, rng) for _ in range(4))
+    assert stats.chisquare(parts, sizes / sizes.sum() * 4_000_000).pvalue > 0.001
+
+
+def test_memory_for_distinct_numbers_follows_how_many_are_drawn(rng):
+    tracemalloc.start()
+    for count in (80_000, 400_000):  # every 50th and every 10th of them
+        assert len(np.unique(draw.distinct(4_000_000, count, rng))) == count
+        assert tracemalloc.get_traced_memory()[1] < 10e6 + 30 * count  # 4,000,000 numbers are 32 MB
+        tracemalloc.reset_peak()
+    tracemalloc.stop()
+
+
 def test_a_pass_over_all_steps_is_a_uniform_permutation(rng):
     replay = new_replay(5, 5)
     drawn = collections.Counter(

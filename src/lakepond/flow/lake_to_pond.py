@@ -16,6 +16,7 @@ from lakepond.lake.read.lake import PART_BYTES, Lake
 from lakepond.lake.read.reader import LeafPart, Part
 from lakepond.lake.read.weights import read_weights
 from lakepond.pond import Pond, SlotWindows, column_fields
+from lakepond.sampling.draw import distinct as distinct_numbers
 from lakepond.sampling.links import ALONE, CONTINUES, STARTS
 from lakepond.types import Array, RowLayout
 
@@ -122,7 +123,10 @@ def _restore_priorities(lake: Lake, pond: Pond) -> None:
 
 def draw(lake: Lake, count: int, rng: np.random.Generator) -> Array:
     """Draw exactly `count` live steps uniformly without replacement; sorted ids."""
-    return np.sort(lake.commit.oldest + rng.choice(len(lake), count, replace=False, shuffle=False))
+    ids = distinct_numbers(len(lake), count, rng, shuffle=False)
+    ids += lake.commit.oldest
+    ids.sort()
+    return ids
 
 
 def choose_layouts(lake: Lake, pond: Pond) -> None:

@@ -28,7 +28,7 @@ def batches(
 ) -> Iterator[Batch]:
     """Batches of `sample`, or, if `ids` are given, of `steps` with these ids in random order.
 
-    Invalid arguments are refused by this call, not by the first batch.
+    `ids` is shuffled in place. Invalid arguments are refused by this call, not by the first batch.
     """
     check_generator(rng)
     if num_batches is not None and num_batches < 0:
@@ -42,7 +42,8 @@ def batches(
             f"a pass over all steps (replace=False) takes {sorted(PASS_OPTIONS)}, not "
             f"{sorted(set(options) - PASS_OPTIONS)}; each step comes once, and batches may be smaller."
         )
-    return _one_pass(rng.permutation(ids), batch_size, rounds, lambda some: steps(some, **options))
+    rng.shuffle(ids)
+    return _one_pass(ids, batch_size, rounds, lambda some: steps(some, **options))
 
 
 def _one_pass(

@@ -199,11 +199,10 @@ class Lake(Sampled, Exports):
             if since_commit is not None:
                 before = next(h for h in self.reader.heads if h.writer == name).segments.commit(since_commit)
                 start += max(0, before.recorded - head.oldest)
-        ids = np.arange(start, stop)
-        if stream is None or not len(ids):
-            return ids
-        streams = [columns["stream"] for _, _, columns in self.reader.scan(["stream"], start, stop)]
-        found: Array = ids[np.concatenate(streams) == stream]
+        if stream is None or start >= stop:
+            return np.arange(start, stop)
+        parts = self.reader.scan(["stream"], start, stop)
+        found = np.concatenate([ids[columns["stream"] == stream] for _, ids, columns in parts])
         if not len(found) and since_commit is None:
             raise UnknownStream(f"no live step of {self.path} belongs to stream {stream!r}.")
         return found

@@ -69,7 +69,7 @@ class LakeSequences:
 
 
 def episodes_of(lake: Lake) -> EpisodeIds:
-    """The ids of all live steps, episode after episode. Memory: 8 bytes per step, and 25 while it works."""
+    """The ids of all live steps, episode after episode. Memory: 8 bytes per step, and 60 while it works."""
     names = ("stream", "terminated", "truncated", FOLLOWS)
     found: dict[str, list[Array]] = {name: [] for name in (*names, "writer")}
     writers: dict[str, int] = {}

@@ -1,5 +1,6 @@
 """Work beside the commits, on a thread of its own: delete old commits and files, merge small files.
 
+opening   ──────────▶ deletes temporary files of killed processes: listing a large folder takes long
 commit 31 ──start──▶ deletes what is not kept; merges files that commit 31 names, however long it takes
 commit 32, 33 ...    do not wait
 commit 34 ──take───▶ the large file replaces the small ones, if they are all still listed
@@ -25,6 +26,7 @@ from lakepond.errors import LakepondError
 from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import Entry, File, Manifest
+from lakepond.lake.format.names import delete_temporary
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.write.merge import GrowingList, Merged, Stopped, all_small, merge
 from lakepond.lake.write.reasons import Reasons
@@ -66,19 +68,27 @@ class Maintenance:
         """Keep a file that commit `number` will name, until that commit is published."""
         self._retention.claim(name, number)
 
+    def delete_temporary(self, *folders: Path) -> None:
+        """Delete in the background what processes that were killed have left in these folders."""
+        tasks = [partial(delete_temporary, folder) for folder in folders]
+        self._submit(partial(self.guarded, "temporary files", "deleted", *tasks))
+
     def start(self, commit: Commit) -> None:
         """After a commit: delete and merge in the background, after what is in progress there."""
         with self._lock:
             self._newest = commit
-            if self._busy or self._stop.is_set():
-                return
-            try:
-                self._work = self._pool.submit(self._maintain)  # may fail to start its thread; then next time
-            except RuntimeError as error:
-                if not background.is_exiting(error):
-                    raise
-                return  # the next writer does it
-            self._busy = True
+            if not self._busy and not self._stop.is_set():
+                self._busy = self._submit(self._maintain)  # may fail to start its thread; then next time
+
+    def _submit(self, work: Callable[[], None]) -> bool:
+        """Whether the thread will do this; not while the interpreter exits: the next writer does it."""
+        try:
+            self._work = self._pool.submit(work)
+        except RuntimeError as error:
+            if not background.is_exiting(error):
+                raise
+            return False
+        return True
 
     def take(self) -> list[Merged]:
         """Files that replace others; the same again until they are `published`."""

@@ -201,7 +201,7 @@ class Retention:
             self._delete_commits(going)
 
     def sweep(self, last: Commit) -> None:
-        """Delete what is not kept, every file that no commit names, and temporary files.
+        """Delete what is not kept, and every file that no commit names.
 
         `LakeCorrupt` if a commit is damaged: the files that it needs are not known then.
         """
@@ -212,7 +212,6 @@ class Retention:
         for number in commits.numbers(self._commits):
             new_files(self._catalog(commits.read(self._commits, number)), named)
         self._delete(names.segment_files(self._segments.folder).keys() - named.keys())
-        names.delete_temporary(self._segments.folder)
 
     def _release_claims(self, last: Commit) -> set[str]:
         """Forget claims of commits up to `last`; returns the files of merges that no commit names."""

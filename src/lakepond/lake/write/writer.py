@@ -28,7 +28,6 @@ from lakepond.lake.files import is_damage, make_folders, write_bytes
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import Entries, Entry, Manifest, RowsFile, Segment, Source
-from lakepond.lake.format.names import delete_temporary
 from lakepond.lake.format.ranges import Ranges, union, within
 from lakepond.lake.format.steps import read_notes, read_steps
 from lakepond.lake.lock import WriterLock
@@ -110,8 +109,7 @@ class LakeWriter:
                     keep_every=keep_every,
                     merge_after=merge_after,
                 )
-                for folder in (path, self._commits, self._folder):
-                    delete_temporary(folder)
+                self.maintenance.delete_temporary(path, self._commits, self._folder)
         except BaseException:
             self._lock.close()
             raise
