@@ -17,9 +17,9 @@ the last with equal numbers of recorded steps:
     no-population    the learner alone
     untrained        one generation: the best of random networks by validation
 
-The champion of every run is compared with buy-and-hold and with random agents that have its trades and its
-exposure, on the holdout; those of `erl` also at other costs and slippage. docs/results/erl.md has the design
-and the answer.
+The champion of every run is compared with buy-and-hold and with random agents that buy on the same days and
+have its exposure, or its sale targets, on the holdout; those of `erl` also at other costs and slippage.
+docs/results/erl.md has the design and the answer.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ ARMS: dict[str, Callable[[erl.Config], dict[str, Any]]] = {
     "untrained": lambda _: {"generations": 1},
 }
 """changed settings"""
+RANDOM = {"random": "exposure", "random_same_targets": "sale targets"}
+"""random agents, and what they have of the champion beside its days of entry"""
 Runs = dict[str, dict[str, Any]]
 """results by arm and seed"""
 Results = dict[str, Runs]
@@ -220,15 +222,14 @@ def answers(results: Results) -> str:
     dates = sorted(str(one["evaluated"])[:10] for one in found)
     seeds = {seed for runs in results.values() for arm in runs.values() for seed in arm}
     count = f"{len(found)} of {len(results) * len(ARMS) * len(seeds)} runs, {dates[0]} to {dates[-1]}"
-    rows = [
-        ["earns more than random agents of its trades and exposure"],
-        ["highest cost per side, of 0 to 1 %"],
-    ]
-    for runs in results.values():
-        beaten = float(np.mean([one["champion_beats_random"] for one in runs["erl"].values()]))
-        said = verdict(gap(runs, "erl", "random"), enough=beaten >= 0.95)
-        rows[0].append(f"{said}; {100 * beaten:.0f} % of them beaten")
-        rows[1].append(highest_cost(runs))
+    rows = []
+    for whom, what in RANDOM.items():
+        rows.append([f"earns more than random agents with its trades and its {what}"])
+        for runs in results.values():
+            beaten = float(np.mean([one[f"champion_beats_{whom}"] for one in runs["erl"].values()]))
+            said = verdict(gap(runs, "erl", whom), enough=beaten >= 0.95)
+            rows[-1].append(f"{said}; {100 * beaten:.0f} % of them beaten")
+    rows.append(["highest cost per side, of 0 to 1 %", *map(highest_cost, results.values())])
     parts = {"learner": "no-gradient", "population": "no-population", "training": "untrained"}
     for part, other in parts.items():
         gaps = [gap(runs, "erl", other) for runs in results.values()]
@@ -241,16 +242,17 @@ def skill(results: Results) -> str:
     rows = []
     for market, runs in results.items():
         seeds = list(runs["erl"].values())
-        beaten = np.mean([found["champion_beats_random"] for found in seeds])
-        trades, exposure = (
-            np.mean([found["champion"][name] for found in seeds]) for name in ("trades", "exposure")
-        )
         row = [f"{market}, {seeds[0]['first_day']} to {seeds[0]['last_day']}", str(len(seeds))]
         row += [mean(returns(runs, "erl")), mean(gap(runs, "erl", "buy_and_hold"))]
-        row += [mean(gap(runs, "erl", "random")), f"{100 * beaten:.0f} %"]
-        rows.append([*row, mean(gap(runs, "untrained", "random")), f"{trades:.0f}", f"{exposure:.0f} %"])
-    heads = "market and holdout|seeds|champion|less buy and hold|less random|random beaten"
-    heads += "|untrained less its random|trades|exposure"
+        for whom in RANDOM:
+            beaten = np.mean([found[f"champion_beats_{whom}"] for found in seeds])
+            row += [mean(gap(runs, "erl", whom)), f"{100 * beaten:.0f} %"]
+        row.append(f"{np.mean([found['champion']['trades'] for found in seeds]):.0f}")
+        for who in ("champion", *RANDOM):
+            row.append(f"{np.mean([found[who]['exposure'] for found in seeds]):.0f} %")
+        rows.append(row)
+    heads = "market and holdout|seeds|champion|less buy and hold|less random|those beaten"
+    heads += "|less random, same targets|those beaten|trades|exposure|of random|of random, same targets"
     return table(heads.split("|"), rows)
 
 

@@ -156,7 +156,9 @@ EVALUATION = {
     "champion": ACCOUNT,
     "buy_and_hold": ACCOUNT,
     "random": ACCOUNT,
+    "random_same_targets": ACCOUNT,
     "champion_beats_random": 0.99,
+    "champion_beats_random_same_targets": 0.98,
     "part": "validation",
     "first_day": "2018-01-01",
     "last_day": "2019-12-31",
@@ -180,8 +182,8 @@ def test_the_table_of_an_evaluation_fits(columns, monkeypatch, capsys):
         words.console().print(table)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= int(columns)
-    assert out.count("+123456.7 %") == 3
-    assert out.count("123,456") == 3
+    assert out.count("+123456.7 %") == 4
+    assert out.count("123,456") == 4
     assert out.count("+98765.4 %") == 1
 
 
@@ -208,7 +210,7 @@ def test_the_result_of_a_training_fits(columns, found, monkeypatch, capsys):
     assert max(map(len, out.splitlines())) <= int(columns)
     for fact in ("187 GB uncompressed", "1.23 GB", "1 GB in the lake, 12,345 commits", "3.70 % of the time"):
         assert fact in out
-    assert out.count("+123456.7 %") == (3 if found else 0)
+    assert out.count("+123456.7 %") == (4 if found else 0)
     assert squeezed(f"{folder}/report.html") in squeezed(out)
 
 

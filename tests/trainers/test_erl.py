@@ -314,11 +314,22 @@ def test_random_agents_have_the_trades_and_the_exposure_of_the_champion(run):
     assert found["champion"]["trades"] > 10
     for measure in ("trades", "exposure"):
         assert found["random"][measure] == pytest.approx(found["champion"][measure], rel=1e-12)
+    for measure, off in (("trades", 0.1), ("exposure", 0.25)):  # on some days nothing can be bought
+        assert found["random_same_targets"][measure] == pytest.approx(found["champion"][measure], rel=off)
     assert len(set(found["random_returns"])) == 20
     as_is, dear, slipping = found["sweep"]
     assert as_is["champion"] == pytest.approx(found["champion"]["total_return"])
     for name in ("champion", "buy_and_hold", "random"):
         assert max(dear[name], slipping[name]) < as_is[name]
+    market = erl.open_market(TINY)
+    rules = replace(TINY.rules, trading_days=40)
+    plans = np.zeros((3, 40), np.float32)
+    plans[:, [3, 4, 30]] = 10.0, 20.0, 30.0
+    start = market.history.splits.validation.start
+    seen = evaluate_market.random_play(jax.random.key(1), plans, start, market.world, rules)
+    bought = np.asarray(seen.instrument) >= 0
+    assert [np.flatnonzero(one).tolist() for one in bought] == [[3, 4, 30]] * 3
+    np.testing.assert_array_equal(np.asarray(seen.target)[bought].reshape(3, 3), [[10.0, 20.0, 30.0]] * 3)
 
 
 def account_of(

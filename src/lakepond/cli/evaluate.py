@@ -30,6 +30,7 @@ ACCOUNTS = {
     "champion": "champion",
     "buy_and_hold": "buy and hold",
     "random": "random",
+    "random_same_targets": "random, same targets",
 }
 
 

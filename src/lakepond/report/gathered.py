@@ -25,7 +25,7 @@ from lakepond.untrusted import one_line, read_json
 
 MOST_COMMITS = 300
 """most commits that are read, evenly spread, including the first and the last"""
-ACCOUNTS = ("champion", "buy_and_hold", "random")
+ACCOUNTS = ("champion", "buy_and_hold", "random", "random_same_targets")
 """the accounts of an evaluation"""
 MOST_LISTED = 64
 """most members of a list that is drawn"""

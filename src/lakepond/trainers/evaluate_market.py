@@ -11,9 +11,12 @@ profits are not reinvested. A day's equity marks open positions at the close, af
                       losses by delistings
     random            each of the champion's positions in a random instrument: bought on the same day, sold at
                       the close of the day on which the champion's was closed
+    random_same_targets  the same, but sold by the rules of the market, with the champion's sale targets
 
-The random agents thus have as many trades as the champion, held as long, and its exposure on each day. What
-it earns beyond them comes from what it buys and from its sale targets, which may be reached above the close.
+The first have as many trades as the champion, held as long, so its exposure on each day; but it may sell
+above the close, which pays where prices return to a mean, whatever is bought. The second have as many trades
+and its way to sell, but not its exposure: they are invested for longer if its targets are reached sooner than
+theirs. Neither difference is skill in buying; a champion with that skill earns more than both.
 """
 
 from __future__ import annotations
@@ -33,10 +36,11 @@ import numpy.typing as npt
 
 from lakepond import untrusted
 from lakepond._version import __version__
-from lakepond.agents.market_network import Params, init_actor
-from lakepond.envs.market.functional import Result
+from lakepond.agents.market_network import Array, Params, init_actor, may_buy
+from lakepond.envs.market import functional
+from lakepond.envs.market.functional import MarketState, Result
 from lakepond.envs.market.history import History, Part
-from lakepond.envs.market.world import Market
+from lakepond.envs.market.world import Market, World
 from lakepond.envs.market_rules import REASONS, Rules
 from lakepond.errors import RunCorrupt, RunMismatch
 from lakepond.lake.files import write_bytes
@@ -154,6 +158,7 @@ class Accounts(NamedTuple):
     champion: Account
     buy_and_hold: Account
     random: list[Account]
+    random_same_targets: list[Account]
     curves: dict[str, Curve]
     trades: list[TradeRow]
 
@@ -166,22 +171,23 @@ class Accounts(NamedTuple):
         player = replace(config, rules=rules).player()
         episode = play(one, jnp.asarray([days.start]), None, market.world, player)
         mine = jax.tree.map(lambda x: np.asarray(x)[0, 0], episode.result)
-        bought = np.flatnonzero(mine.instrument >= 0)
-        positions = Positions(
-            days.start + bought, *(x[bought] for x in (mine.exit_day, mine.instrument, mine.profit))
-        )
+        positions = positions_of(mine, days)
         curve, account = keep_account(history, rules, days, positions)
         held_curve, held = buy_and_hold(history, rules, days)
         others = random_positions(history, rules, positions, random_agents)
-        each = [keep_account(history, rules, days, other) for other in others]
-        curves = {"champion": curve, "buy and hold": held_curve}
-        curves["random"] = np.mean([curve for curve, _ in each], axis=0)
-        trades = _trades(history, rules, days, mine)
-        return cls(account, held, [account for _, account in each], curves, trades)
+        random_curves, random = zip(
+            *(keep_account(history, rules, days, each) for each in others), strict=True
+        )
+        targets = np.tile(np.where(mine.instrument >= 0, mine.target, 0), (random_agents, 1))
+        played = jax.device_get(random_play(jax.random.key(0), targets, days.start, market.world, rules))
+        each_played = (jax.tree.map(lambda x, i=i: x[i], played) for i in range(random_agents))
+        same_targets = [keep_account(history, rules, days, positions_of(x, days))[1] for x in each_played]
+        curves = {"champion": curve, "buy and hold": held_curve, "random": np.mean(random_curves, axis=0)}
+        return cls(account, held, list(random), same_targets, curves, _trades(history, rules, days, mine))
 
-    def beats_random(self) -> float:
-        """Share of the random agents with a lower total return than the champion, 0..1."""
-        return float(np.mean([self.champion.total_return > other.total_return for other in self.random]))
+    def beats(self, others: list[Account]) -> float:
+        """Share of others with a lower total return than the champion, 0..1."""
+        return float(np.mean([self.champion.total_return > other.total_return for other in others]))
 
     def result(self) -> dict[str, Any]:
         """All but curves and trades, as JSON has it; of random agents the means, and each total return."""
@@ -189,9 +195,11 @@ class Accounts(NamedTuple):
             "champion": self.champion,
             "buy_and_hold": self.buy_and_hold,
             "random": _mean(self.random),
+            "random_same_targets": _mean(self.random_same_targets),
         }
         return {name: asdict(account) for name, account in accounts.items()} | {
-            "champion_beats_random": self.beats_random(),
+            "champion_beats_random": self.beats(self.random),
+            "champion_beats_random_same_targets": self.beats(self.random_same_targets),
             "random_returns": [each.total_return for each in self.random],
         }
 
@@ -199,7 +207,14 @@ class Accounts(NamedTuple):
         """A line of the sweep: total returns at this cost and slippage."""
         accounts = (self.champion, self.buy_and_hold, _mean(self.random))
         returns = (account.total_return for account in accounts)
-        return dict(zip(SWEPT, (cost, slippage, *returns, self.beats_random()), strict=True))
+        return dict(zip(SWEPT, (cost, slippage, *returns, self.beats(self.random)), strict=True))
+
+
+def positions_of(result: Result, days: range) -> Positions:
+    """The positions of an episode; `result`: of each trading day from the first of `days` on."""
+    bought = np.flatnonzero(np.asarray(result.instrument) >= 0)
+    picked = (np.asarray(x)[bought] for x in (result.exit_day, result.instrument, result.profit))
+    return Positions(days.start + bought, *picked)
 
 
 def random_positions(
@@ -234,6 +249,28 @@ def _from_close_to_close(history: History, rules: Rules, entry: int, left: int) 
     price = close[sold_on, np.arange(close.shape[1])]
     loss = np.where(gone, rules.delisting_loss, rules.slippage)
     return 100 * (price * (1 - loss / 100) * (1 - rules.cost / 100) / _paid(rules, close[0]) - 1)
+
+
+@partial(jax.jit, static_argnames="rules")
+def random_play(key: Array, plans: Array, start: int, world: World, rules: Rules) -> Result:
+    """Agents that buy random instruments, (agents, trading days).
+
+    plans: (agents, trading days) sale targets in percent; 0 on days without an entry.
+    """
+    instruments = world.prices.close.shape[1]
+
+    def one(state: MarketState, plan: tuple[Array, Array]) -> tuple[MarketState, Result]:
+        key, target = plan
+        free = may_buy(functional.position(world.prices, rules, state)) * (target > 0)
+        drawn = jax.random.uniform(key, (instruments,), minval=rules.threshold, maxval=1.0)
+        action = jnp.stack([drawn * free, jnp.full(instruments, target)], axis=-1)
+        return functional.step(world.prices, rules, state, action)
+
+    def episode(key: Array, targets: Array) -> Result:
+        first = functional.reset(world.prices, rules, start)
+        return jax.lax.scan(one, first, (jax.random.split(key, len(targets)), targets))[1]
+
+    return jax.vmap(episode)(jax.random.split(key, len(plans)), jnp.asarray(plans))
 
 
 def keep_account(history: History, rules: Rules, days: range, positions: Positions) -> tuple[Curve, Account]:
