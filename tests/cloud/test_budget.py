@@ -15,8 +15,9 @@ import lakepond as lp
 from lakepond.cloud.memory import MemoryBucket
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudUnreachable
-from lakepond.lake.elsewhere import Elsewhere, Segments
+from lakepond.lake.elsewhere import Elsewhere
 from lakepond.lake.lock import FileLock
+from lakepond.lake.segments import Segments
 
 BUDGET = 90_000
 """bytes; a commit of 100 steps is about 43 kB"""

@@ -21,9 +21,9 @@ from lakepond.cloud.pusher import Pusher
 from lakepond.errors import CloudRefused, CloudUnreachable
 from lakepond.flow.following import cloud_chains
 from lakepond.lake import files
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, manifests
 from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.segments import Segments
 from lakepond.lake.write import packing
 
 COMMITS, STEPS = 12, 3

@@ -303,11 +303,11 @@ def test_a_manifest_may_need_more_than_its_entries_but_not_less():
 @pytest.mark.parametrize("leaves", [1, 3, 12, 100])
 def test_a_manifest_of_1024_files_stays_small_and_readable(tmp_path, leaves):
     """Also if each file refers to rows all over the lake, for many observations."""
-    from lakepond.lake.elsewhere import Segments
     from lakepond.lake.format import manifests
     from lakepond.lake.format.entries import Segment
     from lakepond.lake.format.ranges import joined, most_ranges
     from lakepond.lake.format.steps import StepsInfo
+    from lakepond.lake.segments import Segments
 
     starts = 10**9 + 1000 * np.arange(40)
     needs = tuple(

@@ -15,10 +15,10 @@ import pytest
 import lakepond as lp
 from lakepond.errors import CloudUnreachable
 from lakepond.lake import files
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, manifests
 from lakepond.lake.format.names import segment_files
 from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.segments import Segments
 from lakepond.lake.write import maintenance, merge, packing, writer
 from lakepond.lake.write.maintenance import Maintenance
 from lakepond.lake.write.reasons import MOST, Reasons

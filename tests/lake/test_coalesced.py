@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
+import textwrap
 import threading
-import warnings
+from pathlib import Path
 
 import pytest
 
@@ -92,17 +94,25 @@ def test_a_thread_that_cannot_be_started_is_an_error_and_the_next_signal_starts_
 
 
 def test_a_forked_child_does_not_wait_for_the_run_of_its_parent():
-    run = Blocked()
-    task = CoalescedTask(run, "lakepond-test", "the test failed")
-    task.signal()
-    assert run.began.acquire(timeout=SECONDS)
-    task.signal()  # one more run is due in the parent
-    with task._change, warnings.catch_warnings():  # a copy of a locked lock
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: the process has several threads
-        child = os.fork()
-    if child == 0:
-        os._exit(0 if task.close(0.0) and run.runs == 1 else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    run.gate.release(2)
-    assert task.close(SECONDS)
-    assert run.runs == 2
+    """In a process of its own, because this one may hold JAX, which must not be forked."""
+    program = """
+        import os, warnings
+        from test_coalesced import Blocked, CoalescedTask, SECONDS
+        run = Blocked()
+        task = CoalescedTask(run, "lakepond-test", "the test failed")
+        task.signal()
+        assert run.began.acquire(timeout=SECONDS)
+        task.signal()  # one more run is due in the parent
+        with task._change:  # a copy of a locked lock
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: there are several threads
+            child = os.fork()
+        if child == 0:
+            os._exit(0 if task.close(0.0) and run.runs == 1 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        run.gate.release(2)
+        assert task.close(SECONDS)
+        assert run.runs == 2
+    """
+    line = [sys.executable, "-W", "error", "-c", textwrap.dedent(program)]
+    done = subprocess.run(line, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

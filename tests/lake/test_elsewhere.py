@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import shutil
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,10 @@ from test_lake import agrees, record, spec_of
 import lakepond as lp
 from lakepond.errors import LakeLocked
 from lakepond.lake import elsewhere
-from lakepond.lake.elsewhere import Elsewhere, Segments, known
+from lakepond.lake.elsewhere import Elsewhere, known
 from lakepond.lake.format.names import segment_files
 from lakepond.lake.lock import FileLock
+from lakepond.lake.segments import Segments
 
 WORLD = "market window"
 URL = "memory://everything"
@@ -114,6 +118,52 @@ def test_a_file_that_the_list_on_disk_does_not_name_is_not_evicted(lake):
     file.unlink()
     Segments(lake, budget=0, safe=listed).make_room()
     assert segment_files(lake / "segments").keys() == set(every[1:])
+
+
+def test_a_file_that_another_reader_uses_is_not_evicted(lake):
+    """Another object here, or a process: a copy of the replay, say, that was sent to a worker."""
+    every = sorted(segment_files(lake / "segments"))
+    Elsewhere(lake, URL).add(every)
+    evicting = Segments(lake, budget=0, safe=Elsewhere(lake, URL))
+    reader = Segments(lake, fetch=lambda name: pytest.fail(f"{name} is here"))
+    with reader.using(every[0]), reader.using(every[0]):
+        assert evicting.make_room() > 0
+        assert segment_files(lake / "segments").keys() == {every[0]}
+    program = f"""
+        import sys
+        from pathlib import Path
+        from lakepond.lake.segments import Segments
+        with Segments(Path({str(lake)!r}), fetch=print).using({every[0]!r}):
+            print("in use", flush=True)
+            sys.stdin.read()
+    """
+    line = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "in use\n"
+        assert evicting.make_room() > 0
+        process.stdin.close()
+        assert process.wait(60) == 0
+    assert evicting.make_room() == 0
+    assert not segment_files(lake / "segments")
+    read_back(lake)
+
+
+def test_a_file_that_is_evicted_before_its_reader_has_it_is_fetched_again(lake):
+    every = sorted(segment_files(lake / "segments"))
+    Elsewhere(lake, URL).add(every)
+    evicting = Segments(lake, budget=0, safe=Elsewhere(lake, URL))
+    evicting.make_room()
+    fetched = []
+
+    def fetch(name: str) -> None:
+        shutil.copy(lake.parent / "copy" / name, lake / "segments" / name)
+        fetched.append(name)
+        if len(fetched) < 3:
+            evicting.make_room()
+
+    with Segments(lake, fetch=fetch).using(every[0]) as file:
+        assert file.read_bytes() == (lake.parent / "copy" / every[0]).read_bytes()
+    assert fetched == [every[0]] * 3
 
 
 def test_a_pushed_commit_is_read_after_a_torn_line_a_push_and_an_eviction(tmp_path, caplog):

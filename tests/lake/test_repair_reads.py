@@ -17,12 +17,13 @@ import pyarrow as pa
 import pytest
 
 import lakepond as lp
-from lakepond.lake.elsewhere import Elsewhere, Segments
+from lakepond.lake.elsewhere import Elsewhere
 from lakepond.lake.format import commits, manifests
 from lakepond.lake.format.entries import Entry
 from lakepond.lake.format.shard import Shard
 from lakepond.lake.read import verify
 from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.segments import Segments
 from lakepond.lake.write import packing
 
 SPEC = lp.Spec(obs=lp.Field((4, 9), "int32", rows=0))

@@ -18,9 +18,9 @@ from test_lake import agrees, record, settle, spec_of
 
 import lakepond as lp
 from lakepond.cli import main
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, description, manifests, names
 from lakepond.lake.read import lake as lake_module
+from lakepond.lake.segments import Segments
 from lakepond.lake.write import packing, retention
 from lakepond.lake.writers import home
 

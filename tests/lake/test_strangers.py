@@ -15,8 +15,9 @@ import lakepond as lp
 from lakepond.cli import main
 from lakepond.flow.following.chains import chains_at
 from lakepond.lake import writers
-from lakepond.lake.elsewhere import Elsewhere, Segments
+from lakepond.lake.elsewhere import Elsewhere
 from lakepond.lake.format import commits, names
+from lakepond.lake.segments import Segments
 from lakepond.report.view.files import describe_uploads
 from lakepond.report.view.opened import OpenedLake
 

@@ -8,10 +8,10 @@ import view_lakes
 
 import lakepond as lp
 from lakepond.flow.following.chains import chains_at
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, manifests
 from lakepond.lake.format.entries import Manifest
 from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.segments import Segments
 from lakepond.report.view.episodes import EpisodeIndex
 from lakepond.report.view.files import check, describe_files
 from lakepond.report.view.opened import OpenedLake

@@ -30,12 +30,12 @@ from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Uploader
 from lakepond.errors import CloudError, CloudNotFound, CloudUnreachable, LakeCorrupt
 from lakepond.formats import ranges
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.names import is_shared
 from lakepond.lake.links import check_folders, read_regular
 from lakepond.lake.read.catalog import Catalog, added_files
+from lakepond.lake.segments import Segments
 
 log = logging.getLogger("lakepond")
 MOST_COMMITS = 200

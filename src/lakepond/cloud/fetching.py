@@ -36,7 +36,7 @@ from lakepond.errors import (
     LakeNotFound,
 )
 from lakepond.formats import ranges
-from lakepond.lake.elsewhere import FOLDER, Segments
+from lakepond.lake.elsewhere import FOLDER
 from lakepond.lake.files import is_damage, make_folders, write_atomic, write_bytes
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.checksum import Digest
@@ -45,6 +45,7 @@ from lakepond.lake.format.names import is_shared
 from lakepond.lake.links import check_folders
 from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.segments import Segments
 from lakepond.lake.write.disk_guard import named_errors
 
 log = logging.getLogger("lakepond")

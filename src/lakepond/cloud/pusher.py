@@ -28,7 +28,7 @@ from lakepond.cloud.store import Store
 from lakepond.cloud.uploader import Uploader
 from lakepond.errors import CloudConflict, CloudError, CloudForked
 from lakepond.lake import writers
-from lakepond.lake.elsewhere import Segments
+from lakepond.lake.segments import Segments
 
 log = logging.getLogger("lakepond")
 CLOSE_SECONDS = 30.0

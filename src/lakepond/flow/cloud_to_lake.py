@@ -17,10 +17,10 @@ from lakepond.cloud.place import Cloud
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudNotFound, SpecError
 from lakepond.lake import writers
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import description
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.read.lake import Lake, newest_intact
+from lakepond.lake.segments import Segments
 from lakepond.paths import lake_folder
 
 log = logging.getLogger("lakepond")

@@ -29,10 +29,10 @@ from lakepond.cloud.status import UploadStatus
 from lakepond.cloud.store import Store
 from lakepond.errors import CloudConflict, CloudError, CloudUnreachable, LakeError, SpecError
 from lakepond.flow.pond_and_lake import find_or_make
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.segments import Segments
 from lakepond.lake.write.coalesced import CoalescedTask
 from lakepond.types import Spec
 

@@ -1,4 +1,4 @@
-"""Locks on files (flock), which end with their process: of a lake's writer, and of readers of a commit."""
+"""Locks on files (flock), which end with their process: of writers, of readers of commits and segments."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 from lakepond import forks
 from lakepond.errors import LakeError, LakeLocked, LakeReadOnly
+from lakepond.lake.format.names import delete
 
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 ASK_SECONDS = 0.01
@@ -91,6 +92,44 @@ class FileLock:
 
 
 _open_locks: WeakSet[FileLock] = WeakSet()
+
+
+def pin(file: Path) -> FileLock | None:
+    """Keep a file on this disk until the lock is closed; FileNotFoundError if it has left.
+
+    None if it cannot be locked: this user may not write it, or the file system has no locks.
+    """
+    try:
+        lock = FileLock(file)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return None
+        raise
+    try:
+        lock.lock(fcntl.LOCK_SH)
+    except LakeError:
+        lock.close()
+        return None
+    if not os.fstat(lock.descriptor).st_nlink:
+        lock.close()
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+    return lock
+
+
+def evict(file: Path) -> bool:
+    """Delete a file of a lake unless a process has pinned it; returns whether it is gone."""
+    try:
+        with FileLock(file) as lock:
+            lock.lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return delete(file)
+    except FileNotFoundError:
+        return True
+    except LakeError:  # no locks
+        return delete(file)
+    except OSError as error:
+        if error.errno in BUSY:
+            return False
+        raise
 
 
 class WriterLock(FileLock):

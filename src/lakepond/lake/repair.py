@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lakepond.errors import LakeCorrupt
 from lakepond.lake import writers
-from lakepond.lake.elsewhere import Segments, known
+from lakepond.lake.elsewhere import known
 from lakepond.lake.files import is_damage, make_folders, sync_folder, write_path
 from lakepond.lake.format import commits, description, manifests
 from lakepond.lake.format.entries import Entry, Manifest
@@ -24,6 +24,7 @@ from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.reader import Head, LakeReader
 from lakepond.lake.read.verify import Check, FileChecks, rows_first, run_all
 from lakepond.lake.read.weights import never_recorded
+from lakepond.lake.segments import Segments
 from lakepond.lake.write.disk_guard import named_errors
 from lakepond.paths import on_disk
 from lakepond.types import Spec

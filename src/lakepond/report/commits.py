@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lakepond.lake.elsewhere import Segments, places
+from lakepond.lake.elsewhere import places
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.segments import Segments
 from lakepond.types import Spec
 
 

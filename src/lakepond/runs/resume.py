@@ -30,6 +30,7 @@ from lakepond.lake.format.names import folder_of
 from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.read.lake import Lake
+from lakepond.lake.segments import Segments
 from lakepond.paths import on_disk
 from lakepond.runs.checkpoints import Checkpoint, Checkpoints
 from lakepond.runs.run import CONFIG, METRICS, WORKERS, Run
@@ -267,7 +268,7 @@ def _check_here(folder: Path, commit: int) -> None:
         return gone
 
     found = commits.read(lake / "commits", commit)
-    catalog = Catalog(found, elsewhere.Segments(lake))
+    catalog = Catalog(found, Segments(lake))
     for leaf, listed in found.lists():
         for name, _ in catalog.files_below(leaf, listed, skip=note_away):  # of a manifest that is here
             note_away(name)

@@ -18,12 +18,12 @@ from lakepond.cloud.store import Store
 from lakepond.errors import LakeCorrupt, LakeNotFound
 from lakepond.formats import ranges
 from lakepond.lake import writers
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import make_folders, write_bytes
 from lakepond.lake.format import commits, description, snapshots
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.lock import CommitLock
 from lakepond.lake.read.lake import Lake, check_files, newest_intact
+from lakepond.lake.segments import Segments
 from lakepond.paths import on_disk
 from lakepond.types import Spec
 

@@ -35,7 +35,6 @@ from lakepond.cloud.store import Store
 from lakepond.errors import CloudConflict, CloudCorrupt, CloudNotFound, LakeCorrupt, LakeNotFound, SpecError
 from lakepond.formats import ranges
 from lakepond.lake import writers
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import make_folders, write_all, write_atomic
 from lakepond.lake.format import commits, description, snapshots
 from lakepond.lake.format.checksum import digest_of
@@ -43,6 +42,7 @@ from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.names import SOURCES, is_shared, segment_files
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.read.lake import Lake, one_writer
+from lakepond.lake.segments import Segments
 
 log = logging.getLogger("lakepond")
 CACHE_BYTES = 4 << 30

@@ -14,8 +14,8 @@ import zstandard
 from numpy.typing import NDArray
 
 from lakepond.errors import LakeCorrupt, SpecError
-from lakepond.lake.elsewhere import GONE
 from lakepond.lake.format.checksum import Digest, crc32c
+from lakepond.lake.format.names import GONE
 from lakepond.lake.open_files import ReadFile
 
 CODECS = ("zstd", "none")

@@ -33,6 +33,8 @@ CHAIN = re.compile(rf"({_NAME})\.([0-9a-f]{{12}})")
 """a named writer in a bucket: the name, and the incarnation of its disk"""
 WRITER = re.compile(rf"{_NAME}(?:\.[0-9a-f]{{12}})?")
 """a writer's folder: a name, or a chain from a bucket"""
+GONE = "is missing: if its commit was deleted, open the lake again; otherwise run `lakepond repair`."
+"""what is said of a segment that is not where it was"""
 
 
 def is_shared(name: str) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from lakepond.errors import LakeCorrupt, LakeNotFound, LakeReadOnly, SpecError, UnknownStream
 from lakepond.formats import ranges
 from lakepond.lake import urls, writers
-from lakepond.lake.elsewhere import Segments, known
+from lakepond.lake.elsewhere import known
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit, Start
 from lakepond.lake.format.entries import Source
@@ -25,6 +25,7 @@ from lakepond.lake.read.index import Index
 from lakepond.lake.read.reader import LakeReader, LeafPart, Part
 from lakepond.lake.read.sampled import Sampled
 from lakepond.lake.read.verify import verify
+from lakepond.lake.segments import Segments
 from lakepond.paths import on_disk
 from lakepond.types import Array, Field, Spec, leaves
 

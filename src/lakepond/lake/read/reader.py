@@ -15,13 +15,13 @@ import numpy as np
 
 from lakepond import forks
 from lakepond.errors import LakeCorrupt
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import RowsFile, Segment
 from lakepond.lake.format.shard import Job, Shard, ShardInfo, run
 from lakepond.lake.format.tracks import Layout, Track, covered, distinct
 from lakepond.lake.read.catalog import Catalog
 from lakepond.lake.read.step_files import StepsFiles
+from lakepond.lake.segments import Segments
 from lakepond.types import Array, Spec
 from lakepond.types import leaves as leaves_of
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lakepond.errors import LakeCorrupt
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.steps import StepsInfo, read_layout, read_steps
+from lakepond.lake.segments import Segments
 from lakepond.types import Array
 
 

@@ -23,11 +23,11 @@ from pathlib import Path
 
 from lakepond import background
 from lakepond.errors import LakepondError
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import Entry, File, Manifest
 from lakepond.lake.format.names import delete_temporary
 from lakepond.lake.read.catalog import Catalog
+from lakepond.lake.segments import Segments
 from lakepond.lake.write.merge import GrowingList, Merged, Stopped, all_small, merge
 from lakepond.lake.write.reasons import Reasons
 from lakepond.lake.write.retention import Retention

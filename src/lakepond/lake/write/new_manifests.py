@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from lakepond.errors import LakepondError
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.format import manifests
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import Entries, Entry, Manifest
+from lakepond.lake.segments import Segments
 from lakepond.lake.write.new_files import NewFiles
 
 

@@ -18,13 +18,13 @@ from pathlib import Path
 
 from lakepond.errors import CloudCorrupt, CloudNotFound, LakeCorrupt, LakepondError, SpecError
 from lakepond.lake import writers
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import is_damage, sync_folder
 from lakepond.lake.format import commits, names, snapshots
 from lakepond.lake.format.commits import Commit
 from lakepond.lake.format.entries import Entries, File, Manifest
 from lakepond.lake.lock import unread
 from lakepond.lake.read.catalog import Catalog, new_files
+from lakepond.lake.segments import Segments
 from lakepond.untrusted import parse_json
 
 log = logging.getLogger("lakepond")

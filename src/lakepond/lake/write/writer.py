@@ -23,7 +23,6 @@ import numpy as np
 from lakepond.errors import LakeConflict, LakeCorrupt, LakeNotFound, LakepondError
 from lakepond.formats import ranges
 from lakepond.lake import writers
-from lakepond.lake.elsewhere import Segments
 from lakepond.lake.files import is_damage, make_folders, write_bytes
 from lakepond.lake.format import commits, description
 from lakepond.lake.format.commits import Commit
@@ -32,6 +31,7 @@ from lakepond.lake.format.ranges import Ranges, union, within
 from lakepond.lake.format.steps import read_notes, read_steps
 from lakepond.lake.lock import WriterLock
 from lakepond.lake.read.catalog import Catalog, new_files
+from lakepond.lake.segments import Segments
 from lakepond.lake.write import packing
 from lakepond.lake.write.disk_guard import DiskGuard, named_errors
 from lakepond.lake.write.handover import HandOver, Windows
