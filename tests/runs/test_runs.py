@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tracemalloc
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +63,27 @@ def test_a_checkpoint_is_plain_safetensors_with_names_a_stranger_understands(tmp
     held = load_file(home / "best.safetensors")
     assert set(held) == {"dense.kernel", "dense.bias", "half"}
     assert held["half"].dtype == jnp.bfloat16
+
+
+def test_arrays_are_written_and_read_without_a_second_copy(tmp_path):
+    large = 1 << 24
+    arrays = {name: jnp.full(large, number, jnp.uint8) for number, name in enumerate("abcd", 1)}
+    arrays |= {"count": jnp.int32(7), "none": jnp.zeros((0, 3)), "half": jnp.ones(3, jnp.bfloat16)}
+    with Run.create(tmp_path, "erl", Config()) as run:
+        run.save(0, arrays={}, state={})
+        jax.tree.map(np.asarray, arrays)
+        tracemalloc.start()
+        try:
+            run.save(1, arrays={"agent": arrays}, state={})
+            saving = tracemalloc.get_traced_memory()[1]
+            found = run.load(1, like={"agent": arrays}).arrays["agent"]
+            held, loading = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert saving < large
+    assert held < 5 * large  # the four that were read
+    assert loading < held + large
+    jax.tree.map(np.testing.assert_array_equal, found, arrays)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", ">f4", "complex64", "bool", "uint64"])
