@@ -221,13 +221,17 @@ def test_a_checkpoint_of_another_network_is_refused_by_name_and_shape(tmp_path):
             run.load(1, like={"agent": {"kernel": np.ones((3, 4))}})
 
 
-def test_a_live_checkpoint_of_an_earlier_version_loads_without_its_retired_column(tmp_path):
-    """Earlier versions saved `pond.span`."""
-    saved = {"pond": {"steps": np.arange(3), "span": np.ones(3, np.uint8)}}
+def test_a_live_checkpoint_of_an_earlier_version_loads_without_arrays_that_are_not_needed(tmp_path):
+    """Earlier versions saved `pond.span`, and `pond.rows` where they are in the lake, too."""
+    saved = {"pond": {"steps": np.arange(3), "span": np.ones(3, np.uint8), "rows": np.arange(4)}}
     with Run.create(tmp_path, "live", Config()) as run:
         run.save(1, arrays={"all": saved}, state={})
-        loaded = run.load(1, like={"all": {"pond": {"steps": np.zeros(3, int)}}})
-    assert loaded.arrays["all"]["pond"]["steps"].tolist() == [0, 1, 2]
+        for needed in ({"steps"}, {"steps", "rows"}):
+            loaded = run.load(1, like={"all": {"pond": {name: saved["pond"][name] for name in needed}}})
+            found = loaded.arrays["all"]["pond"]
+            assert {name: found[name].tolist() for name in found} == {
+                name: saved["pond"][name].tolist() for name in needed
+            }
 
 
 def test_no_run_a_run_that_is_training_and_one_opened_to_read(tmp_path):

@@ -34,7 +34,7 @@ from lakepond.lake.files import TEMPORARY_SUFFIX, make_folders, sync_folder
 from lakepond.lake.format.sealed import NOT_FINITE, check_levels, strict
 
 STATE = "state.json"
-RETIRED = frozenset({"pond.span"})
+RETIRED = frozenset({"pond.span", "pond.rows"})
 """leaves that earlier versions saved; they are skipped where they are no longer needed"""
 DTYPES = {
     **{"BOOL": "bool", "C64": "complex64", "BF16": "bfloat16", "F16": "float16", "F32": "float32"},
