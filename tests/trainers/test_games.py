@@ -74,6 +74,7 @@ LIVE = replace(
     checkpoint_every=1,
     min_free="0",
 )
+ACTS = replace(LIVE, big_learner="pqn", big_alpha=None, clone_every=640, big_replay_ratio=1.0, lake=False)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,14 @@ def whole_live(tmp_path_factory):
     """A live run that nobody stopped."""
     folder = tmp_path_factory.mktemp("live") / "run"
     live.run(LIVE, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole_acts(tmp_path_factory):
+    """A live run whose big agent acts and replays, that nobody stopped."""
+    folder = tmp_path_factory.mktemp("acts") / "run"
+    live.run(ACTS, folder)
     return folder
 
 
@@ -219,23 +228,19 @@ def test_a_live_run_that_was_stopped_ends_with_the_same_bits_lake_included(tmp_p
     assert_same_lake(tmp_path / "stopped", whole_live)
 
 
-def test_a_big_agent_that_acts_and_replays_resumes_with_the_same_bits_and_is_cloned(tmp_path):
-    config = replace(
-        LIVE, big_learner="pqn", big_alpha=None, clone_every=640, big_replay_ratio=1.0, lake=False
-    )
-    live.run(config, tmp_path / "whole")
-    stop_and_go_on(live, config, tmp_path / "stopped", tmp_path / "whole")
-    made = live.build(config)
+def test_a_big_agent_that_acts_and_replays_resumes_with_the_same_bits_and_is_cloned(tmp_path, whole_acts):
+    stop_and_go_on(live, ACTS, tmp_path / "stopped", whole_acts)
+    made = live.build(ACTS)
     state = made.init(jax.random.PRNGKey(0))
-    found = Run.open(tmp_path / "whole").load(like={"all": state}).arrays["all"]
+    found = Run.open(whole_acts).load(like={"all": state}).arrays["all"]
     assert int(found.iterations) == 10  # the agents are cloned after every second one
     for four, one in zip(*map(jax.tree.leaves, (found.agents.params, found.big.params)), strict=True):
         assert (np.asarray(four) == np.asarray(one)).all()
-    last = list(Run.open(tmp_path / "whole").history())[-1]
-    own = config.big_pqn
+    last = list(Run.open(whole_acts).history())[-1]
+    own = ACTS.big_pqn
     assert (own.envs, own.minibatches, own.epochs) == (4, 2, 5)  # each of 5 x 64 steps once
     assert last["big_updates"] == 10 * 2 * 5
-    assert last["samples"] == config.env_steps * 4 // 5 * 2 + config.env_steps
+    assert last["samples"] == ACTS.env_steps * 4 // 5 * 2 + ACTS.env_steps
     three, _ = live.train(made, state, 3)
     pairs = zip(*map(jax.tree.leaves, (three.agents.params, three.big.params)), strict=True)
     assert any((np.asarray(four) != np.asarray(one)).any() for four, one in pairs)  # in between they differ
@@ -321,11 +326,13 @@ ON_FOUR_DEVICES = {
     "seeds": (single.run, replace(SINGLE, **SHORT), {"seeds": 2}, 2),
     "mixture": (mixture.run, replace(MIXTURE, **SHORT), {}, 4),  # 3 is the reset
     "live": (live.run, replace(LIVE, **SHORT), {}, 2),
+    "acts": (live.run, replace(ACTS, **SHORT), {}, 1),  # within it the agents are cloned
+    "replaying": (single.run, replace(REPLAYING, **SHORT), {}, 2),
 }
 
 
 def test_on_four_accelerators_whole_runs_find_the_numbers_of_one_cpu(
-    tmp_path, whole_single, whole, whole_live
+    tmp_path, whole_single, whole, whole_live, whole_acts, whole_replaying
 ):
     code = FOUR_DEVICES.format(tests=TESTS, folder=str(tmp_path))
     given = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
@@ -339,7 +346,8 @@ def test_on_four_accelerators_whole_runs_find_the_numbers_of_one_cpu(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3_000:]
-    for name, other in {"seeds/seed-0": whole_single, "mixture": whole, "live": whole_live}.items():
+    wholes = {"mixture": whole, "live": whole_live, "acts": whole_acts, "replaying": whole_replaying}
+    for name, other in {"seeds/seed-0": whole_single, **wholes}.items():
         assert_close_so_far(tmp_path / name, other)
 
 
