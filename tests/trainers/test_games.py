@@ -35,7 +35,7 @@ from lakepond.lake.read.lake import Lake
 from lakepond.report.video import save_gif
 from lakepond.runs import Run
 from lakepond.runs.copies import pull_run
-from lakepond.trainers import arena, erl, live, loop, mixture, single
+from lakepond.trainers import arena, compare, erl, live, loop, mixture, single
 from lakepond.trainers.play import play
 
 SINGLE = replace(
@@ -142,6 +142,15 @@ def final(folder):
         for line in run.history()
     ]
     return {file.name: file.read_bytes() for file in files}, metrics
+
+
+def assert_totals(folder):
+    """The seconds of training, pouring and filling are those of the run so far, before a resume too."""
+    lines = list(Run.open(folder).history())
+    for name in ("seconds_train", "seconds_pour", "seconds_fill"):
+        spent = [line[name] for line in lines]
+        assert spent == sorted(spent)
+        assert spent[-1] > 0
 
 
 def arrays_of(folder):
@@ -305,6 +314,7 @@ def test_killed_a_mixture_and_a_replaying_agent_end_with_the_same_bits_lake_incl
         trainer(config, folder)
         assert_same(folder, other)
         assert_same_lake(folder, other)
+    assert_totals(tmp_path / "single")
 
 
 FOUR_DEVICES = """
@@ -358,7 +368,10 @@ def test_a_replaying_agent_has_all_its_steps_in_the_lake_and_counts_the_same_sam
         assert len(lake.query(stream=REPLAYING.pqn.envs - 1)) == REPLAYING.env_steps // REPLAYING.pqn.envs
     lines = list(Run.open(whole_replaying).history())
     assert lines[-1]["samples"] == REPLAYING.env_steps * REPLAYING.pqn.epochs
-    assert {"seconds_train", "seconds_pour", "seconds_fill"} <= lines[-1].keys()
+    assert_totals(whole_replaying)
+    found = compare.result_of(whole_replaying)["seconds"]
+    totals = Run.open(whole_replaying).state()["seconds"]
+    assert found == {f"seconds_{name}": round(spent, 3) for name, spent in totals.items()}
     assert all(np.isfinite(line["loss"]) for line in lines)
 
 
