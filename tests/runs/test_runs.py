@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tracemalloc
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +63,27 @@ def test_a_checkpoint_is_plain_safetensors_with_names_a_stranger_understands(tmp
     held = load_file(home / "best.safetensors")
     assert set(held) == {"dense.kernel", "dense.bias", "half"}
     assert held["half"].dtype == jnp.bfloat16
+
+
+def test_arrays_are_written_and_read_without_a_second_copy(tmp_path):
+    large = 1 << 24
+    arrays = {name: jnp.full(large, number, jnp.uint8) for number, name in enumerate("abcd", 1)}
+    arrays |= {"count": jnp.int32(7), "none": jnp.zeros((0, 3)), "half": jnp.ones(3, jnp.bfloat16)}
+    with Run.create(tmp_path, "erl", Config()) as run:
+        run.save(0, arrays={}, state={})
+        jax.tree.map(np.asarray, arrays)
+        tracemalloc.start()
+        try:
+            run.save(1, arrays={"agent": arrays}, state={})
+            saving = tracemalloc.get_traced_memory()[1]
+            found = run.load(1, like={"agent": arrays}).arrays["agent"]
+            held, loading = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert saving < large
+    assert held < 5 * large  # the four that were read
+    assert loading < held + large
+    jax.tree.map(np.testing.assert_array_equal, found, arrays)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", ">f4", "complex64", "bool", "uint64"])
@@ -199,13 +221,17 @@ def test_a_checkpoint_of_another_network_is_refused_by_name_and_shape(tmp_path):
             run.load(1, like={"agent": {"kernel": np.ones((3, 4))}})
 
 
-def test_a_live_checkpoint_of_an_earlier_version_loads_without_its_retired_column(tmp_path):
-    """Earlier versions saved `pond.span`."""
-    saved = {"pond": {"steps": np.arange(3), "span": np.ones(3, np.uint8)}}
+def test_a_live_checkpoint_of_an_earlier_version_loads_without_arrays_that_are_not_needed(tmp_path):
+    """Earlier versions saved `pond.span`, and `pond.rows` where they are in the lake, too."""
+    saved = {"pond": {"steps": np.arange(3), "span": np.ones(3, np.uint8), "rows": np.arange(4)}}
     with Run.create(tmp_path, "live", Config()) as run:
         run.save(1, arrays={"all": saved}, state={})
-        loaded = run.load(1, like={"all": {"pond": {"steps": np.zeros(3, int)}}})
-    assert loaded.arrays["all"]["pond"]["steps"].tolist() == [0, 1, 2]
+        for needed in ({"steps"}, {"steps", "rows"}):
+            loaded = run.load(1, like={"all": {"pond": {name: saved["pond"][name] for name in needed}}})
+            found = loaded.arrays["all"]["pond"]
+            assert {name: found[name].tolist() for name in found} == {
+                name: saved["pond"][name].tolist() for name in needed
+            }
 
 
 def test_no_run_a_run_that_is_training_and_one_opened_to_read(tmp_path):

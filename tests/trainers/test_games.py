@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from safetensors.numpy import load_file
 from tiny_market import TINY
 
 import lakepond as lp
@@ -34,7 +35,7 @@ from lakepond.lake.read.lake import Lake
 from lakepond.report.video import save_gif
 from lakepond.runs import Run
 from lakepond.runs.copies import pull_run
-from lakepond.trainers import arena, erl, live, loop, mixture, single
+from lakepond.trainers import arena, compare, erl, live, loop, mixture, single
 from lakepond.trainers.play import play
 
 SINGLE = replace(
@@ -73,6 +74,7 @@ LIVE = replace(
     checkpoint_every=1,
     min_free="0",
 )
+ACTS = replace(LIVE, big_learner="pqn", big_alpha=None, clone_every=640, big_replay_ratio=1.0, lake=False)
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +90,14 @@ def whole_live(tmp_path_factory):
     """A live run that nobody stopped."""
     folder = tmp_path_factory.mktemp("live") / "run"
     live.run(LIVE, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole_acts(tmp_path_factory):
+    """A live run whose big agent acts and replays, that nobody stopped."""
+    folder = tmp_path_factory.mktemp("acts") / "run"
+    live.run(ACTS, folder)
     return folder
 
 
@@ -132,6 +142,21 @@ def final(folder):
         for line in run.history()
     ]
     return {file.name: file.read_bytes() for file in files}, metrics
+
+
+def assert_totals(folder):
+    """The seconds of training, pouring and filling are those of the run so far, before a resume too."""
+    lines = list(Run.open(folder).history())
+    for name in ("seconds_train", "seconds_pour", "seconds_fill"):
+        spent = [line[name] for line in lines]
+        assert spent == sorted(spent)
+        assert spent[-1] > 0
+
+
+def arrays_of(folder):
+    """The arrays of the newest checkpoint of a live run, by name."""
+    newest = max(Run.open(folder).checkpoints())
+    return load_file(Path(folder) / "checkpoints" / f"{newest:08d}" / "all.safetensors")
 
 
 def assert_same(one, other):
@@ -212,23 +237,19 @@ def test_a_live_run_that_was_stopped_ends_with_the_same_bits_lake_included(tmp_p
     assert_same_lake(tmp_path / "stopped", whole_live)
 
 
-def test_a_big_agent_that_acts_and_replays_resumes_with_the_same_bits_and_is_cloned(tmp_path):
-    config = replace(
-        LIVE, big_learner="pqn", big_alpha=None, clone_every=640, big_replay_ratio=1.0, lake=False
-    )
-    live.run(config, tmp_path / "whole")
-    stop_and_go_on(live, config, tmp_path / "stopped", tmp_path / "whole")
-    made = live.build(config)
+def test_a_big_agent_that_acts_and_replays_resumes_with_the_same_bits_and_is_cloned(tmp_path, whole_acts):
+    stop_and_go_on(live, ACTS, tmp_path / "stopped", whole_acts)
+    made = live.build(ACTS)
     state = made.init(jax.random.PRNGKey(0))
-    found = Run.open(tmp_path / "whole").load(like={"all": state}).arrays["all"]
+    found = Run.open(whole_acts).load(like={"all": state}).arrays["all"]
     assert int(found.iterations) == 10  # the agents are cloned after every second one
     for four, one in zip(*map(jax.tree.leaves, (found.agents.params, found.big.params)), strict=True):
         assert (np.asarray(four) == np.asarray(one)).all()
-    last = list(Run.open(tmp_path / "whole").history())[-1]
-    own = config.big_pqn
+    last = list(Run.open(whole_acts).history())[-1]
+    own = ACTS.big_pqn
     assert (own.envs, own.minibatches, own.epochs) == (4, 2, 5)  # each of 5 x 64 steps once
     assert last["big_updates"] == 10 * 2 * 5
-    assert last["samples"] == config.env_steps * 4 // 5 * 2 + config.env_steps
+    assert last["samples"] == ACTS.env_steps * 4 // 5 * 2 + ACTS.env_steps
     three, _ = live.train(made, state, 3)
     pairs = zip(*map(jax.tree.leaves, (three.agents.params, three.big.params)), strict=True)
     assert any((np.asarray(four) != np.asarray(one)).any() for four, one in pairs)  # in between they differ
@@ -251,7 +272,9 @@ def test_the_lake_of_a_live_run_holds_the_steps_of_all_five_in_their_order(tmp_p
             lake.query(stream=4 * envs + LIVE.big_envs)
     live.run(replace(LIVE, lake=False), tmp_path / "run")
     assert not (tmp_path / "run" / "lake").exists()
-    assert final(tmp_path / "run")[0] == final(whole_live)[0]  # pouring changes nothing else
+    with_pond, without = arrays_of(tmp_path / "run"), arrays_of(whole_live)
+    assert with_pond.pop("pond.rows").any()  # the others are in the lake
+    jax.tree.map(np.testing.assert_array_equal, with_pond, without)  # pouring changes nothing else
 
 
 TESTS = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
@@ -291,6 +314,7 @@ def test_killed_a_mixture_and_a_replaying_agent_end_with_the_same_bits_lake_incl
         trainer(config, folder)
         assert_same(folder, other)
         assert_same_lake(folder, other)
+    assert_totals(tmp_path / "single")
 
 
 FOUR_DEVICES = """
@@ -312,11 +336,13 @@ ON_FOUR_DEVICES = {
     "seeds": (single.run, replace(SINGLE, **SHORT), {"seeds": 2}, 2),
     "mixture": (mixture.run, replace(MIXTURE, **SHORT), {}, 4),  # 3 is the reset
     "live": (live.run, replace(LIVE, **SHORT), {}, 2),
+    "acts": (live.run, replace(ACTS, **SHORT), {}, 1),  # within it the agents are cloned
+    "replaying": (single.run, replace(REPLAYING, **SHORT), {}, 2),
 }
 
 
 def test_on_four_accelerators_whole_runs_find_the_numbers_of_one_cpu(
-    tmp_path, whole_single, whole, whole_live
+    tmp_path, whole_single, whole, whole_live, whole_acts, whole_replaying
 ):
     code = FOUR_DEVICES.format(tests=TESTS, folder=str(tmp_path))
     given = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
@@ -330,7 +356,8 @@ def test_on_four_accelerators_whole_runs_find_the_numbers_of_one_cpu(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3_000:]
-    for name, other in {"seeds/seed-0": whole_single, "mixture": whole, "live": whole_live}.items():
+    wholes = {"mixture": whole, "live": whole_live, "acts": whole_acts, "replaying": whole_replaying}
+    for name, other in {"seeds/seed-0": whole_single, **wholes}.items():
         assert_close_so_far(tmp_path / name, other)
 
 
@@ -341,7 +368,10 @@ def test_a_replaying_agent_has_all_its_steps_in_the_lake_and_counts_the_same_sam
         assert len(lake.query(stream=REPLAYING.pqn.envs - 1)) == REPLAYING.env_steps // REPLAYING.pqn.envs
     lines = list(Run.open(whole_replaying).history())
     assert lines[-1]["samples"] == REPLAYING.env_steps * REPLAYING.pqn.epochs
-    assert {"seconds_train", "seconds_pour", "seconds_fill"} <= lines[-1].keys()
+    assert_totals(whole_replaying)
+    found = compare.result_of(whole_replaying)["seconds"]
+    totals = Run.open(whole_replaying).state()["seconds"]
+    assert found == {f"seconds_{name}": round(spent, 3) for name, spent in totals.items()}
     assert all(np.isfinite(line["loss"]) for line in lines)
 
 

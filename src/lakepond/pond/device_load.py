@@ -1,4 +1,4 @@
-"""Fill a device pond with steps from the host; they replace its content."""
+"""Fill a device pond from the host: with steps that replace its content, or with rows of steps it has."""
 
 from __future__ import annotations
 
@@ -74,3 +74,16 @@ def _write(rows: jax.Array, piece: Array, start: int) -> jax.Array:
     where = (0, start, *[0] * (rows.ndim - 2))
     written: jax.Array = jax.lax.dynamic_update_slice(rows, jnp.asarray(piece, rows.dtype)[None], where)
     return written
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def write_observations(
+    shape: DevicePond, rows: jax.Array, lane: Array, newest: Array, obs: Array
+) -> jax.Array:
+    """The rows of a pond with observations (count, ...) whose newest rows are at these positions of lanes.
+
+    An observation of lane `shape.lanes` is not written. The memory of `rows` is reused.
+    """
+    places = (newest[:, None] - jnp.arange(shape.length)[::-1]) % shape.rows
+    frames = obs.reshape(len(obs), shape.length, *shape.row)
+    return rows.at[lane[:, None], places].set(frames, mode="drop")

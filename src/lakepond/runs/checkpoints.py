@@ -6,17 +6,23 @@
       00000013.aside/                    being written, or left by a process that was killed
 
 A pytree of arrays becomes one safetensors file whose names are the paths of its leaves, so torch, JAX and
-NumPy read it alike. `state.json` holds the caller's own counters and the size and SHA-256 of each file. It is
-strict JSON: a number that is not finite is written as the string "NaN", "Infinity" or "-Infinity", and these
-three strings are numbers again when the state is read.
+NumPy read it alike. It is written and read one array at a time: beyond the arrays themselves, saving takes
+memory for one of them at most, on a CPU for none.
+
+`state.json` holds the caller's own counters and the size and SHA-256 of each file. It is strict JSON: a
+number that is not finite is written as the string "NaN", "Infinity" or "-Infinity", and these three strings
+are numbers again when the state is read.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+import os
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +30,12 @@ from typing import Any
 from lakepond import untrusted
 from lakepond.errors import RunCorrupt, RunError, RunMismatch, RunNotFound
 from lakepond.formats import ranges
-from lakepond.lake.files import TEMPORARY_SUFFIX, make_folders, sync_folder, write_all_synced
+from lakepond.lake.files import TEMPORARY_SUFFIX, make_folders, sync_folder
 from lakepond.lake.format.sealed import NOT_FINITE, check_levels, strict
 
 STATE = "state.json"
-RETIRED = frozenset({"pond.span"})
-"""leaves that earlier versions saved and that are no longer needed; they are skipped"""
+RETIRED = frozenset({"pond.span", "pond.rows"})
+"""leaves that earlier versions saved; they are skipped where they are no longer needed"""
 DTYPES = {
     **{"BOOL": "bool", "C64": "complex64", "BF16": "bfloat16", "F16": "float16", "F32": "float32"},
     **{"F64": "float64", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64"},
@@ -122,19 +128,17 @@ class Checkpoints:
             file = f"{name}.safetensors"
             if file not in state["files"]:
                 raise RunNotFound(f"{home} has no {file}; it has {', '.join(state['files'])}.")
-            noted = state["files"][file]
+            noted, path = state["files"][file], home / file
             try:
-                size = (home / file).stat().st_size
-                if size != noted["bytes"]:
-                    raise RunCorrupt(
-                        f"{home / file} has {size:,} bytes, but {noted['bytes']:,} were written."
-                    )
-                data = (home / file).read_bytes()
+                with path.open("rb") as opened:
+                    size = os.fstat(opened.fileno()).st_size
+                    if size != noted["bytes"]:
+                        raise RunCorrupt(f"{path} has {size:,} bytes, but {noted['bytes']:,} were written.")
+                    if hashlib.file_digest(opened, "sha256").hexdigest() != noted["sha256"]:
+                        raise RunCorrupt(f"{path} is damaged (its SHA-256 does not match).")
             except FileNotFoundError:
-                raise RunCorrupt(f"{home / file} is missing.") from None
-            if hashlib.sha256(data).hexdigest() != noted["sha256"]:
-                raise RunCorrupt(f"{home / file} is damaged (its SHA-256 does not match).")
-            arrays[name] = _deserialise(data, tree, home / file)
+                raise RunCorrupt(f"{path} is missing.") from None
+            arrays[name] = _read_arrays(path, tree)
         return Checkpoint(number, home, dict(state["state"]), arrays)
 
     def _read_state(self, number: int) -> dict[str, Any]:
@@ -170,18 +174,12 @@ class Checkpoints:
 def _fill(folder: Path, number: int, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Write the files of a checkpoint to a new folder, durably."""
     folder.mkdir()
-    files = {f"{name}.safetensors": _serialise(tree) for name, tree in arrays.items()}
-    for name, data in files.items():
-        _write(folder / name, data)
-    about = {
-        "number": number,
-        "state": dict(state),
-        "files": {
-            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for name, data in files.items()
-        },
-    }
-    _write(folder / STATE, strict(about, indent=1))
+    files = {}
+    for name, tree in arrays.items():
+        file = f"{name}.safetensors"
+        files[file] = _write(folder / file, _serialised(tree))
+    about = {"number": number, "state": dict(state), "files": files}
+    _write(folder / STATE, [strict(about, indent=1)])
     sync_folder(folder)
 
 
@@ -194,9 +192,16 @@ def _with_numbers(value: Any) -> Any:
     return float(value) if isinstance(value, str) and value in NOT_FINITE else value
 
 
-def _write(path: Path, data: bytes) -> None:
-    with path.open("xb", buffering=0) as file:
-        write_all_synced(file, data)
+def _write(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, Any]:
+    """Write a new file, durably; returns its size and SHA-256."""
+    sha256, size = hashlib.sha256(), 0
+    with path.open("xb") as file:
+        for part in parts:
+            sha256.update(part)
+            size += file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": sha256.hexdigest()}
 
 
 def _named_leaves(tree: Any) -> tuple[list[str], list[Any], Any]:
@@ -207,51 +212,70 @@ def _named_leaves(tree: Any) -> tuple[list[str], list[Any], Any]:
     return names, [leaf for _, leaf in pairs], structure
 
 
-def _serialise(tree: Any) -> bytes:
+def _serialised(tree: Any) -> Iterator[bytes | memoryview]:
+    """A pytree as the parts of a safetensors file: the header, and the bytes of each array."""
     import numpy as np
-    from safetensors.numpy import save
 
     names, leaves, _ = _named_leaves(tree)
+    codes = {name: code for code, name in DTYPES.items()}
     arrays: dict[str, Any] = {}
     for name, leaf in zip(names, leaves, strict=True):
-        values = np.asarray(leaf, order="C")
         if name in arrays:
             raise RunError(f"two arrays of a checkpoint have the name {name!r}; rename one of them.")
-        if values.dtype.name not in DTYPES.values():
+        if _dtype(leaf).name not in codes:
             raise RunError(
-                f"a checkpoint cannot hold {name}, which is {values.dtype}; save it as float32, say."
+                f"a checkpoint cannot hold {name}, which is {_dtype(leaf)}; save it as float32, say."
             )
-        arrays[name] = values.astype(values.dtype.newbyteorder("="), copy=False)
-    return bytes(save(arrays))
+        arrays[name] = leaf
+    header: dict[str, Any] = {}
+    stop = 0
+    # the largest items first, so that each array starts at a multiple of its items' size
+    for name in sorted(arrays, key=lambda name: (-_dtype(arrays[name]).itemsize, name)):
+        start, shape = stop, np.shape(arrays[name])
+        stop += math.prod(shape) * _dtype(arrays[name]).itemsize
+        dtype = codes[_dtype(arrays[name]).name]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in header:
+        values = np.asarray(arrays[name], _dtype(arrays[name]).newbyteorder("="), order="C")
+        yield values.reshape(-1).view(np.uint8).data
 
 
-def _deserialise(data: bytes, like: Any, path: Path) -> Any:
+def _read_arrays(path: Path, like: Any) -> Any:
+    """The arrays of a safetensors file in the form of `like`, each read into memory of its own."""
     import jax
     import numpy as np
-    from safetensors import deserialize
+    from safetensors import safe_open
 
-    with untrusted.blaming(path, RunCorrupt, "resume from another checkpoint"):
-        held = {
-            name: np.frombuffer(each["data"], jax.numpy.dtype(DTYPES[each["dtype"]])).reshape(each["shape"])
-            for name, each in deserialize(data)  # type: ignore[no-untyped-call]
-            if name not in RETIRED
-        }
     names, leaves, structure = _named_leaves(like)
-    if set(names) != set(held):
-        odd = sorted(set(names) ^ set(held))
-        raise RunMismatch(
-            f"{path} was saved by a different network: {odd[0]} and {len(odd) - 1} other arrays do not "
-            "occur in both. Resume with the settings of config.json."
-        )
-    for name, leaf in zip(names, leaves, strict=True):
-        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
-        for what, found, needed in (
-            ("shape", held[name].shape, np.shape(leaf)),
-            ("dtype", held[name].dtype, np.dtype(dtype).newbyteorder("=")),
-        ):
-            if found != needed:
-                raise RunMismatch(
-                    f"{path}: {name} has {what} {found}, these settings need {needed}. "
-                    "Resume with the settings of config.json."
-                )
-    return jax.tree_util.tree_unflatten(structure, [held[name] for name in names])
+    with (
+        untrusted.blaming(path, RunCorrupt, "resume from another checkpoint"),
+        safe_open(path, "numpy") as file,
+    ):
+        known = set(file.keys())
+        if odd := sorted(set(names) ^ (known - (RETIRED - set(names)))):
+            raise RunMismatch(
+                f"{path} was saved by a different network: {odd[0]} and {len(odd) - 1} other arrays do not "
+                "occur in both. Resume with the settings of config.json."
+            )
+        for name, leaf in zip(names, leaves, strict=True):
+            saved = file.get_slice(name)
+            for what, found, needed in (
+                ("shape", tuple(saved.get_shape()), np.shape(leaf)),
+                ("dtype", np.dtype(DTYPES[saved.get_dtype()]), _dtype(leaf).newbyteorder("=")),
+            ):
+                if found != needed:
+                    raise RunMismatch(
+                        f"{path}: {name} has {what} {found}, these settings need {needed}. "
+                        "Resume with the settings of config.json."
+                    )
+        return jax.tree_util.tree_unflatten(structure, [file.get_tensor(name) for name in names])
+
+
+def _dtype(leaf: Any) -> Any:
+    """The NumPy dtype of an array, without copying it from its device."""
+    import numpy as np
+
+    return np.dtype(getattr(leaf, "dtype", None) or np.asarray(leaf).dtype)

@@ -11,6 +11,9 @@
     between some of them:
         Lake             takes the new steps of the BigPond, in the background
 
+A checkpoint has no observations of the BigPond, because the Lake has them: a run that is resumed reads them
+from there. Without a Lake, or one with too low a `max_steps`, they are in the checkpoint.
+
 The big agent is what comes out. It is less passive than in `mixture`, because it acts in `big_envs` of all
 environments itself. With `big_learner="pqn"` and `clone_every` this is the mixture whose BigAgent acts and
 learns all the time. Environment steps are those of all five together.
@@ -30,9 +33,11 @@ import numpy as np
 
 from lakepond import lazy, stopping
 from lakepond.agents.settings import PQNSettings
-from lakepond.errors import ConfigError
+from lakepond.errors import ConfigError, LakeCorrupt
 from lakepond.flow.device_to_lake import DeviceLake
 from lakepond.guards import Guard
+from lakepond.lake.read.lake import Lake
+from lakepond.runs import Run
 from lakepond.runs.metrics import Logger
 from lakepond.runs.resume import Resume
 from lakepond.trainers.limits import ABOVE_0, Limits, check_limits
@@ -48,7 +53,7 @@ if TYPE_CHECKING:
     from lakepond.agents.epsilon import Epsilon, EpsilonState
     from lakepond.agents.pqn import PQN, PQNMetrics, PQNState
     from lakepond.envs.vector import EnvState
-    from lakepond.pond import device
+    from lakepond.pond import device, device_load
     from lakepond.pond.device import Added, DevicePond, PondState
     from lakepond.trainers import arena
 else:  # `lakepond train live --help` reads the settings below and imports none of these
@@ -56,6 +61,10 @@ else:  # `lakepond train live --help` reads the settings below and imports none 
     dqn, pqn = lazy.Module("lakepond.agents.dqn"), lazy.Module("lakepond.agents.pqn")
     fleet, arena = lazy.Module("lakepond.agents.fleet"), lazy.Module("lakepond.trainers.arena")
     device, replay = lazy.Module("lakepond.pond.device"), lazy.Module("lakepond.agents.replay")
+    device_load = lazy.Module("lakepond.pond.device_load")
+
+READ_BYTES = 32 << 20
+"""bytes of observations read from the lake at a time when a run is resumed"""
 
 
 @dataclass(frozen=True)
@@ -135,7 +144,7 @@ class LiveConfig:
     checkpoint_every: int = 4
     """evaluations between two checkpoints; the end always writes one"""
     keep_every: int = field(default=0, compare=False)
-    """keep every n-th checkpoint besides the last; each contains the big agent's pond"""
+    """keep every n-th checkpoint besides the last; without a lake each contains the big agent's pond"""
     max_steps: int | None = field(default=None, compare=False)
     """steps to keep in the lake, older ones are dropped; not given: all"""
     keep_last: int | None = field(default=None, compare=False)
@@ -272,37 +281,72 @@ class LiveAlgorithm:
         key_agents, key_big, key_env, key_run = jax.random.split(key, 4)
         keys = jax.random.split(key_agents, config.agents)
         agents = fleet.over_agents(self.pqn.init, keys, divide=self.pqn.env.resumes)
-        obs = agents.env.obs.reshape(-1, *agents.env.obs.shape[2:])
         big: DQNState | PQNState
         big_env, big_epsilon = None, None
         if config.big_learner == "pqn":
             big = self.big_pqn.init(key_big)
-            big_obs = big.env.obs
         else:
             big = self.dqn.init(self.pqn.network.init(key_big))
             big_env, big_epsilon = self.pqn.env.reset(key_env, config.big_envs), self.big_epsilon.init()
-            big_obs = big_env.obs
         return LiveState(
             agents=agents,
             big=big,
             big_env=big_env,
             big_epsilon=big_epsilon,
-            pond=self.pond.begin(self.pond.init(), jnp.concatenate([obs, big_obs])),
+            pond=begin(self.pond, self.pond.init(), self.lane_obs(agents, big, big_env)),
             key=key_run,
             iterations=jnp.int32(0),
             agents_frames=jnp.int32(0),
             big_frames=jnp.int32(0),
         )
 
-    def restored(self, fresh: LiveState, saved: Any) -> LiveState:
-        """What was saved; emulators cannot be, so they are fresh, and so is the BigPond that they fill."""
-        loaded: LiveState = jax.tree.map(jnp.array, saved)
+    def lane_obs(self, agents: PQNState, big: DQNState | PQNState, big_env: EnvState | None) -> jax.Array:
+        """What all five see now, in the order of the BigPond's lanes."""
+        own = cast("PQNState", big).env if big_env is None else big_env
+        return jnp.concatenate([agents.env.obs.reshape(-1, *self.pond.obs.shape), own.obs])
+
+    @property
+    def rows_in_lake(self) -> bool:
+        """Whether the lake has all steps of the BigPond at any time, so that checkpoints need no rows of it.
+
+        A pour adds at most `capacity` steps per lane, one lane after another, and the oldest leave first.
+        """
+        kept = inf if self.config.max_steps is None else self.config.max_steps
+        return self.config.lake and kept >= 2 * self.pond.lanes * self.pond.capacity
+
+    def saved(self, state: LiveState) -> dict[str, Any]:
+        """The arrays of a checkpoint."""
+        policy = state.big.params
+        if self.rows_in_lake:
+            state = state._replace(pond=state.pond._replace(rows=None))  # type: ignore[arg-type]
+        return {"all": state, "policy": policy}
+
+    def restored(self, fresh: LiveState, saved: Any, lake: Lake | None) -> LiveState:
+        """The state of a checkpoint, with rows of the BigPond that are not in it read from the lake.
+
+        lake: at the commit of the checkpoint; None: without any steps. Emulators cannot be saved, so they are
+        fresh and new episodes begin. The memory of the fresh BigPond is reused, so `fresh` is invalid then.
+        """
+        rows = fresh.pond.rows
+        if saved.pond.rows is not None:
+            rows.delete()  # or there would be three copies
+        state: LiveState = jax.tree.map(jnp.array, saved)
+        if saved.pond.rows is None:
+            pond = state.pond._replace(rows=rows)
+            pond = pond if lake is None else read_rows(self.pond, pond, lake)
+            obs = self.lane_obs(
+                state.agents, state.big, state.big_env
+            )  # no step has the first of an episode yet
+            lanes = np.arange(self.pond.lanes)
+            rows = device_load.write_observations(self.pond, pond.rows, lanes, pond.cursor - 1, obs)
+            state = state._replace(pond=pond._replace(rows=rows))
         if self.pqn.env.resumes:
-            return loaded
-        agents, big = arena.restored(fresh.agents, loaded.agents, self.pqn.env), loaded.big
+            return state
+        agents, big = arena.restored(fresh.agents, state.agents, self.pqn.env), state.big
         if self.config.big_learner == "pqn":
             big = arena.restored(cast("PQNState", fresh.big), big, self.pqn.env)
-        return loaded._replace(agents=agents, big=big, big_env=fresh.big_env, pond=fresh.pond)
+        pond = begin(self.pond, state.pond, self.lane_obs(agents, big, fresh.big_env))
+        return state._replace(agents=agents, big=big, big_env=fresh.big_env, pond=pond)
 
     def iterate(self, state: LiveState) -> tuple[LiveState, LiveMetrics]:
         """One iteration of all five."""
@@ -449,6 +493,43 @@ def build(config: LiveConfig) -> LiveAlgorithm:
 
 
 @lazy.jit(static_argnums=0, donate_argnums=1)
+def begin(shape: DevicePond, pond: PondState, obs: jax.Array) -> PondState:
+    """`DevicePond.begin` without a copy of the rows."""
+    return shape.begin(pond, obs)
+
+
+def read_rows(shape: DevicePond, pond: PondState, lake: Lake) -> PondState:
+    """Read the rows of all steps of a pond from a lake whose newest steps of stream i are those of lane i.
+
+    All else is in the pond. The memory of its rows is reused, so `pond` is invalid afterwards.
+    """
+    rows, oldest = pond.rows, np.asarray(pond.oldest)
+    at, next_at, action = (np.asarray(column) for column in (pond.at, pond.next_at, pond.action))
+    missing = np.full(shape.lanes, int(pond.steps))  # of each lane: all steps before this one
+    stop, same = lake.commit.recorded, True
+    first, count = stop - len(lake), max(1, READ_BYTES // (2 * shape.obs.nbytes))
+    while (missing > oldest).any() and stop > first:
+        start = max(first, stop - count)
+        seen = lake.steps(start, stop)
+        lane = np.asarray(seen.stream)
+        counts = np.bincount(lane, minlength=shape.lanes)
+        missing -= counts
+        step = np.empty(len(lane), int)
+        step[np.argsort(lane, kind="stable")] = np.concatenate(
+            [np.arange(number, number + some) for number, some in zip(missing, counts, strict=True)]
+        )
+        place, live = (lane, step % shape.capacity), step >= oldest[lane]
+        same &= bool((action[place] == seen.action)[live].all())
+        lane = np.where(live, lane, shape.lanes)
+        rows = device_load.write_observations(shape, rows, lane, at[place], np.asarray(seen.obs))
+        rows = device_load.write_observations(shape, rows, lane, next_at[place], np.asarray(seen.next_obs))
+        stop = start
+    if not same or (missing > oldest).any():
+        raise LakeCorrupt(f"{lake.path} does not have the steps of the checkpoint; resume from another one.")
+    return pond._replace(rows=rows)
+
+
+@lazy.jit(static_argnums=0, donate_argnums=1)
 def train(live: LiveAlgorithm, state: LiveState, iterations: int) -> tuple[LiveState, LiveMetrics]:
     """A portion of `iterations` iterations."""
 
@@ -486,15 +567,7 @@ def run(
     metrics: dict[str, Any] = {}
     step = max(1, config.evaluate_every // config.steps)
     with create_run(folder, "live", config, how, loggers, keep_last=1) as kept:
-        arrays = {"all": state, "policy": state.big.params}
-        open_lake = partial(arena.open_lake, config, kept.lake_folder, live.pqn.env.obs)
-        checkpoint, lake = how.take_up(
-            kept, arrays, {"frames": 0, "lake_commit": None}, open_lake if config.lake else lambda _: None
-        )
-        del arrays
-        if checkpoint is not None:
-            state = live.restored(state, checkpoint.arrays["all"])
-            tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} steps")
+        state, lake = _take_up(live, state, kept, how, tell)
         guard, pushing = Guard(kept.folder, unit="evaluation"), Pushing(kept.folder, config.push_to)
         with Loop(kept, lake, guard, pushing=pushing) as loop:
             while (done := int(state.iterations)) < config.iterations and loop.continues():
@@ -511,10 +584,30 @@ def run(
                 tell(arena.scores_line(config, env_steps, metrics))
                 due = number % config.checkpoint_every == 0 or int(state.iterations) == config.iterations
                 if due:
-                    loop.take(number, {"all": state, "policy": state.big.params}, {"frames": env_steps})
+                    loop.take(number, live.saved(state), {"frames": env_steps})
                 push = number // config.checkpoint_every % config.push_every == 0
                 loop.save(loop.write_taken, push=due and push)
         return metrics or kept.last_line()
+
+
+def _take_up(
+    live: LiveAlgorithm, fresh: LiveState, kept: Run, how: Resume, tell: Callable[[str], None]
+) -> tuple[LiveState, DeviceLake | None]:
+    """The state and the lake that training starts with; no array of the checkpoint is held any longer."""
+    config = live.config
+    open_lake = partial(arena.open_lake, config, kept.lake_folder, live.pqn.env.obs)
+    noted = {"frames": 0, "lake_commit": None}
+    checkpoint, lake = how.take_up(
+        kept, live.saved(fresh), noted, open_lake if config.lake else lambda _: None
+    )
+    if checkpoint is None:
+        return fresh, lake
+    tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} steps")
+    saved, commit = checkpoint.arrays["all"], checkpoint.state["lake_commit"]
+    if commit is None:
+        return live.restored(fresh, saved, None), lake
+    with Lake.open(kept.lake_folder, commit) as steps:
+        return live.restored(fresh, saved, steps), lake
 
 
 def _portion(

@@ -392,7 +392,8 @@ def train_portion(runs: list[_SingleTraining]) -> None:
     sums = jax.tree.map(np.asarray, sums)  # waits until it is done
     spent = time.perf_counter() - began
     for each, state, own in zip(runs, states, sums, strict=True):
-        each.state, each.seconds["train"] = state, spent
+        each.state = state
+        each.seconds["train"] += spent
         each.finish_portion(own, count)
 
 
@@ -411,6 +412,7 @@ class _SingleTraining:
     ) -> None:
         self.config, self.pqn, self.evaluate, self.kept, self.tell = config, pqn, evaluate, kept, tell
         self.state = pqn.init(jax.random.PRNGKey(config.seed))
+        self.seconds = dict.fromkeys(("train", "pour", "fill"), 0.0)  # of the whole run
         noted = {"frames": 0} if memory is None else {"frames": 0, "lake_commit": None}
         open_lake = partial(arena.open_lake, config, kept.lake_folder, pqn.env.obs)
         checkpoint, lake = how.take_up(
@@ -418,6 +420,7 @@ class _SingleTraining:
         )
         if checkpoint is not None:
             self.state = arena.restored(self.state, checkpoint.arrays["agent"], pqn.env)
+            self.seconds |= checkpoint.state.get("seconds", {})  # older runs lack them
             tell(f"resuming from checkpoint {checkpoint.number}, {checkpoint.state['frames']:,} steps")
         self.history: PouredHistory | None = None
         self.filled = self.updates
@@ -429,7 +432,7 @@ class _SingleTraining:
                 self.history.fill(checkpoint.state["lake_commit"], (config.seed, self.updates))
         guard = Guard(kept.folder, unit="evaluation")
         self.loop = Loop(kept, lake, guard, pushing=Pushing(kept.folder, config.push_to))
-        self.seconds = dict.fromkeys(("train", "pour", "fill"), 0.0)  # since the last line of the log
+        self.logged = sum(self.seconds.values())  # of them at the last line of the log
         self.metrics: dict[str, Any] = {}
         """of the last portion"""
 
@@ -486,27 +489,28 @@ class _SingleTraining:
     def finish_portion(self, sums: PQNMetrics, count: int) -> None:
         """Evaluate after a portion of `count` updates; log, and save a checkpoint if it is due."""
         config, total, loop = self.config, self.pqn.total_updates, self.loop
+        number = -(-self.updates // (config.evaluate_every // config.pqn.update_steps))
+        due = number % config.checkpoint_every == 0 or self.updates == total
         metrics = arena.means(sums, count)
         metrics |= arena.evaluated(
             self.evaluate, self.state.params, self.env_steps, greedy=config.evaluation_greedy
         )
+        if due and self.history is not None:
+            self._fill()  # so a checkpoint needs no ponds
+        spent = sum(self.seconds.values())
         metrics |= {
             **arena.emulator_frames(config, self.env_steps),
             "samples": self.env_steps * config.pqn.epochs,
             "gradient_steps": self.updates * config.pqn.gradient_steps,
-            "env_steps_per_second": count * config.pqn.update_steps / sum(self.seconds.values()),
+            "env_steps_per_second": count * config.pqn.update_steps / (spent - self.logged),
         }
         if self.history is not None:
-            metrics |= {f"seconds_{name}": round(spent, 3) for name, spent in self.seconds.items()}
-        self.seconds = dict.fromkeys(self.seconds, 0.0)
-        number = -(-self.updates // (config.evaluate_every // config.pqn.update_steps))
+            metrics |= {f"seconds_{name}": round(each, 3) for name, each in self.seconds.items()}
+        self.logged = spent
         loop.log(self.env_steps, metrics, number)
         self.tell(arena.scores_line(config, self.env_steps, metrics))
-        due = number % config.checkpoint_every == 0 or self.updates == total
         if due:
-            if self.history is not None:
-                self._fill()  # so a checkpoint needs no ponds
-            loop.take(number, self._arrays(), {"frames": self.env_steps})
+            loop.take(number, self._arrays(), {"frames": self.env_steps, "seconds": dict(self.seconds)})
         push = number // config.checkpoint_every % config.push_every == 0
         loop.save(loop.write_taken, push=due and push)
         self.metrics = metrics
