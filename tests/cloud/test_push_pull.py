@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import queue
 import shutil
 import threading
 import time
@@ -18,6 +19,7 @@ import lakepond as lp
 from lakepond.cloud.fetching import Fetcher
 from lakepond.cloud.layout import commit_name
 from lakepond.cloud.memory import MemoryBucket
+from lakepond.cloud.uploader import Upload, Uploader
 from lakepond.flow.following.cloud_chains import CloudChains
 from lakepond.lake.elsewhere import Elsewhere
 
@@ -319,3 +321,11 @@ def test_a_pull_that_was_interrupted_is_repeated_in_the_same_process(name, tmp_p
     answers.set()
     stalled[0].join()
     assert not path.exists()
+
+
+def test_a_file_is_counted_before_its_arrival_is_reported():
+    uploader, counted = Uploader(lp.Cloud("memory://counted")), queue.Queue()
+    uploader.submit(Upload("a", 7, lambda: 7, lambda: counted.put(uploader.status())))
+    status = counted.get(timeout=30)
+    assert (status.uploaded, status.uploaded_bytes) == (1, 7)
+    uploader.close()

@@ -110,9 +110,9 @@ class Uploader:
                 self._active[upload.name] = upload
                 self._update_state()
             error: Exception | None = None
-            sent = 0
             try:
                 sent = upload.send()
+                self._count(sent)  # first: who waits for the file may then ask for the status
                 upload.done()
             except Exception as raised:
                 error = raised
@@ -120,7 +120,7 @@ class Uploader:
                     upload.failed(error)
             with self._change:
                 del self._active[upload.name]
-                self._finished(upload, sent, error)
+                self._finished(upload, error)
                 self._update_state()
                 self._change.notify_all()
 
@@ -139,12 +139,14 @@ class Uploader:
             self._change.wait(None if soonest is None else soonest - now)
         return None
 
-    def _finished(self, upload: Upload, sent: int, error: Exception | None) -> None:
-        now = time.monotonic()
-        if error is None:
+    def _count(self, sent: int) -> None:
+        with self._change:
             self._uploaded += sent > 0
             self._uploaded_bytes += sent
-            self._recent.append((now, sent))
+            self._recent.append((time.monotonic(), sent))
+
+    def _finished(self, upload: Upload, error: Exception | None) -> None:
+        if error is None:
             self._error = None
             for other in self._waiting.values():  # what failed may well go now, too
                 other.not_before = 0.0
@@ -158,7 +160,7 @@ class Uploader:
             log.error("%s: %s cannot be uploaded: %s", self._cloud, upload.name, self._error)
         elif upload.name not in self._waiting and isinstance(error, CloudError):
             upload.backoff = upload.backoff or Backoff(self._cloud.retry_cap)
-            upload.not_before = now + upload.backoff.after(error)
+            upload.not_before = time.monotonic() + upload.backoff.after(error)
             self._waiting[upload.name] = upload
 
     @staticmethod
