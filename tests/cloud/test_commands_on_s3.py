@@ -56,7 +56,7 @@ def test_a_lake_goes_up_is_looked_at_and_comes_back(s3, tmp_path, capfd):
 
 @pytest.mark.parametrize("command", ["status", "watch", "ls", "show", "verify", "view", "gc"])
 def test_a_server_that_is_away_is_one_sentence(command, s3, tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{servers.free_port()}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{servers.free_ports(1)[0]}")
     assert main([command, s3]) == 1
     out, err = capfd.readouterr()
     assert out == ""

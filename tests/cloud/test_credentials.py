@@ -154,7 +154,7 @@ def test_an_sso_profile_with_a_cached_token_serves_a_pull(seaweed, name, home, t
 @pytest.mark.parametrize("token", [None, TOKEN], ids=["not signed in", "no network"])
 def test_an_sso_profile_that_gives_nothing_says_at_once_how_to_sign_in(home, tmp_path, monkeypatch, token):
     sso(home, monkeypatch, token)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_SSO", f"http://127.0.0.1:{servers.free_port()}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SSO", f"http://127.0.0.1:{servers.free_ports(1)[0]}")
     started = time.monotonic()
     with pytest.raises(lp.CloudRefused, match="run `aws sso login --profile work`"):
         lp.pull(tmp_path / "lake", "s3://bucket/run")

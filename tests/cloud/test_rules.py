@@ -263,7 +263,9 @@ def test_6_a_process_ends_though_an_upload_is_stalled(moto, chaos, name, tmp_pat
     proxy.next(Fault("stall", b"PUT .*rows HTTP", after=100, times=99))
     code = f"""
         import lakepond as lp
+        from lakepond.flow.lake_and_cloud import CloudCopy
         from small_runs import SPEC, run
+        CloudCopy.close.__defaults__ = (2.0,)  # instead of 30 s
         cloud = lp.Cloud({moto.url(name)!r}, options={moto.options(proxy.port)!r})
         replay = lp.Replay.open({str(tmp_path / "lake")!r}, SPEC, capacity=100, cloud=cloud)
         run(replay, commits=2)
@@ -556,7 +558,7 @@ def test_12_a_bucket_that_is_not_there_and_a_server_that_is_not_there(moto, gcs,
         missing = server.url("x").replace("bucket", "no-such-bucket")
         with pytest.raises(lp.CloudNotFound, match=r"the bucket .* does not exist"):
             lp.pull(tmp_path / "lake", lp.Cloud(missing, options=server.options()))
-        away = lp.Cloud(server.url("x"), options=server.options(servers.free_port()))
+        away = lp.Cloud(server.url("x"), options=server.options(servers.free_ports(1)[0]))
         with pytest.raises(lp.CloudUnreachable, match="connection refused"):
             lp.pull(tmp_path / "lake", away)
 

@@ -88,7 +88,7 @@ class LakeStatus:
 
 
 @dataclass
-class _Writer:
+class _RecentCommits:
     last: deque[Commit] = field(default_factory=lambda: deque(maxlen=BACK + 1))
     """its last commits, oldest first; one of `BACK` commits ago and the newest, to begin with"""
     kept: int = 0
@@ -106,7 +106,7 @@ class LakeWatch:
         self._interval = DISCOVER_SECONDS if isinstance(place, Cloud) else 0.0
         self._discovered = -math.inf
         self._chains: Chains | None = None
-        self._writers: dict[str, _Writer] = {}
+        self._writers: dict[str, _RecentCommits] = {}
         self._learners: tuple[LearnerStatus, ...] = ()
 
     def look(self) -> LakeStatus | None:
@@ -118,7 +118,7 @@ class LakeWatch:
                 return None
         chains = self._chains
         if time.monotonic() - self._discovered >= self._interval:
-            self._writers = {name: _Writer() for name in chains.names()}
+            self._writers = {name: _RecentCommits() for name in chains.names()}
             self._learners = tuple(
                 LearnerStatus(each.sampled, each.inserted, each.ahead, each.modified)
                 for each in positions.positions(chains.store)
@@ -146,7 +146,7 @@ class LakeWatch:
         )
 
 
-def _update(chains: Chains, name: str, writer: _Writer) -> None:
+def _update(chains: Chains, name: str, writer: _RecentCommits) -> None:
     """Read the commits of a writer that are new; damaged ones are skipped with a warning."""
     if writer.last:
         try:
@@ -193,7 +193,7 @@ def _together(found: dict[str, LakeStatus]) -> LakeStatus:
     )
 
 
-def _lake_status(spec: Spec, writer: _Writer) -> LakeStatus:
+def _lake_status(spec: Spec, writer: _RecentCommits) -> LakeStatus:
     """The status of one writer."""
     before, newest = writer.last[0], writer.last[-1]
     held, had = newest.totals.bytes, before.totals.bytes
