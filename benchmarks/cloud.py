@@ -218,7 +218,7 @@ def _sentences(section: Section, server: Any, strict: Any, here: Path) -> None:
 
     import lakepond as lp
 
-    away = lp.Cloud(server.url("x"), options=server.options(servers.free_port()))
+    away = lp.Cloud(server.url("x"), options=server.options(servers.free_ports(1)[0]))
     missing = lp.Cloud("s3://no-such-bucket/x", options=server.options())
     refused = lp.Cloud(strict.url("x"), options={**strict.options(), "secret_access_key": "wrong"})
     cases: dict[str, Callable[[], Any]] = {

@@ -65,13 +65,9 @@ ON_A_CLUSTER = {
 LONGEST = [
     *("trainers/test_games", "distributed", "faults/test_crash_points", "lake/test_manifests", "test_docs"),
     *("faults/test_signals", "trainers/test_erl_presets", "trainers/test_history", "agents/test_fleet"),
-    *(
-        "trainers/test_erl",
-        "trainers/test_training_on_a_full_disk",
-        "cloud/test_rules",
-        "report/test_view_page",
-    ),
-    *("lake/test_scale", "pond/test_device", "lake/test_full_disk", "format/test_independent_reader"),
+    *("trainers/test_erl", "trainers/test_training_on_a_full_disk", "cloud/test_rules"),
+    *("report/test_view_page", "lake/test_scale", "pond/test_device", "lake/test_full_disk"),
+    "format/test_independent_reader",
 ]
 """files that take longest, and folders with such files"""
 
