@@ -70,7 +70,8 @@ def run(quick: bool) -> list[Section]:
         )
     section.notes += [
         f"commits of 3 steps, default settings, all kept; medians of {WINDOW} commits for size and time, "
-        "means for bytes, which include manifests and not merged files; two lakes take turns, each first in half of the rounds; up to commit "
+        "means for bytes, which include manifests and not merged files; two lakes take turns, each first in "
+        "half of the rounds; up to commit "
         f"{count:,} all are real, with observations of 1,000 random bytes",
         f"the large lake: {large['bytes'] / 1e12:.1f} TB in {large['files']:,} files, which are the same two "
         f"files under many entries, {large['rows']:,} rows, and {commits:,} commits; its folder has as many "
