@@ -54,7 +54,7 @@ bench: .venv-bench/.installed  ## speed beside other libraries, in a venv of its
 # The long ones. Each resumes where it was stopped; their pages under docs/results name the command and the machine.
 # `make keep-results` copies their small result files from runs/ to the folders `runs` in docs/results; those that are there
 # are copied back first, and their runs are not repeated. RATES: the learning rates that the tuning gives the five main arms, in the order of MAIN.
-GAMES4 = --games Breakout Freeway SpaceInvaders Asterix --first-seed 100 --hidden 256 128
+GAMES  = --first-seed 100 --hidden 256 128 --games Breakout Freeway SpaceInvaders Asterix
 MAIN   = single-epochs single-fresh single-lake mixture mixture-acts
 rate   = $(foreach arm,$(2),$(arm)=$(word $(1),$(RATES)))
 results: $(VENV)/.installed-test restore-results  ## the long experiments of docs/results; resumable
@@ -63,10 +63,10 @@ results: $(VENV)/.installed-test restore-results  ## the long experiments of doc
 	for rate in 0.00025 0.0005 0.001; do $(BIN)/lakepond compare --folder runs/tuning-$$rate --learning-rate $$rate --games Breakout Freeway \
 	  --env-steps 1000000 --first-seed 90 --seeds 1 --hidden 256 128 --arms $(MAIN) || exit; done
 ifdef RATES
-	$(BIN)/lakepond compare --folder runs/mixture-5m --report docs/results/mixture.md $(GAMES4) --env-steps 5000000 --seeds 5 --arms $(MAIN) \
+	$(BIN)/lakepond compare --folder runs/mixture-5m --report docs/results/mixture.md $(GAMES) --env-steps 5000000 --seeds 5 --arms $(MAIN) \
 	  --rates $(foreach number,1 2 3 4 5,$(call rate,$(number),$(word $(number),$(MAIN))))
 	$(BIN)/lakepond compare --folder runs/mixture-5m --only-report --baseline single-fresh --report runs/mixture-5m/fresh.md
-	$(BIN)/lakepond compare --folder runs/mixture-controls $(GAMES4) --env-steps 1000000 --seeds 3 \
+	$(BIN)/lakepond compare --folder runs/mixture-controls $(GAMES) Seaquest --env-steps 1000000 --seeds 3 \
 	  --arms $(MAIN) single single-epochs-4 clone-best apart single-resets live \
 	  --rates $(foreach number,1 2 3 4 5,$(call rate,$(number),$(word $(number),$(MAIN)))) \
 	  $(call rate,1,single single-epochs-4) $(call rate,4,clone-best apart single-resets live)
