@@ -477,7 +477,7 @@ def test_the_study_runs_every_arm_once_and_writes_its_page(tmp_path, capsys):
     market_study.main(words)  # all is done: nothing is trained or evaluated again
     assert "synthetic erl 0" not in capsys.readouterr().out
     assert page.read_text() == text
-    for file in list((tmp_path / "study").rglob("*")):  # the page needs no more than what is kept
+    for file in list((tmp_path / "study").rglob("*")):  # the page is made from the kept files alone
         if file.is_file() and file.name not in ("settings.json", "result.json"):
             file.unlink()
     market_study.main(words)

@@ -35,7 +35,7 @@ Live = Callable[[Entry], bool]
 def pack(entries: Iterable[Entry], read: TryRead, write: Write, live: Live) -> Entries:
     """A list with files at its end, packed. Entries that are not live are left out where that is free.
 
-    Manifests that cannot be read now are left as they are. Memory: what is left, and 1,040 files.
+    An unreadable manifest is left unchanged. Memory: the resulting entries, and 1,040 files.
     """
     packed: list[Entry] = []
     files: list[Entry] = []
